@@ -1,0 +1,1 @@
+"""What the implementations share: specifications, data, timing and results. Imports no framework."""

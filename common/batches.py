@@ -1,0 +1,83 @@
+"""Which examples make up which step: order, batches and shards, the same for every implementation.
+
+Random numbers come from the raw stream of PCG64, which NumPy promises never to change (NEP 19: bit
+generators are stable across versions, distributions are not), so that implementations in different
+environments still see the same order.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Domain separation: one seed feeds several independent streams.
+STREAM_ORDER, STREAM_WEIGHTS, STREAM_SYNTHETIC = 0, 1, 2
+
+
+def random_bits(count: int, *key: int) -> NDArray[np.uint64]:
+    """uint64 (count,): the raw PCG64 stream that belongs to `key`, non-negative integers."""
+    raw = np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
+    return np.asarray(raw, dtype=np.uint64)
+
+
+def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:
+    """int64 (num_examples,): the order of training examples in `epoch` (from 1), shuffled anew in each."""
+    keys = random_bits(num_examples, seed, STREAM_ORDER, epoch)
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def shards(num_examples: int, batch_size: int, num_replicas: int) -> NDArray[np.int64]:
+    """int64 (num_batches, num_replicas, 3): start, stop and global count for each batch and replica.
+
+    Batch b holds positions b * batch_size up to (b + 1) * batch_size of the order; the last one holds what
+    is left. Its replicas take neighbouring slices whose sizes differ by one at most; a slice may be empty.
+    The global count is the size of the whole batch: a step's loss is the sum over all replicas divided
+    once by it.
+    """
+    starts = np.arange(0, num_examples, batch_size, dtype=np.int64)
+    counts = np.minimum(batch_size, num_examples - starts)
+    cuts = starts[:, None] + counts[:, None] * np.arange(num_replicas + 1) // num_replicas
+    whole = np.broadcast_to(counts[:, None], (len(starts), num_replicas))
+    return np.stack([cuts[:, :-1], cuts[:, 1:], whole], axis=-1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many steps a run takes, and of what size. Steps and epochs count from 1.
+
+    Attributes:
+      train_size: number of training examples.
+      batch_size: global batch size.
+      steps_per_epoch: of a full epoch, the incomplete last batch included.
+      total_steps: of the whole run, `max_steps` applied.
+      num_epochs: epochs begun; the last may stop early.
+    """
+
+    train_size: int
+    batch_size: int
+    steps_per_epoch: int
+    total_steps: int
+    num_epochs: int
+
+    @classmethod
+    def make(cls, train_size: int, batch_size: int, epochs: int, max_steps: int) -> "Plan":
+        steps_per_epoch = -(-train_size // batch_size)
+        total_steps = steps_per_epoch * epochs
+        if max_steps >= 0:
+            total_steps = min(total_steps, max_steps)
+        return cls(train_size, batch_size, steps_per_epoch, total_steps, -(-total_steps // steps_per_epoch))
+
+    def steps_in_epoch(self, epoch: int) -> int:
+        return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
+
+    def epoch_of(self, step: int) -> int:
+        return (step - 1) // self.steps_per_epoch + 1
+
+    def count(self, step: int) -> int:
+        """Number of examples in a step's global batch."""
+        start = (step - 1) % self.steps_per_epoch * self.batch_size
+        return min(self.batch_size, self.train_size - start)
+
+    def images(self, first_step: int, last_step: int) -> int:
+        """Number of examples trained on in steps first_step to last_step, both included."""
+        return sum(self.count(step) for step in range(first_step, last_step + 1))

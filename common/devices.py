@@ -1,0 +1,36 @@
+"""What `--accelerator`, `--devices` and `--threads-per-device` come to on a machine."""
+
+from common.config import TrainConfig
+from common.errors import UserError
+from common.machine import num_cores
+
+
+def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: int | None = None) -> TrainConfig:
+    """`config` with every "auto" replaced.
+
+    Args:
+      title: of the framework, for messages.
+      num_gpus: GPUs that the framework can use here.
+      launched: number of processes that a launcher such as torchrun has already started, one a device.
+
+    Raises:
+      UserError: an accelerator or a number of devices that is not to be had.
+    """
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "gpu" if num_gpus else "cpu"
+    if accelerator == "gpu" and not num_gpus:
+        raise UserError(f"--accelerator gpu: {title} sees no GPU on this machine")
+
+    devices = config.devices
+    if devices == "auto":
+        devices = launched or (num_gpus if accelerator == "gpu" else 1)
+    if launched is not None and devices != launched:
+        raise UserError(f"--devices {devices}: the launcher has started {launched} processes; leave the option out")
+    if accelerator == "gpu" and devices > num_gpus:
+        raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
+
+    threads = config.threads_per_device
+    if threads == "auto":
+        threads = max(1, num_cores() // devices)
+    return config.replace(accelerator=accelerator, devices=devices, threads_per_device=threads)

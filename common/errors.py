@@ -1,0 +1,39 @@
+"""Errors that end in one line for the user instead of a stack trace."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class UserError(ValueError):
+    """Something the user can mend: an option, a file, a machine that lacks what was asked for.
+
+    The message is one line that names the option and its value and says what would do.
+    """
+
+    exit_status = 2
+
+
+class DivergedError(UserError):
+    """Training produced a loss that is not finite; no result can be written."""
+
+    exit_status = 1
+
+
+@contextmanager
+def one_line_errors(program: str, shown: bool = True) -> Iterator[None]:
+    """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.
+
+    Ctrl-C ends in one line too, with exit status 130 as shells expect. Without `shown` there is no line,
+    for all but one of the processes that meet the same error.
+    """
+    try:
+        yield
+    except UserError as error:
+        if shown:
+            print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        if shown:
+            print(f"{program}: interrupted", file=sys.stderr)
+        sys.exit(130)

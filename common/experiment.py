@@ -1,0 +1,43 @@
+"""All that a configuration determines before any framework comes in."""
+
+from dataclasses import dataclass, replace
+
+from common.batches import Plan
+from common.config import TrainConfig
+from common.datasets import Dataset, load_dataset
+from common.errors import UserError
+from common.models import ModelSpec, Weights
+from common.optim import UpdateRule
+from common.rundir import prepare_run_dir
+from common.weights import read_arrays
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Data, network, initial weights, steps and update rule of one configuration."""
+
+    config: TrainConfig
+    dataset: Dataset
+    model: ModelSpec
+    plan: Plan
+    update_rule: UpdateRule
+    initial_weights: Weights
+
+    @classmethod
+    def make(cls, config: TrainConfig) -> "Experiment":
+        """Raises UserError where the configuration can't be trained: data, image size, weights, warm-up."""
+        dataset = load_dataset(config)
+        model = ModelSpec.make(config.model, dataset.image_shape, dataset.num_classes)
+        plan = Plan.make(len(dataset.train_images), config.batch_size, config.epochs, config.max_steps)
+        if config.warmup_steps >= plan.total_steps > 0:
+            raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.total_steps} steps")
+        if config.initial_weights is None:
+            weights = model.initial_weights(config.seed)
+        else:
+            weights = model.check(read_arrays(config.initial_weights), f"--initial-weights {config.initial_weights}")
+        return cls(config, dataset, model, plan, UpdateRule.make(config, plan.total_steps), weights)
+
+    def with_run_dir(self, name: str) -> "Experiment":
+        """The same with its run folder made; `name` is for the folder of a run that names none."""
+        run_dir = prepare_run_dir(self.config.run_dir, f"{name}-{self.config.dataset}-{self.config.model}")
+        return replace(self, config=self.config.replace(run_dir=run_dir))

@@ -1,0 +1,92 @@
+"""What a run finds out about its machine: cores, memory, versions, the age of a process."""
+
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def num_cores() -> int:
+    """CPU cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def process_start(pid: int) -> float:
+    """When process `pid` was started, in seconds on the clock of `time.perf_counter` of this process.
+
+    On Linux from the kernel's own record, counted on the clock that it counts on (proc(5), field
+    starttime), to 10 ms; elsewhere from the wall clock.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.exists() and hasattr(time, "CLOCK_BOOTTIME"):
+        # The second field, the name, may hold spaces; starttime is the 20th after it.
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    else:
+        age = time.time() - psutil.Process(pid).create_time()
+    return time.perf_counter() - age
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """Peak resident memory of process `pid` and those it started that still run, in bytes, summed.
+
+    On Linux each one's high-water mark (VmHWM). Memory that processes share counts in each of them.
+    Elsewhere the peak is known for the calling process only; the others count as they are now.
+    """
+    root = psutil.Process(pid)
+    return sum(_peak(process) for process in [root, *root.children(recursive=True)])
+
+
+def _peak(process: psutil.Process) -> int:
+    status = Path(f"/proc/{process.pid}/status")
+    try:
+        for line in status.read_text().splitlines() if status.exists() else []:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        if process.pid == os.getpid():
+            unit = 1 if sys.platform == "darwin" else 1024
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return int(process.memory_info().rss)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return 0  # it ended meanwhile
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python, the platform and the packages named."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    return found | {name: importlib.metadata.version(name) for name in packages}
+
+
+def git_state() -> dict[str, str | bool] | None:
+    """{"commit": hex, "dirty": whether files differ from it}; None outside a git checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
+            return None
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,248 @@
+"""Measures a run and writes its folder. The training loops call it; it calls nothing of theirs but two functions.
+
+Clock: `time.perf_counter`, monotonic, read after the device has finished. Start-up lasts from the start of
+the first process to the end of the first step; training and evaluation are timed apart from it and from
+each other. Between fetches the hot loop only appends to a list.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+import numpy as np
+
+from common.errors import DivergedError
+from common.experiment import Experiment
+from common.machine import git_state, peak_memory_bytes, process_start, versions
+from common.models import Weights
+from common.progress import TrainingProgress
+from common.results import (
+    CONFIG_FILE,
+    FIRST_BATCH_FILE,
+    METRICS_FILE,
+    SCHEMA_VERSION,
+    WEIGHTS_FILE,
+    RunResult,
+    describe_config,
+    write_result,
+    write_text,
+)
+from common.weights import Arrays, arrays_sha256, write_arrays
+
+# Steps left out of images_per_second: caches fill and allocators settle. Half the run where it is short.
+WARMUP_STEPS = 10
+
+
+class Recorder:
+    """One for each process of a run; exactly one of them writes and prints.
+
+    Args:
+      implementation: name for the result, `pt`.
+      title: name for people, `PyTorch`.
+      experiment: its configuration resolved; in the process that writes, with the run folder in it.
+      device_name: of the device trained on.
+      first_pid: the process that the user started; start-up and memory count from it.
+      writes: whether this is the process that writes and prints.
+      fetch: from a list of this process's shares of step losses, device scalars, to the global losses as
+        floats; with several processes they all call it at the same steps.
+      synchronize: waits until the device has done what it was given.
+    """
+
+    def __init__(
+        self,
+        implementation: str,
+        title: str,
+        experiment: Experiment,
+        *,
+        device_name: str,
+        first_pid: int,
+        writes: bool,
+        fetch: Callable[[list[Any]], list[float]],
+        synchronize: Callable[[], None],
+    ) -> None:
+        config, plan = experiment.config, experiment.plan
+        self.implementation = implementation
+        self.experiment = experiment
+        self.config = config
+        self.plan = plan
+        self.run_dir = config.run_dir or Path()
+        self.device_name = device_name
+        self.first_pid = first_pid
+        self.writes = writes
+        self.fetch = fetch
+        self.synchronize = synchronize
+        self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2)) if plan.total_steps else 0
+
+        self.steps_done = 0
+        self.pending: list[Any] = []
+        self.epoch_losses: list[float] = []
+        self.process_start = process_start(first_pid)
+        self.startup_seconds: float | None = None
+        self.epoch_train_seconds: list[float] = []
+        self.eval_seconds: list[float] = []
+        self.timed_seconds = 0.0
+        self.segment_start = self.timed_start = math.nan
+        self.evaluation: dict[str, float | int] | None = None
+
+        self.progress = TrainingProgress(plan.total_steps, plan.num_epochs, shown=writes)
+        self.metrics: TextIO | None = None
+        if writes:
+            assert config.run_dir is not None
+            write_text(self.run_dir / CONFIG_FILE, describe_config(config))
+            self.metrics = open(self.run_dir / METRICS_FILE, "w")
+            total = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, "num_epochs": plan.num_epochs}
+            self._write({"kind": "plan", **total})
+        self.progress.line(
+            f"{title}: {config.model} on {config.dataset} ({plan.train_size:,} training and"
+            f" {len(experiment.dataset.test_images):,} test images), batch {config.batch_size},"
+            f" {config.precision}-bit, {config.devices} x {config.accelerator} ({device_name}),"
+            f" {config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
+        )
+
+    def __enter__(self) -> "Recorder":
+        self.progress.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.__exit__(kind, error, trace)
+        if self.metrics is not None:
+            self.metrics.close()
+
+    # --- Training ---
+
+    def start_epoch(self) -> None:
+        self.epoch_losses = []
+        self.segment_start = self.timed_start = time.perf_counter()
+
+    def step(self, loss: Any) -> None:
+        """Takes this process's share of a step's global loss, a scalar on the device, without fetching it."""
+        self.pending.append(loss)
+        self.steps_done += 1
+        if self.steps_done == 1:
+            self.synchronize()
+            self.segment_start = time.perf_counter()
+            self.startup_seconds = self.segment_start - self.process_start
+        if self.steps_done == self.warmup_steps:
+            self.synchronize()
+            self.timed_start = time.perf_counter()
+        if self.steps_done % self.config.log_every_n_steps == 0:
+            self._flush()
+
+    def end_training(self) -> None:
+        """After the last step of an epoch, before its evaluation."""
+        self.synchronize()
+        now = time.perf_counter()
+        self.epoch_train_seconds.append(now - self.segment_start)
+        if self.steps_done > self.warmup_steps:
+            self.timed_seconds += now - self.timed_start
+        self._flush()
+
+    def _flush(self) -> None:
+        """Fetches and writes the losses that are pending."""
+        if not self.pending:
+            return
+        losses = self.fetch(self.pending)
+        first = self.steps_done - len(losses) + 1
+        self.pending = []
+        for step, loss in enumerate(losses, first):
+            if not math.isfinite(loss):
+                raise DivergedError(
+                    f"training diverged: the loss of step {step} is {loss};"
+                    f" a smaller --learning-rate than {self.config.learning_rate} may help"
+                )
+        self._write(*({"kind": "step", "step": step, "loss": loss} for step, loss in enumerate(losses, first)))
+        self.epoch_losses += losses
+        epoch = self.plan.epoch_of(self.steps_done)
+        seconds = time.perf_counter() - self.segment_start
+        done = self.plan.images((epoch - 1) * self.plan.steps_per_epoch + 1, self.steps_done)
+        self.progress.steps(self.steps_done, epoch, losses[-1], done / seconds if seconds > 0 else None)
+
+    # --- Evaluation ---
+
+    def start_evaluation(self) -> None:
+        self.segment_start = time.perf_counter()
+
+    def end_epoch(self, loss_sum: float, correct: int, count: int) -> None:
+        """After an evaluation, with its sums over the whole test set, fetched from the device."""
+        now = time.perf_counter()
+        self.eval_seconds.append(now - self.segment_start)
+        if not math.isfinite(loss_sum):
+            raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
+        self.evaluation = {"test_loss": loss_sum / count, "test_accuracy": correct / count, "test_correct": correct, "test_count": count}
+        epoch, train_loss, train_seconds, speed = 0, None, None, None
+        if self.epoch_losses:
+            epoch = len(self.epoch_train_seconds)
+            first = (epoch - 1) * self.plan.steps_per_epoch + 1
+            counts = [self.plan.count(step) for step in range(first, self.steps_done + 1)]
+            train_loss = math.fsum(map(math.prod, zip(self.epoch_losses, counts, strict=True))) / sum(counts)
+            train_seconds = self.epoch_train_seconds[-1]
+            timed = sum(counts) - (counts[0] if first == 1 else 0)  # the first step counts as start-up
+            speed = timed / train_seconds if timed and train_seconds > 0 else None
+            self.progress.epoch(epoch, train_loss, loss_sum / count, correct / count, speed)
+        seconds = {"train_seconds": train_seconds, "eval_seconds": self.eval_seconds[-1]}
+        self._write({"kind": "epoch", "epoch": epoch, "train_loss": train_loss, **self.evaluation, **seconds})
+
+    # --- Result ---
+
+    def save_first_batch(self, activations: Arrays, gradients: Arrays) -> None:
+        """Writes canonical arrays: outputs of every layer and gradients of every parameter, on the first batch."""
+        if self.writes:
+            arrays = {f"activation.{name}": array for name, array in activations.items()}
+            arrays |= {f"gradient.{name}": array for name, array in gradients.items()}
+            write_arrays(self.run_dir / FIRST_BATCH_FILE, arrays)
+
+    def finish(self, weights: Weights, packages: tuple[str, ...], device_peak_memory_bytes: int | None) -> None:
+        """Writes the trained weights, canonical, and the result, and says where they are."""
+        if not self.writes:
+            return
+        assert self.evaluation is not None
+        experiment, config, plan = self.experiment, self.config, self.plan
+        names = {parameter.name for parameter in experiment.model.parameters}
+        assert set(weights) == names, set(weights) ^ names
+        write_arrays(self.run_dir / WEIGHTS_FILE, weights)
+        timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
+        initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
+        result = RunResult(
+            schema_version=SCHEMA_VERSION,
+            implementation=self.implementation,
+            config=config,
+            config_sha256=config.sha256(),
+            data_sha256=experiment.dataset.sha256,
+            initial_weights_sha256=arrays_sha256(initial),
+            num_parameters=experiment.model.num_parameters,
+            flops_per_image=experiment.model.flops_per_image,
+            num_steps=self.steps_done,
+            train_count=plan.train_size,
+            **self.evaluation,
+            startup_seconds=self.startup_seconds,
+            epoch_train_seconds=self.epoch_train_seconds,
+            eval_seconds=self.eval_seconds,
+            wall_seconds=time.perf_counter() - self.process_start,
+            warmup_steps=self.warmup_steps,
+            images_per_second=timed_images / self.timed_seconds if timed_images else None,
+            peak_memory_bytes=peak_memory_bytes(self.first_pid),
+            device_peak_memory_bytes=device_peak_memory_bytes,
+            accelerator=config.accelerator,
+            devices=config.devices,
+            threads_per_device=config.threads_per_device,
+            device_name=self.device_name,
+            versions=versions("numpy", *packages),
+            git=git_state(),
+        )
+        write_result(self.run_dir, result)
+        speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
+        startup = "" if result.startup_seconds is None else f", start-up {result.startup_seconds:.1f} s"
+        self.progress.line(
+            f"test accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of {result.test_count:,}),"
+            f" test loss {result.test_loss:.4f}{speed}{startup}"
+        )
+        self.progress.line(f"results: {self.run_dir}")
+
+    def _write(self, *lines: dict[str, Any]) -> None:
+        if self.metrics is not None:
+            self.metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+            self.metrics.flush()

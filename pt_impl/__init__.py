@@ -1,0 +1,1 @@
+"""The training in PyTorch: nn.Module, a written-out loop, DistributedDataParallel."""

@@ -1,0 +1,97 @@
+"""Devices in PyTorch: one process for each replica, joined in a process group."""
+
+import os
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from common.config import TrainConfig
+from common.devices import resolve_devices
+from common.machine import cpu_name
+from common.weights import Arrays
+
+
+def setup_devices(config: TrainConfig) -> TrainConfig:
+    """`config` with its devices and threads resolved. Raises UserError where they are not to be had."""
+    launched = int(os.environ["WORLD_SIZE"]) if under_torchrun() else None
+    return resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched)
+
+
+def under_torchrun() -> bool:
+    """Whether a launcher has started this process as one of several, and says so as torchrun does."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def setup_process(config: TrainConfig) -> None:
+    """Threads, float formats and network of this process. Must run before the first computation."""
+    # Plain float32 products on the GPU, as in the other implementations: TF32 would keep 10 bits of 23.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    os.environ["OMP_NUM_THREADS"] = str(config.threads_per_device)  # for processes it starts
+    torch.set_num_threads(config.threads_per_device)
+    # All replicas are on this machine, whose name need not resolve to an address: gloo shall use loopback.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+
+
+def join_group(config: TrainConfig, rank: int, init_method: str) -> torch.device:
+    """Makes this process the replica `rank`; returns its device. Must run before the first computation.
+
+    Args:
+      init_method: where the processes find each other, see torch.distributed.init_process_group.
+    """
+    setup_process(config)
+    device = torch.device("cpu")
+    if config.accelerator == "gpu":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    if config.devices > 1:
+        dist.init_process_group(
+            "nccl" if config.accelerator == "gpu" else "gloo",
+            init_method=init_method,
+            rank=rank,
+            world_size=config.devices,
+            device_id=device if config.accelerator == "gpu" else None,
+        )
+    return device
+
+
+def leave_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def sum_over_replicas(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of every replica's `tensor`, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+    return tensor
+
+
+def synchronize() -> None:
+    """Waits for this process's device."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def concatenate_over_replicas(arrays: Arrays) -> Arrays:
+    """Every replica's arrays of the same name, one after the other along the first axis; not for speed."""
+    parts = [arrays]
+    if dist.is_initialized():
+        parts = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(parts, arrays)
+    return {name: np.concatenate([part[name] for part in parts]) for name in arrays}
+
+
+def device_name(device: torch.device) -> str:
+    """The processor's or the GPU's name."""
+    return cpu_name() if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def device_peak_memory_bytes(device: torch.device) -> int | None:
+    """Peak memory that PyTorch's allocator gave out on the GPUs, summed over the replicas; None on the CPU."""
+    if device.type == "cpu":
+        return None
+    peak = torch.tensor(torch.cuda.max_memory_allocated(device), device=device)
+    return int(sum_over_replicas(peak).item())

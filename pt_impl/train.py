@@ -1,0 +1,206 @@
+"""Training in PyTorch; laid out like tf_impl/train.py and ptl_impl/train.py, to be read side by side."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
+
+from common.config import TrainConfig
+from common.errors import UserError, one_line_errors
+from common.experiment import Experiment
+from common.recorder import Recorder
+from pt_impl.data import Batch, test_data, train_data
+from pt_impl.devices import (
+    concatenate_over_replicas,
+    device_name,
+    device_peak_memory_bytes,
+    join_group,
+    leave_group,
+    setup_devices,
+    sum_over_replicas,
+    synchronize,
+    under_torchrun,
+)
+from pt_impl.model import Normalise, get_weights, load_weights, make_model, to_canonical, watch_activations
+from pt_impl.optimizer import make_optimizer
+
+# --- Steps: each runs in every process, on this rank's shard ---
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Tensor:
+    """This replica's share of the global batch's mean cross-entropy: its sum, divided once by the global count."""
+    return F.cross_entropy(logits, labels, reduction="sum") / count
+
+
+def train_step(
+    model: nn.Module,
+    normalise: Normalise,
+    optimizer: torch.optim.Optimizer,
+    scheduler: LRScheduler,
+    batch: Batch,
+    world_size: int,
+) -> torch.Tensor:
+    images, labels, count = batch
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_of(model(normalise(images)), labels, count)
+    # DistributedDataParallel averages the gradients over the replicas: times their number it is the sum.
+    (loss * world_size).backward()
+    optimizer.step()
+    scheduler.step()
+    return loss.detach()
+
+
+def eval_step(model: nn.Module, normalise: Normalise, batch: Batch) -> torch.Tensor:
+    """float64 (3,): sum of losses, correct answers, examples."""
+    images, labels, _ = batch
+    logits = model(normalise(images))
+    loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
+    correct = (logits.argmax(dim=1) == labels).sum()
+    return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
+
+
+def evaluate(model: nn.Module, normalise: Normalise, data: Iterable[Batch], device: torch.device) -> tuple[float, int, int]:
+    """Sum of losses, correct answers and examples over the whole test set, each example once."""
+    model.eval()
+    with torch.inference_mode():
+        totals = torch.zeros(3, dtype=torch.float64, device=device)
+        for batch in data:
+            totals += eval_step(model, normalise, to_device(batch, device))
+    model.train()
+    loss_sum, correct, count = sum_over_replicas(totals).tolist()
+    return loss_sum, int(correct), int(count)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    images, labels, count = batch
+    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True), count
+
+
+# --- Loop ---
+
+
+def train(experiment: Experiment, rank: int, device: torch.device, recorder: Recorder) -> None:
+    """Trains, evaluates after every epoch, and writes the run folder."""
+    config, plan = experiment.config, experiment.plan
+    network = make_model(experiment.model, config.precision)
+    load_weights(network, experiment.model, experiment.initial_weights)
+    network.to(device)
+    normalise = Normalise(experiment.dataset, config.precision).to(device)
+    model: nn.Module = network
+    if config.devices > 1:
+        model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
+    optimizer, scheduler = make_optimizer(network, experiment.update_rule)
+    training, testing = train_data(experiment, rank), test_data(experiment, rank)
+
+    if config.save_first_batch:
+        save_first_batch(experiment, model, network, normalise, to_device(next(iter(training)), device), recorder)
+
+    for epoch in range(1, plan.num_epochs + 1):
+        training.sampler.set_epoch(epoch - 1)
+        recorder.start_epoch()
+        for batch in training:
+            batch = to_device(batch, device)
+            recorder.step(train_step(model, normalise, optimizer, scheduler, batch, config.devices))
+        recorder.end_training()
+        recorder.start_evaluation()
+        recorder.end_epoch(*evaluate(network, normalise, testing, device))
+    if plan.num_epochs == 0:
+        recorder.start_evaluation()
+        recorder.end_epoch(*evaluate(network, normalise, testing, device))
+
+    weights = get_weights(network, experiment.model)
+    recorder.finish(weights, ("torch",), device_peak_memory_bytes(device))
+
+
+def fetch_losses(losses: list[torch.Tensor]) -> list[float]:
+    """Global losses of several steps as floats: the replicas' shares in one tensor, summed at once."""
+    return sum_over_replicas(torch.stack(losses).double()).tolist()
+
+
+# --- First batch: for comparing implementations layer by layer ---
+
+
+def save_first_batch(
+    experiment: Experiment, model: nn.Module, network: nn.Sequential, normalise: Normalise, batch: Batch, recorder: Recorder
+) -> None:
+    """Writes every layer's output and every parameter's gradient on a batch, before any step."""
+    world_size = experiment.config.devices
+    images, labels, count = batch
+    outputs, hooks = watch_activations(network, experiment.model)
+    (loss_of(model(normalise(images)), labels, count) * world_size).backward()
+    for hook in hooks:
+        hook.remove()
+    gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
+
+    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.model))
+    network.zero_grad(set_to_none=True)
+
+
+# --- Start ---
+
+
+def main(config: TrainConfig) -> None:
+    """One run: under torchrun this process is one of its replicas, otherwise it starts them."""
+    config = setup_devices(config)
+    if under_torchrun():
+        run_replica(int(os.environ["RANK"]), config, "env://", first_pid=os.getppid())
+        return
+    experiment = Experiment.make(config).with_run_dir("pt")  # finds mistakes and downloads before any worker starts
+    config = experiment.config
+    if config.devices == 1:
+        run_replica(0, config, "", first_pid=os.getpid(), experiment=experiment)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        init_method = f"file://{Path(folder) / 'rendezvous'}"
+        try:
+            multiprocessing.spawn(run_replica, (config, init_method, os.getpid()), nprocs=config.devices)
+        except multiprocessing.ProcessExitedException as error:
+            sys.exit(error.exit_code)  # it has said why
+
+
+def run_replica(
+    rank: int, config: TrainConfig, init_method: str, first_pid: int, experiment: Experiment | None = None
+) -> None:
+    """The whole run of one replica, in a process of its own if there are several."""
+    with one_line_errors("python -m pt_impl", shown=rank == 0):
+        device = join_group(config, rank, init_method)
+        if under_torchrun():
+            experiment = prepare_together(config, rank)
+        with Recorder(
+            "pt",
+            "PyTorch",
+            experiment or Experiment.make(config),
+            device_name=device_name(device),
+            first_pid=first_pid,
+            writes=rank == 0,
+            fetch=fetch_losses,
+            synchronize=synchronize,
+        ) as recorder:
+            train(recorder.experiment, rank, device, recorder)
+        leave_group()
+
+
+def prepare_together(config: TrainConfig, rank: int) -> Experiment:
+    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end."""
+    outcome: list[TrainConfig | UserError | None] = [None]
+    experiment = None
+    if rank == 0:
+        try:
+            experiment = Experiment.make(config).with_run_dir("pt")
+            outcome = [experiment.config]
+        except UserError as error:
+            outcome = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(outcome)
+    if isinstance(outcome[0], UserError):
+        raise outcome[0]
+    assert outcome[0] is not None
+    return experiment or Experiment.make(outcome[0])

@@ -1,0 +1,24 @@
+"""Batches in Lightning: a LightningDataModule over pt_impl's samplers."""
+
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader
+
+from common.experiment import Experiment
+from pt_impl.data import Batch, test_data, train_data
+
+
+class ExampleData(pl.LightningDataModule):
+    """Each rank's shards of every batch. The files are there already: `main` has read them."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__()
+        self.experiment = experiment
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        # Asked for anew before every epoch (reload_dataloaders_every_n_epochs), since the last may be shorter.
+        loader = train_data(self.experiment, self.trainer.global_rank)
+        loader.sampler.set_epoch(self.trainer.current_epoch)
+        return loader
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return test_data(self.experiment, self.trainer.global_rank)

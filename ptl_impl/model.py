@@ -1,0 +1,51 @@
+"""The network in Lightning: pt_impl's, with its training and evaluation steps as methods."""
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from common.experiment import Experiment
+from pt_impl.data import Batch
+from pt_impl.model import Normalise, load_weights, make_model
+from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
+
+
+class Classifier(pl.LightningModule):
+    """What `train_step` and `eval_step` are in the other implementations."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__()
+        self.experiment = experiment
+        self.normalise = Normalise(experiment.dataset, experiment.config.precision)
+        self.network: nn.Sequential = make_model(experiment.model, experiment.config.precision)
+        load_weights(self.network, experiment.model, experiment.initial_weights)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network(self.normalise(images))
+
+    def training_step(self, batch: Batch, batch_index: int) -> dict[str, torch.Tensor]:
+        images, labels, count = batch
+        loss = loss_of(self(images), labels, count)
+        # The ddp strategy averages the gradients over the replicas: times their number it is the sum.
+        # Lightning calls backward on "loss", steps the optimizer and the scheduler.
+        return {"loss": loss * self.trainer.world_size, "share": loss.detach()}
+
+    def on_validation_epoch_start(self) -> None:
+        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    def validation_step(self, batch: Batch, batch_index: int) -> None:
+        images, labels, _ = batch
+        logits = self(images)
+        loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
+        correct = (logits.argmax(dim=1) == labels).sum()
+        # Instead of self.log, which would average the replicas' averages.
+        self.totals += torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
+
+    def configure_optimizers(self) -> OptimizerAndScheduler:
+        return make_optimizer(self.network, self.experiment.update_rule)
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Tensor:
+    """This replica's share of the global batch's mean cross-entropy: its sum, divided once by the global count."""
+    return F.cross_entropy(logits, labels, reduction="sum") / count

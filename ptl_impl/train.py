@@ -1,0 +1,145 @@
+"""Training in Lightning; laid out like tf_impl/train.py and pt_impl/train.py, to be read side by side."""
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+
+from common.config import TrainConfig
+from common.experiment import Experiment
+from common.launch import is_first_process
+from common.recorder import Recorder
+from pt_impl.devices import (
+    concatenate_over_replicas,
+    device_name,
+    device_peak_memory_bytes,
+    sum_over_replicas,
+    synchronize,
+)
+from pt_impl.model import get_weights, to_canonical, watch_activations
+from ptl_impl.data import ExampleData
+from ptl_impl.devices import make_strategy, setup_devices
+from ptl_impl.model import Classifier
+
+PRECISIONS = {"32": "32-true", "64": "64-true"}
+
+# --- Loop: the Trainer's, which calls back ---
+
+
+class Recording(pl.Callback):
+    """Tells the recorder what the written-out loops of the other implementations tell it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.recorder.start_epoch()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: dict[str, torch.Tensor], batch: Any, batch_index: int
+    ) -> None:
+        self.recorder.step(outputs["share"])
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.recorder.end_training()
+        self.recorder.start_evaluation()
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Classifier) -> None:
+        loss_sum, correct, count = sum_over_replicas(module.totals).tolist()
+        self.recorder.end_epoch(loss_sum, int(correct), int(count))
+
+
+def train(experiment: Experiment, recorder: Recorder) -> None:
+    """Trains, evaluates after every epoch, and writes the run folder."""
+    config, plan = experiment.config, experiment.plan
+    module, data = Classifier(experiment), ExampleData(experiment)
+    callbacks: list[pl.Callback] = [Recording(recorder)]
+    if config.save_first_batch:
+        callbacks.append(FirstBatch(recorder))
+    trainer = pl.Trainer(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        strategy=make_strategy(config),
+        precision=PRECISIONS[config.precision],
+        max_epochs=plan.num_epochs,
+        callbacks=callbacks,
+        use_distributed_sampler=False,  # the samplers know their rank; Lightning's would pad
+        reload_dataloaders_every_n_epochs=1,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,  # the recorder shows progress
+        enable_model_summary=False,
+    )
+    if plan.num_epochs > 0:
+        trainer.fit(module, data)
+    else:
+        trainer.validate(module, data, verbose=False)
+
+    weights = get_weights(module.network, experiment.model)
+    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(module.device))
+
+
+def fetch_losses(losses: list[torch.Tensor]) -> list[float]:
+    """Global losses of several steps as floats: the replicas' shares in one tensor, summed at once."""
+    return sum_over_replicas(torch.stack(losses).double()).tolist()
+
+
+# --- First batch: for comparing implementations layer by layer ---
+
+
+class FirstBatch(pl.Callback):
+    """Writes every layer's output and every parameter's gradient of the first step."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def on_train_start(self, trainer: pl.Trainer, module: Classifier) -> None:
+        self.outputs, self.hooks = watch_activations(module.network, module.experiment.model)
+
+    def on_after_backward(self, trainer: pl.Trainer, module: Classifier) -> None:
+        if trainer.global_step > 0:
+            return
+        for hook in self.hooks:
+            hook.remove()
+        gradients = {name: parameter.grad for name, parameter in module.network.named_parameters()}
+        outputs = concatenate_over_replicas(self.outputs)
+        self.recorder.save_first_batch(outputs, to_canonical(gradients, module.experiment.model))
+
+
+# --- Start ---
+
+
+def main(config: TrainConfig) -> None:
+    """One run: the Trainer starts this program again, from its first line, for each further replica."""
+    quiet()
+    experiment = Experiment.make(setup_devices(config))
+    if is_first_process():
+        experiment = experiment.with_run_dir("ptl")
+    device = torch.device("cuda", 0) if experiment.config.accelerator == "gpu" else torch.device("cpu")
+    with Recorder(
+        "ptl",
+        "Lightning",
+        experiment,
+        device_name=device_name(device),
+        first_pid=os.getpid(),
+        writes=is_first_process(),
+        fetch=fetch_losses,
+        synchronize=synchronize,
+    ) as recorder:
+        train(experiment, recorder)
+
+
+def quiet() -> None:
+    """Leaves out what Lightning says in every run of this program, and no other warning."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Lightning's own use of torch, not this program's.
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    # The data are in memory, gathered a batch at a time: worker processes would only copy them.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")

@@ -1,0 +1,11 @@
+"""`python -m tf_impl`: reads the options, then trains. `--help` prints them all."""
+
+from common.cli import parse_train_config
+from common.errors import one_line_errors
+
+with one_line_errors("python -m tf_impl"):
+    config = parse_train_config("tf_impl", "Trains a network with TensorFlow (tf.distribute.MirroredStrategy).")
+    # Imported here: a mistake in the options is told at once, not after TensorFlow has loaded.
+    from tf_impl.train import main
+
+    main(config)

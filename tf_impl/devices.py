@@ -1,0 +1,48 @@
+"""Devices in TensorFlow: one process, one strategy, a replica on each device."""
+
+import tensorflow as tf
+
+from common.config import TrainConfig
+from common.devices import resolve_devices
+from common.machine import cpu_name
+
+
+def setup_devices(config: TrainConfig) -> TrainConfig:
+    """`config` with its devices and threads resolved. Raises UserError where they are not to be had."""
+    return resolve_devices(config, "TensorFlow", len(tf.config.list_physical_devices("GPU")))
+
+
+def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
+    """One MirroredStrategy over all devices; on the CPU, logical devices that split its threads.
+
+    Must run before TensorFlow touches a device: their number and the threads can't change afterwards.
+    """
+    # Plain float32 products on the GPU, as in the other implementations: TF32 would keep 10 bits of 23.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    # One pool serves all logical devices: so many threads for each of them.
+    tf.config.threading.set_intra_op_parallelism_threads(config.threads_per_device * config.devices)
+    tf.config.threading.set_inter_op_parallelism_threads(config.devices)
+    if config.accelerator == "gpu":
+        return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(config.devices)])
+    tf.config.set_visible_devices([], "GPU")
+    logical = [tf.config.LogicalDeviceConfiguration()] * config.devices
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{index}" for index in range(config.devices)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+
+
+def device_name(config: TrainConfig) -> str:
+    """The processor's or the first GPU's name."""
+    if config.accelerator == "cpu":
+        return cpu_name()
+    gpu = tf.config.list_physical_devices("GPU")[0]
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
+
+
+def device_peak_memory_bytes(config: TrainConfig) -> int | None:
+    """Peak memory that TensorFlow's allocator held on the GPUs, summed; None on the CPU."""
+    if config.accelerator == "cpu":
+        return None
+    return sum(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(config.devices))
