@@ -71,7 +71,8 @@ def _array(shape: dict[str, Any]) -> int | str | None:
     """How many values an option takes: a number, "+" for one or more, None for one value alone."""
     for one in [shape, *shape.get("anyOf", [])]:
         if one.get("type") == "array":
-            return one.get("maxItems", "+")
+            number: int | None = one.get("maxItems")
+            return number or "+"
     return None
 
 

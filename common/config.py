@@ -3,7 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -19,8 +19,8 @@ AutoOrCount = Literal["auto"] | Positive
 NOT_PART_OF_THE_TRAINING = {"data_dir", "run_dir", "initial_weights", "log_every_n_steps", "save_first_batch"}
 
 
-class TrainConfig(BaseModel):
-    """All options of a run. `python -m <implementation> --help` prints them in full.
+class TrainingOptions(BaseModel):
+    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
 
     Hyperparameters stand here as typed; `common.optim` rounds them to float32 once, for everyone.
 
@@ -31,12 +31,23 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # Data
-    dataset: DatasetName = Field("digits", description="the data set; all but digits and synthetic are read from --data-dir")
-    data_dir: Path = Field(Path("data"), description="folder of data sets in torchvision's layout; what is missing there is downloaded once")
-    image_shape: ImageShape | None = Field(None, description="height, width and channels of synthetic images; unset: 28 28 1")
+    dataset: DatasetName = Field(
+        "digits", description="the data set; all but digits and synthetic are read from --data-dir"
+    )
+    data_dir: Path = Field(
+        Path("data"),
+        description="folder of data sets in torchvision's layout; what is missing there is downloaded once",
+    )
+    image_shape: ImageShape | None = Field(
+        None, description="height, width and channels of synthetic images; unset: 28 28 1"
+    )
     num_classes: int | None = Field(None, ge=2, le=256, description="number of classes of synthetic images; unset: 10")
-    train_size: int | None = Field(None, gt=0, description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)")
-    test_size: int | None = Field(None, gt=0, description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)")
+    train_size: int | None = Field(
+        None, gt=0, description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"
+    )
+    test_size: int | None = Field(
+        None, gt=0, description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"
+    )
 
     # Model
     model: ModelName = Field("cnn", description="the network")
@@ -46,8 +57,12 @@ class TrainConfig(BaseModel):
     epochs: int = Field(10, ge=0, description="passes over the training set; 0 only evaluates")
     max_steps: int = Field(-1, ge=-1, description="stop after N steps; -1: no limit")
     batch_size: int = Field(64, gt=0, description="global batch size, all devices together")
-    learning_rate: float = Field(0.05, gt=0, allow_inf_nan=False, description="the learning rate, or the peak of its schedule")
-    schedule: Literal["constant", "cosine"] = Field("cosine", description="the learning rate after warm-up; cosine falls to zero at the last step")
+    learning_rate: float = Field(
+        0.05, gt=0, allow_inf_nan=False, description="the learning rate, or the peak of its schedule"
+    )
+    schedule: Literal["constant", "cosine"] = Field(
+        "cosine", description="the learning rate after warm-up; cosine falls to zero at the last step"
+    )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up before the schedule starts")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
     nesterov: bool = Field(False, description="Nesterov momentum")
@@ -56,28 +71,39 @@ class TrainConfig(BaseModel):
 
     # Machine
     accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
-    devices: AutoOrCount = Field("auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started")
-    threads_per_device: AutoOrCount = Field("auto", description="CPU threads of each replica; auto: an even share of the cores")
+    devices: AutoOrCount = Field(
+        "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
+    )
+    threads_per_device: AutoOrCount = Field(
+        "auto", description="CPU threads of each replica; auto: an even share of the cores"
+    )
     precision: Precision = Field("32", description="bits of every float: weights, activations, gradients")
 
     # Evaluation and output
     eval_batch_size: int = Field(1000, gt=0, description="global batch size of evaluation")
-    log_every_n_steps: int = Field(50, gt=0, description="fetch and write the step losses every N steps and at each epoch's end")
-    save_first_batch: bool = Field(False, description="also write first_batch.safetensors: activations and gradients on the first batch")
-    run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
+    log_every_n_steps: int = Field(
+        50, gt=0, description="fetch and write the step losses every N steps and at each epoch's end"
+    )
+    save_first_batch: bool = Field(
+        False, description="also write first_batch.safetensors: activations and gradients on the first batch"
+    )
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "TrainConfig":
+    def _fits_together(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("--nesterov true needs --momentum above 0")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:
                     shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-                    raise ValueError(
-                        f"{option_name(name)} {shown}: only for --dataset synthetic, not {self.dataset}"
-                    )
+                    raise ValueError(f"{option_name(name)} {shown}: only for --dataset synthetic, not {self.dataset}")
         return self
+
+
+class TrainConfig(TrainingOptions):
+    """The options of one run of one implementation."""
+
+    run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A validated copy with some fields changed."""

@@ -14,7 +14,7 @@ from common.download import Source
 from common.errors import UserError
 from common.formats import Images, Labels, parse_cifar10_binary, parse_cifar10_pickle, parse_idx, read_bytes
 from common.optim import float32
-from common.weights import arrays_sha256
+from common.weights import Arrays, arrays_sha256
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,14 @@ class Dataset:
 
 
 # Mean and standard deviation of each channel over the training images, as shares of the largest pixel
-# value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR-10: computed the same way, as in many public
-# training scripts. Digits: of the split made here; tests compute it again. Synthetic: of two uniform
-# bytes averaged: 1/2 and 1/sqrt(24).
+# value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR-10: as in many public training scripts. Digits
+# and synthetic: of the images made here; tests compute all those again that they have data for.
 NORMALISATION: dict[DatasetName, tuple[tuple[float, ...], tuple[float, ...], int]] = {
     "digits": ((0.3051,), (0.3762,), 16),
     "mnist": ((0.1307,), (0.3081,), 255),
     "fashion_mnist": ((0.2860,), (0.3530,), 255),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 255),
-    "synthetic": ((0.5,), (0.2041,), 255),
+    "synthetic": ((0.5,), (0.2557,), 255),
 }
 
 # MD5 of the decompressed MNIST files: the originals of LeCun, Cortes and Burges; of Fashion-MNIST: as
@@ -142,7 +141,12 @@ def load_dataset(config: TrainConfig) -> Dataset:
     channels = train[0].shape[-1]
     shift = np.array([float32(value * largest) for value in mean] * (channels // len(mean)), dtype=np.float32)
     scale = np.array([float32(1 / (value * largest)) for value in std] * (channels // len(std)), dtype=np.float32)
-    arrays = {"train_images": train[0], "train_labels": train[1], "test_images": test[0], "test_labels": test[1]}
+    arrays: Arrays = {
+        "train_images": train[0],
+        "train_labels": train[1],
+        "test_images": test[0],
+        "test_labels": test[1],
+    }
     return Dataset(config.dataset, num_classes, *train, *test, shift, scale, arrays_sha256(arrays))
 
 
@@ -186,7 +190,7 @@ def read_idx(data_dir: Path, source: Source) -> tuple[Split, Split]:
 
 
 def read_cifar10(data_dir: Path) -> tuple[Split, Split]:
-    """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in colour; the pickled files if only they are there."""
+    """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in colour; pickled if only that is there."""
     source, parse = CIFAR10_BINARY, parse_cifar10_binary
     pickled = CIFAR10_PICKLED.ready(data_dir)
     if len(pickled) == len(CIFAR10_PICKLED.md5) and len(source.ready(data_dir)) < len(source.md5):
@@ -198,7 +202,7 @@ def read_cifar10(data_dir: Path) -> tuple[Split, Split]:
 
 
 def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
-    """Images made from the seed: for each class a pattern of random bytes, averaged with noise."""
+    """Images made from the seed: seven parts of noise and one part of a pattern that belongs to the class."""
     shape = config.image_shape or (28, 28, 1)
     num_classes = config.num_classes or 10
     size = int(np.prod(shape))
@@ -207,9 +211,10 @@ def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
         bits = random_bits(-(-count * size // 8), config.seed, STREAM_SYNTHETIC, part)
         return bits.astype("<u8").view(np.uint8)[: count * size].reshape(count, *shape)
 
-    patterns = random_bytes(num_classes, 0) >> 1
+    patterns = random_bytes(num_classes, 0) >> 3
     splits = []
     for part, count in ((1, config.train_size or 8192), (3, config.test_size or 1024)):
         labels = (random_bits(count, config.seed, STREAM_SYNTHETIC, part + 1) % np.uint64(num_classes)).astype(np.int64)
-        splits.append(((random_bytes(count, part) >> 1) + patterns[labels], labels))
+        noise = random_bytes(count, part)
+        splits.append((noise - (noise >> 3) + patterns[labels], labels))
     return splits[0], splits[1]

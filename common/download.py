@@ -85,7 +85,9 @@ class Source:
                 return
             except (requests.RequestException, OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
                 failures.append(f"{url}: {error}")
-        raise UserError(f"{', '.join(names)} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures))
+        raise UserError(
+            f"{', '.join(names)} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures)
+        )
 
     def check(self, name: str, content: bytes, where: str) -> None:
         """Raises UserError unless `content` is what was published as `name`."""
@@ -145,7 +147,12 @@ class _Bar:
     def __init__(self, url: str) -> None:
         print(f"downloading {url}", file=sys.stderr)
         self._progress = Progress(
-            TextColumn("  "), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+            TextColumn("  "),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
         )
         self._task = self._progress.add_task("")
         self._total = 0

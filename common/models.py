@@ -9,13 +9,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common.batches import STREAM_WEIGHTS, random_bits
 from common.config import ModelName
 from common.errors import UserError
+from common.weights import Arrays
 
-Weights = dict[str, NDArray[np.floating]]
+Weights = Arrays  # canonical name -> array of floats
 
 
 @dataclass(frozen=True)

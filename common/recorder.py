@@ -93,8 +93,12 @@ class Recorder:
         if writes:
             assert config.run_dir is not None
             write_text(self.run_dir / CONFIG_FILE, describe_config(config))
-            self.metrics = open(self.run_dir / METRICS_FILE, "w")
-            total = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, "num_epochs": plan.num_epochs}
+            self.metrics = open(self.run_dir / METRICS_FILE, "w")  # noqa: SIM115  (closed in __exit__)
+            total = {
+                "total_steps": plan.total_steps,
+                "steps_per_epoch": plan.steps_per_epoch,
+                "num_epochs": plan.num_epochs,
+            }
             self._write({"kind": "plan", **total})
         self.progress.line(
             f"{title}: {config.model} on {config.dataset} ({plan.train_size:,} training and"
@@ -107,7 +111,9 @@ class Recorder:
         self.progress.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.progress.__exit__(kind, error, trace)
         if self.metrics is not None:
             self.metrics.close()
@@ -172,7 +178,12 @@ class Recorder:
         self.eval_seconds.append(now - self.segment_start)
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
-        self.evaluation = {"test_loss": loss_sum / count, "test_accuracy": correct / count, "test_correct": correct, "test_count": count}
+        self.evaluation = {
+            "test_loss": loss_sum / count,
+            "test_accuracy": correct / count,
+            "test_correct": correct,
+            "test_count": count,
+        }
         epoch, train_loss, train_seconds, speed = 0, None, None, None
         if self.epoch_losses:
             epoch = len(self.epoch_train_seconds)

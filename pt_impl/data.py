@@ -1,5 +1,6 @@
 """Batches in PyTorch: a sampler that gives each rank its shard of each batch, a data set that gathers it."""
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -9,7 +10,7 @@ from common.batches import epoch_order, shards
 from common.experiment import Experiment
 from common.formats import Images, Labels
 
-# A batch: images uint8 (n, H, W, C), labels int64 (n,), and the size of the global batch it is part of.
+# A batch: images uint8 (n, C, H, W), labels int64 (n,), and the size of the global batch it is part of.
 Batch = tuple[torch.Tensor, torch.Tensor, int]
 Shard = tuple[torch.Tensor, int]
 
@@ -18,7 +19,9 @@ class Examples(Dataset[Batch]):
     """A whole shard at a time: one gather instead of a Python call for each image."""
 
     def __init__(self, images: Images, labels: Labels) -> None:
-        self.images, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
+        # NHWC -> NCHW, once; cloned, since a permuted view would hand its strides on to the gradients.
+        self.images = torch.from_numpy(images).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+        self.labels = torch.from_numpy(labels)
 
     def __getitem__(self, shard: Shard) -> Batch:
         indices, count = shard
@@ -54,8 +57,7 @@ class EpochSampler(ShardSampler):
 
     def __iter__(self) -> Iterator[Shard]:
         self.order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.plan.train_size))
-        for _, shard in zip(range(len(self)), super().__iter__()):
-            yield shard
+        yield from itertools.islice(super().__iter__(), len(self))
 
     def __len__(self) -> int:
         return self.plan.steps_in_epoch(self.epoch)

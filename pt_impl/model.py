@@ -17,7 +17,7 @@ DTYPES = {"32": torch.float32, "64": torch.float64}
 
 
 class Normalise(nn.Module):
-    """uint8 (n, H, W, C) to the network's input, (n, C, H, W) in its precision."""
+    """uint8 (n, C, H, W) to the network's input, (n, C, H, W) in its precision."""
 
     shift: torch.Tensor
     scale: torch.Tensor
@@ -25,11 +25,11 @@ class Normalise(nn.Module):
     def __init__(self, dataset: Dataset, precision: Precision) -> None:
         super().__init__()
         for name, values in (("shift", dataset.shift), ("scale", dataset.scale)):
-            self.register_buffer(name, torch.from_numpy(values).to(DTYPES[precision]), persistent=False)
+            per_channel = torch.from_numpy(values).to(DTYPES[precision]).view(-1, 1, 1)
+            self.register_buffer(name, per_channel, persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        images = (images.to(self.shift.dtype) - self.shift) * self.scale
-        return images.permute(0, 3, 1, 2)  # NHWC -> NCHW
+        return (images.to(self.shift.dtype) - self.shift) * self.scale
 
 
 # --- Networks ---

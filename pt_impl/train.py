@@ -67,7 +67,9 @@ def eval_step(model: nn.Module, normalise: Normalise, batch: Batch) -> torch.Ten
     return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 
 
-def evaluate(model: nn.Module, normalise: Normalise, data: Iterable[Batch], device: torch.device) -> tuple[float, int, int]:
+def evaluate(
+    model: nn.Module, normalise: Normalise, data: Iterable[Batch], device: torch.device
+) -> tuple[float, int, int]:
     """Sum of losses, correct answers and examples over the whole test set, each example once."""
     model.eval()
     with torch.inference_mode():
@@ -129,7 +131,12 @@ def fetch_losses(losses: list[torch.Tensor]) -> list[float]:
 
 
 def save_first_batch(
-    experiment: Experiment, model: nn.Module, network: nn.Sequential, normalise: Normalise, batch: Batch, recorder: Recorder
+    experiment: Experiment,
+    model: nn.Module,
+    network: nn.Sequential,
+    normalise: Normalise,
+    batch: Batch,
+    recorder: Recorder,
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
     world_size = experiment.config.devices

@@ -40,7 +40,12 @@ class Recording(pl.Callback):
         self.recorder.start_epoch()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: dict[str, torch.Tensor], batch: Any, batch_index: int
+        self,
+        trainer: pl.Trainer,
+        module: pl.LightningModule,
+        outputs: dict[str, torch.Tensor],
+        batch: Any,
+        batch_index: int,
     ) -> None:
         self.recorder.step(outputs["share"])
 

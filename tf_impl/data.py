@@ -37,7 +37,9 @@ def test_data(experiment: Experiment, strategy: tf.distribute.Strategy) -> tf.di
     return distribute(batches(images, labels, order, config.eval_batch_size, config.devices), strategy)
 
 
-def batches(images: tf.Tensor, labels: tf.Tensor, order: tf.Tensor, batch_size: int, num_replicas: int) -> tf.data.Dataset:
+def batches(
+    images: tf.Tensor, labels: tf.Tensor, order: tf.Tensor, batch_size: int, num_replicas: int
+) -> tf.data.Dataset:
     """The shards of the first batch, one for each replica, then those of the second, and so on."""
     bounds = shards(len(images), batch_size, num_replicas).reshape(-1, 3)
 

@@ -75,7 +75,9 @@ def get_weights(model: keras.Model) -> Weights:
 
 def named_parameters(model: keras.Model) -> dict[str, keras.Variable]:
     """Canonical name -> variable, in the order of `model.trainable_variables`."""
-    return {f"{layer.name}.{variable.name}": variable for layer in model.layers for variable in layer.trainable_variables}
+    return {
+        f"{layer.name}.{variable.name}": variable for layer in model.layers for variable in layer.trainable_variables
+    }
 
 
 def activations(model: keras.Model) -> keras.Model:

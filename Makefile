@@ -1,0 +1,31 @@
+# make compare: everything from an empty machine to the table. make test: everything to a tested tree.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+compare: $(VENV)/.installed
+	$(VENV)/bin/python compare.py $(ARGS)
+
+test: $(VENV)/.installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+# The long runs: MNIST to its accuracy, and whatever else is marked slow.
+test-slow: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -m slow $(ARGS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python requirements.txt constraints.txt
+	$(VENV)/bin/python -m pip install -r requirements.txt -c constraints.txt
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(VENV)/bin/python -m pip install -r requirements-dev.txt -c constraints.txt
+	touch $@
+
+.PHONY: compare test test-slow

@@ -1,0 +1,169 @@
+"""Whether two runs are the same training, and if not, where they part."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.batches import Plan
+from common.optim import learning_rate
+from common.results import FIRST_BATCH_FILE, RunResult, read_metrics, read_result, read_step_losses
+from common.weights import Arrays, read_arrays
+
+# How far the same training may differ by rounding alone over its first steps, by precision.
+FIRST_STEPS = 10
+TOLERANCE = {"32": 1e-5, "64": 1e-10}
+
+
+def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.float64]:
+    """float64 (steps,): for each step that both took, the difference relative to the reference's loss.
+
+    Relative to 1 where the loss is below 1: a loss near zero is the difference of two numbers near 1, and
+    rounding leaves its absolute error as it is.
+    """
+    steps = min(len(reference), len(other))
+    a, b = np.array(reference[:steps]), np.array(other[:steps])
+    relative: NDArray[np.float64] = np.abs(a - b) / np.maximum(np.abs(a), 1.0)
+    return relative
+
+
+def different_settings(reference: RunResult, other: RunResult) -> list[str]:
+    """What two runs must have in common to share a table, as far as they don't: `batch_size: 64 and 32`."""
+    fields = {
+        name: (getattr(reference, name), getattr(other, name))
+        for name in (
+            "data_sha256",
+            "initial_weights_sha256",
+            "num_parameters",
+            "train_count",
+            "test_count",
+            "num_steps",
+        )
+    }
+    a, b = reference.config.training_fields(), other.config.training_fields()
+    fields |= {name: (a[name], b[name]) for name in a}
+    return [f"{name}: {_short(one)} and {_short(two)}" for name, (one, two) in fields.items() if one != two]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """How far a run is from the reference; largest differences as `loss_differences` gives them.
+
+    Attributes:
+      first_steps: over the first FIRST_STEPS steps; None where there were no steps.
+      all_steps: over all steps.
+      same_training: whether the first steps differ by no more than the precision explains.
+    """
+
+    first_steps: float | None
+    all_steps: float | None
+    same_training: bool
+
+
+def lockstep(reference: list[float], other: list[float], precision: str) -> Lockstep:
+    differences = loss_differences(reference, other)
+    if not len(differences):
+        return Lockstep(None, None, len(reference) == len(other))
+    first, every = float(differences[:FIRST_STEPS].max()), float(differences.max())
+    return Lockstep(first, every, first <= TOLERANCE[precision] and len(reference) == len(other))
+
+
+def find_departure(reference: Path, other: Path, tolerance: float) -> str | None:
+    """Where the run in folder `other` first departs from the one in `reference`, and what that points to.
+
+    Looks, in this order, at settings, activations and gradients of the first batch (where both runs have
+    saved them), the loss of every step, and every evaluation; None where all agree to `tolerance`.
+
+    Raises:
+      UserError: files that are missing or not valid.
+    """
+    results = read_result(reference), read_result(other)
+    settings = different_settings(*results)
+    config, plan = results[0].config, _plan(results[0])
+    # The number of test examples is looked at last: it shows how evaluation was done, not what was asked for.
+    settings = [text for text in settings if not text.startswith("test_count")]
+    if settings:
+        return f"not the same settings: {'; '.join(settings)}"
+
+    if all((folder / FIRST_BATCH_FILE).exists() for folder in (reference, other)):
+        arrays = read_arrays(reference / FIRST_BATCH_FILE), read_arrays(other / FIRST_BATCH_FILE)
+        if message := _first_batch_departure(*arrays, tolerance):
+            return message
+
+    differences = loss_differences(read_step_losses(reference), read_step_losses(other))
+    apart = np.flatnonzero(~(differences <= tolerance))
+    if len(apart):
+        step = int(apart[0]) + 1
+        rates = [learning_rate(config, past, plan.total_steps) for past in range(1, step)]
+        where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
+        return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
+
+    for one, two in zip(read_metrics(reference, "epoch"), read_metrics(other, "epoch"), strict=True):
+        for name in ("test_count", "test_correct", "test_loss"):
+            if not math.isclose(one[name], two[name], rel_tol=tolerance, abs_tol=tolerance):
+                return (
+                    f"evaluation after epoch {one['epoch']}: {name} is {one[name]} and {two[name]}, while every step's"
+                    " loss agrees: suspect how the test set is sharded, padded or summed"
+                )
+    return None
+
+
+def _plan(result: RunResult) -> Plan:
+    config = result.config
+    return Plan.make(result.train_count, config.batch_size, config.epochs, config.max_steps)
+
+
+def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float) -> str | None:
+    """Names the first layer whose output differs, else every parameter whose gradient does."""
+    for kind in ("activation", "gradient"):
+        names = [name for name in _layer_order(reference) if name.startswith(kind)]
+        faults = []
+        for name in names:
+            one, two = reference[name], other.get(name)
+            if two is None or one.shape != two.shape:
+                faults.append(f"{name} has shape {one.shape} and {None if two is None else two.shape}")
+                continue
+            difference = np.abs(one - two).max() / max(np.abs(one).max(), np.finfo(one.dtype).tiny)
+            if not difference <= tolerance:
+                faults.append(f"{name} differs by {difference:.1e}")
+        if faults and kind == "activation":
+            return f"first batch: {faults[0]}, the layers before it agree: suspect that layer"
+        if faults:
+            return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
+    return None
+
+
+def _layer_order(arrays: Arrays) -> list[str]:
+    """Names of arrays from the input to the logits; a safetensors file keeps no order."""
+    layers = ("conv1", "pool1", "conv2", "pool2", "flatten", "dense1", "dense2")
+    return sorted(arrays, key=lambda name: (layers.index(name.split(".")[1]), name))
+
+
+def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:
+    """What is new in the first step that differs, all steps before it being equal."""
+    if step == 1:
+        return "the first, before any update: suspect initial weights, the first batch, the network or the loss"
+    in_epoch = (step - 1) % plan.steps_per_epoch + 1
+    if plan.count(step) < plan.batch_size:
+        return (
+            f"its batch is the epoch's incomplete last one, {plan.count(step)} of {plan.batch_size} examples:"
+            " suspect how an incomplete batch is weighted"
+        )
+    if in_epoch == 1:
+        return (
+            "the first of its epoch: suspect the order of examples, which is new in every epoch, or the update of"
+            " the incomplete batch before it"
+        )
+    if step == 2:
+        return "the first after an update: suspect the gradients or the update rule"
+    changed = "the learning rate has changed before it" if len(set(past_rates)) > 1 else "the learning rate is constant"
+    return (
+        f"after {step - 1} updates, and {changed}: suspect the update rule: momentum, Nesterov, weight decay, schedule"
+    )
