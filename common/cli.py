@@ -1,5 +1,6 @@
 """Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -17,6 +18,7 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         message = message.removeprefix("argument ").replace("unrecognized arguments:", "unknown option")
+        message = re.sub(r'^Parser key "(\w+)":', lambda found: option_name(found[1]) + ":", message)
         raise UserError(f"{message} (see {self.prog} --help)") from ex
 
 

@@ -81,10 +81,10 @@ class Source:
                 with _download(url, folder) as path:
                     for name, content in _contents(path, names):
                         self.check(name, content, url)
-                        _write(folder / f"{name}.gz", gzip.compress(content, compresslevel=1))
+                        _write(folder / f"{name}.gz", gzip.compress(content, compresslevel=1, mtime=0))
                 return
             except (requests.RequestException, OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
-                failures.append(f"{url}: {error}")
+                failures.append(f"{url}: {_reason(error)}")
         raise UserError(
             f"{', '.join(names)} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures)
         )
@@ -100,6 +100,13 @@ class Source:
         content = read_bytes(path)
         self.check(name, content, f"{path} is damaged or another file; remove it to download it again")
         return content
+
+
+def _reason(error: Exception) -> str:
+    """Short: what requests says of a failed connection repeats the address three times."""
+    if isinstance(error, requests.RequestException) and error.response is None:
+        return type(error).__name__
+    return str(error)
 
 
 def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:

@@ -34,7 +34,9 @@ class Experiment:
         if config.initial_weights is None:
             weights = model.initial_weights(config.seed)
         else:
-            weights = model.check(read_arrays(config.initial_weights), f"--initial-weights {config.initial_weights}")
+            weights = model.check(
+                read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
+            )
         return cls(config, dataset, model, plan, UpdateRule.make(config, plan.total_steps), weights)
 
     def with_run_dir(self, name: str) -> "Experiment":

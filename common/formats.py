@@ -35,9 +35,11 @@ def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise UserError(f"{source}: not an IDX file of unsigned bytes")
     header = 4 + 4 * content[3]
+    if len(content) < header:
+        raise UserError(f"{source}: ends within its header")
     shape = tuple(int(size) for size in np.frombuffer(content[4:header], dtype=">u4"))
     expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(shape) != content[3] or len(content) != expected:
+    if len(content) != expected:
         raise UserError(f"{source}: {len(content)} bytes, its header announces {expected}")
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks
 
@@ -101,11 +103,18 @@ def _make_type(code: Any, *_: Any) -> _ByteType:
     return _BYTE
 
 
+def _encode(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"text in {encoding!r}")
+    return text.encode("latin1")
+
+
 class _ArraysOnly(pickle.Unpickler):
     """Containers, text, numbers and arrays of bytes; any other name in the pickle is refused.
 
-    The three names are those that NumPy's arrays are pickled with, under NumPy 1 and 2; none of them
-    reaches NumPy's own functions.
+    The names are those that arrays of bytes are pickled with, under NumPy 1 and 2; none of them reaches
+    NumPy's or Python's own functions.
     """
 
     _NAMES: dict[tuple[str, str], Any] = {
@@ -113,6 +122,7 @@ class _ArraysOnly(pickle.Unpickler):
         ("numpy._core.multiarray", "_reconstruct"): _make_array,
         ("numpy", "ndarray"): _ByteArray,
         ("numpy", "dtype"): _make_type,
+        ("_codecs", "encode"): _encode,
     }
 
     def find_class(self, module: str, name: str) -> Any:

@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -66,6 +67,7 @@ class Recorder:
     ) -> None:
         config, plan = experiment.config, experiment.plan
         self.implementation = implementation
+        self.title = title
         self.experiment = experiment
         self.config = config
         self.plan = plan
@@ -90,33 +92,29 @@ class Recorder:
 
         self.progress = TrainingProgress(plan.total_steps, plan.num_epochs, shown=writes)
         self.metrics: TextIO | None = None
-        if writes:
-            assert config.run_dir is not None
-            write_text(self.run_dir / CONFIG_FILE, describe_config(config))
-            self.metrics = open(self.run_dir / METRICS_FILE, "w")  # noqa: SIM115  (closed in __exit__)
-            total = {
-                "total_steps": plan.total_steps,
-                "steps_per_epoch": plan.steps_per_epoch,
-                "num_epochs": plan.num_epochs,
-            }
-            self._write({"kind": "plan", **total})
-        self.progress.line(
-            f"{title}: {config.model} on {config.dataset} ({plan.train_size:,} training and"
-            f" {len(experiment.dataset.test_images):,} test images), batch {config.batch_size},"
-            f" {config.precision}-bit, {config.devices} x {config.accelerator} ({device_name}),"
-            f" {config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
-        )
+        self.at_end = ExitStack()
 
     def __enter__(self) -> "Recorder":
-        self.progress.__enter__()
+        config, plan = self.config, self.plan
+        self.at_end.enter_context(self.progress)
+        if self.writes:
+            assert config.run_dir is not None
+            write_text(self.run_dir / CONFIG_FILE, describe_config(config))
+            self.metrics = self.at_end.enter_context(open(self.run_dir / METRICS_FILE, "w"))
+            steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
+            self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
+        self.progress.line(
+            f"{self.title}: {config.model} on {config.dataset} ({plan.train_size:,} training and"
+            f" {len(self.experiment.dataset.test_images):,} test images), batch {config.batch_size},"
+            f" {config.precision}-bit, {config.devices} x {config.accelerator} ({self.device_name}),"
+            f" {config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
+        )
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.__exit__(kind, error, trace)
-        if self.metrics is not None:
-            self.metrics.close()
+        self.at_end.close()
 
     # --- Training ---
 

@@ -22,12 +22,12 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     os.replace(temporary, path)
 
 
-def read_arrays(path: Path) -> Arrays:
-    """Raises UserError where the file is missing or no safetensors file."""
+def read_arrays(path: Path, option: str = "") -> Arrays:
+    """Raises UserError, which names `option`, where the file is missing or no safetensors file."""
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{path}: not a readable safetensors file: {error}") from None
+        raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:

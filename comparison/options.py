@@ -44,7 +44,7 @@ class CompareConfig(TrainingOptions):
         paths = dict.fromkeys(self.implementations, sys.executable)
         for item in self.python:
             name, _, path = item.partition("=")
-            if name not in paths:
+            if name not in paths or not path:
                 raise UserError(f"--python {item}: should be NAME=PATH with NAME one of {', '.join(paths)}")
             found = shutil.which(path)
             if found is None:

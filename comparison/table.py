@@ -160,19 +160,28 @@ def cells(row: Row) -> list[str]:
         name,
         _text(row.test_accuracy, "{:.2%}"),
         _text(row.test_loss, "{:.4f}"),
-        _text(row.images_per_second, "{:,.0f}"),
+        _rate(row.images_per_second),
         _text(row.ratio, "{:.2f}"),
         _text(row.startup_seconds, "{:.1f}"),
         _text(row.train_seconds, "{:.1f}"),
         _text(row.peak_memory_bytes and row.peak_memory_bytes / 2**20, "{:,.0f}"),
         _text(row.devices, "{}"),
-        _text(row.loss_difference_first_steps, "{:.0e}"),
-        _text(row.loss_difference_all_steps, "{:.0e}"),
+        _difference(row.loss_difference_first_steps),
+        _difference(row.loss_difference_all_steps),
     ]
 
 
 def _text(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
+
+
+def _rate(value: float | None) -> str:
+    """In millions where there are many, so that no column outgrows the terminal."""
+    return f"{value / 1e6:.1f}M" if value and value >= 1e6 else _text(value, "{:,.0f}")
+
+
+def _difference(value: float | None) -> str:
+    return "0" if value == 0 else _text(value, "{:.0e}")
 
 
 def groups(rows: list[Row]) -> list[list[Row]]:
@@ -205,10 +214,16 @@ def print_tables(console: Console, rows: list[Row], outcomes: list[Outcome]) -> 
         console.print()
         for line in what_was_compared(result) if result else ["no implementation has finished"]:
             console.print(line)
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
+        longest = max(len(row.implementation) + 1 for row in group)
         for first, second in HEADINGS:
             # Only the name may be wrapped: a number in two lines would be two numbers.
-            table.add_column(f"{first}\n{second}", justify="right" if first else "left", no_wrap=bool(first))
+            table.add_column(
+                f"{first}\n{second}",
+                justify="right" if first else "left",
+                no_wrap=bool(first),
+                min_width=0 if first else longest,
+            )
         for row in group:
             table.add_row(*map(escape, cells(row)), style=None if row.status == "ok" else "red")
         console.print()
@@ -245,7 +260,7 @@ def markdown(command: str, rows: list[Row], outcomes: list[Outcome]) -> str:
         lines += [f"{line}  " for line in (what_was_compared(result) if result else ["no implementation has finished"])]
         lines += [
             "",
-            "| " + " | ".join(" ".join(heading).strip() for heading in HEADINGS) + " |",
+            "| " + " | ".join(" ".join(heading).replace("- ", "").strip() for heading in HEADINGS) + " |",
             "| --- |" + " ---: |" * (len(HEADINGS) - 1),
         ]
         lines += ["| " + " | ".join(cells(row)) + " |" for row in group] + [""]

@@ -86,6 +86,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     training, testing = train_data(experiment, strategy), test_data(experiment, strategy)
     train_step = make_train_step(experiment, strategy, model, optimizer, training.element_spec)
     eval_step = make_eval_step(experiment, strategy, model, testing.element_spec)
+    eval_step.get_concrete_function()  # traced now, as a part of start-up, and not in the first evaluation
 
     if config.save_first_batch:
         save_first_batch(experiment, strategy, model, next(iter(training)), recorder)

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from comparison.lockstep import lockstep, loss_differences
+
+
+def test_differences_are_relative_above_a_loss_of_1_and_absolute_below():
+    assert loss_differences([2.0, 0.5], [2.2, 0.6]) == pytest.approx([0.1, 0.1])
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("32", 1e-5), ("64", 1e-10)])
+def test_the_first_ten_steps_decide(precision, tolerance):
+    reference = list(np.linspace(2.0, 1.5, 20))
+    late = [*reference[:10], *(loss * 1.1 for loss in reference[10:])]
+    found = lockstep(reference, late, precision)
+    assert found.same_training and found.first_steps == 0 and found.all_steps == pytest.approx(0.1)
+    for step in (0, 9):
+        early = list(reference)
+        early[step] *= 1 + 2 * tolerance
+        assert not lockstep(reference, early, precision).same_training
+        early[step] = reference[step] * (1 + 0.5 * tolerance)
+        assert lockstep(reference, early, precision).same_training
+
+
+def test_another_number_of_steps_is_another_training():
+    assert not lockstep([1.0] * 12, [1.0] * 11, "32").same_training
+    assert lockstep([], [], "32").same_training and not lockstep([1.0], [], "32").same_training
+
+
+def test_a_loss_that_is_no_number_is_no_agreement():
+    assert not lockstep([1.0, 1.0], [1.0, float("nan")], "32").same_training

@@ -1,0 +1,53 @@
+"""Helpers of all tests. The test process itself imports no framework: two of them never share a process."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+IMPLEMENTATIONS = ("tf", "pt", "ptl")
+CODE = ("common", "comparison", "tf_impl", "pt_impl", "ptl_impl")
+
+
+def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
+    """Runs a command to its end and returns it; fails with its whole output on any other exit status than `expect`."""
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == expect, f"{command}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def train(implementation, run_dir, *options, cwd=REPOSITORY, **expected):
+    """`python -m <implementation>_impl`, as users start it; returns the run folder."""
+    run(sys.executable, "-m", f"{implementation}_impl", "--run-dir", run_dir, *options, cwd=cwd, **expected)
+    return Path(run_dir)
+
+
+def copy_code(folder):
+    """The project's code in a folder of its own, to be changed."""
+    for name in CODE:
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "compare.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data_dir():
+    """A folder with real MNIST in torchvision's layout, from the environment variable TEST_DATA_DIR."""
+    folder = os.environ.get("TEST_DATA_DIR")
+    if not folder:
+        pytest.skip("TEST_DATA_DIR names no folder with real data")
+    path = Path(folder)
+    assert (path / "MNIST" / "raw").is_dir(), f"TEST_DATA_DIR {path} holds no MNIST/raw"
+    return path

@@ -1,0 +1,4 @@
+import sys
+
+print("about to crash")
+sys.exit("the reason of the crash")

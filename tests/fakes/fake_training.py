@@ -1,0 +1,46 @@
+"""A made-up implementation that keeps the contract without a framework, for testing compare.py in a second."""
+
+import math
+import os
+from dataclasses import replace
+
+import numpy as np
+
+from common.cli import parse_train_config
+from common.devices import resolve_devices
+from common.errors import one_line_errors
+from common.experiment import Experiment
+from common.recorder import Recorder
+
+
+def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
+    """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step."""
+    with one_line_errors(f"python -m {name}_impl"):
+        config = resolve_devices(parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=0)
+        experiment = Experiment.make(config).with_run_dir(name)
+        if test_count_less:
+            images = experiment.dataset.test_images[:-test_count_less]
+            experiment = replace(experiment, dataset=replace(experiment.dataset, test_images=images))
+        with Recorder(
+            name,
+            name,
+            experiment,
+            device_name="none",
+            first_pid=os.getpid(),
+            writes=True,
+            fetch=lambda losses: losses,
+            synchronize=lambda: None,
+        ) as recorder:
+            step = 0
+            count = len(experiment.dataset.test_images)
+            for epoch in range(1, experiment.plan.num_epochs + 1):
+                recorder.start_epoch()
+                for _ in range(experiment.plan.steps_in_epoch(epoch)):
+                    step += 1
+                    recorder.step(2.3 * math.exp(-step / 100) * loss_factor)
+                recorder.end_training()
+                recorder.start_evaluation()
+                recorder.end_epoch(0.5 * count, count // 2, count)
+            before_finish()
+            weights = {name: array.astype(np.float32) for name, array in experiment.initial_weights.items()}
+            recorder.finish(weights, (), None)

@@ -1,0 +1,3 @@
+from fake_training import run
+
+run("one")

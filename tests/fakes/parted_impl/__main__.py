@@ -1,0 +1,3 @@
+from fake_training import run
+
+run("parted", loss_factor=1.001)

@@ -1,0 +1,107 @@
+"""Each implementation alone, as a person starts it."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import IMPLEMENTATIONS, REPOSITORY, run, train
+
+from common.results import read_metrics, read_result
+
+SHORT = ("--accelerator", "cpu", "--epochs", 2, "--train-size", 200)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_plain_lines_from_one_process_and_a_complete_run_folder(tmp_path, implementation):
+    folder = tmp_path / "r"
+    command = (sys.executable, "-m", f"{implementation}_impl", *SHORT, "--devices", 2, "--run-dir", folder)
+    lines = run(*command).stdout.splitlines()
+    assert re.match(r"(TensorFlow|PyTorch|Lightning): cnn on digits \(200 training and 355 test images\)", lines[0])
+    assert "2 x cpu" in lines[0]
+    assert [line[:9] for line in lines[1:3]] == ["epoch 1/2", "epoch 2/2"]
+    assert lines[3].startswith("test accuracy") and lines[4] == f"results: {folder}" and len(lines) == 5
+
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
+    result = read_result(folder)
+    assert json.loads((folder / "config.json").read_text()) == result.config.model_dump(mode="json")
+    assert result.implementation == implementation and result.devices == 2
+    assert result.num_steps == len(read_metrics(folder, "step")) == 8
+    assert result.test_correct == read_metrics(folder, "epoch")[-1]["test_correct"]
+    parts = [result.startup_seconds, *result.epoch_train_seconds, *result.eval_seconds]
+    assert sum(parts) <= result.wall_seconds and min(parts) > 0
+    package = {"tf": "tensorflow", "pt": "torch", "ptl": "lightning"}[implementation]
+    assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
+    options = ("--learning-rate", 1e30, "--devices", 2, "--run-dir", tmp_path / "r")
+    done = run(sys.executable, "-m", f"{implementation}_impl", *SHORT, *options, expect=1)
+    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
+    assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_max_steps_stops_within_an_epoch_and_evaluates(tmp_path, implementation):
+    folder = train(implementation, tmp_path / "r", *SHORT, "--max-steps", 6, "--log-every-n-steps", 2)
+    result = read_result(folder)
+    assert result.num_steps == len(read_metrics(folder, "step")) == 6
+    assert [line["epoch"] for line in read_metrics(folder, "epoch")] == [1, 2] and result.test_count == 355
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-m", f"{implementation}_impl", "--accelerator", "cpu", "--epochs", "3"]
+    process = subprocess.Popen(
+        [*command, "--dataset", "synthetic", "--log-every-n-steps", "2", "--run-dir", str(tmp_path / "r")],
+        cwd=REPOSITORY,
+        stdout=inside,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(inside)
+    shown = ""
+    while True:
+        try:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:  # the other end is closed
+            break
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert re.search(r"epoch [123]/3 .* \d+/384 loss \d\.\d{4}  [\d,]+ images/s", text), text
+    assert "epoch 3/3   train loss" in text and f"results: {tmp_path}" in text
+
+
+@pytest.mark.parametrize("implementation", ["pt", "ptl"])
+def test_ctrl_c_ends_all_replicas(tmp_path, implementation):
+    command = [sys.executable, "-m", f"{implementation}_impl", "--devices", "2", "--accelerator", "cpu"]
+    process = subprocess.Popen(
+        [*command, "--epochs", "100000", "--run-dir", str(tmp_path / "r")],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "r" / "metrics.jsonl").exists() or not read_metrics(tmp_path / "r", "step"):
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    assert len(family) >= 2
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode != 0
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+    assert "Traceback" not in err, err

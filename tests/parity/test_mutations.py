@@ -1,0 +1,140 @@
+"""Proof that the lockstep tests can fail: mistakes put into a copy of the code are caught and pointed at."""
+
+import pytest
+from conftest import IMPLEMENTATIONS, copy_code, train
+
+from comparison.lockstep import find_departure
+
+# Everything that a mistake could hide in: a last batch of 34 examples, three epochs, a rate that changes.
+OPTIONS = [
+    *("--epochs", 3, "--precision", 64, "--accelerator", "cpu", "--save-first-batch", "true"),
+    *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
+]
+
+KERAS_RULE = """
+            velocity = self.momentums[self._get_variable_index(variable)]
+            self.assign(velocity, momentum * velocity - rate * gradient)
+            self.assign_add(variable, momentum * velocity - rate * gradient if self.nesterov else velocity)
+            return
+"""
+PADDED = """
+
+class Padded(ShardSampler):
+    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
+        padded = -(-num_examples // num_replicas) * num_replicas
+        super().__init__(padded, batch_size, rank, num_replicas)
+        self.order = torch.arange(padded) % num_examples
+"""
+
+# name: (implementation, devices, file, the code as it is, the code with the mistake, what the message must say)
+MUTATIONS = {
+    "an extra ReLU": (
+        *("tf", 1, "tf_impl/model.py"),
+        'layers.Dense(spec.num_classes, name="dense2")',
+        'layers.Dense(spec.num_classes, activation="relu", name="dense2")',
+        ["first batch: activation.dense2 differs", "the layers before it agree"],
+    ),
+    "a wrong padding": (
+        *("pt", 1, "pt_impl/model.py"),
+        'nn.Conv2d(32, 64, 3, padding="same")',
+        'nn.Conv2d(32, 64, 3, padding="same", padding_mode="replicate")',
+        ["first batch: activation.conv2 differs", "the layers before it agree"],
+    ),
+    "another flatten order": (
+        *("tf", 1, "tf_impl/model.py"),
+        'layers.Flatten(name="flatten")',
+        'layers.Permute((3, 1, 2)), layers.Flatten(name="flatten")',
+        ["first batch: activation.flatten differs", "the layers before it agree"],
+    ),
+    "weights loaded in another flatten order": (
+        *("ptl", 1, "pt_impl/model.py"),
+        "array = reorder(array, before_flatten(spec), (2, 0, 1))",
+        "pass",
+        ["first batch: activation.dense1 differs", "the layers before it agree"],
+    ),
+    "the mean of the replicas' means": (
+        *("pt", 3, "pt_impl/train.py"),
+        'return F.cross_entropy(logits, labels, reduction="sum") / count',
+        'return F.cross_entropy(logits, labels, reduction="mean") / dist.get_world_size()',
+        ["first batch: all activations agree, but gradient.", "suspect the loss or the backward pass"],
+    ),
+    "the order of examples not renewed each epoch": (
+        *("tf", 1, "tf_impl/data.py"),
+        "epoch_order(config.seed, int(epoch), plan.train_size)",
+        "epoch_order(config.seed, 1, plan.train_size)",
+        ["step 24 of 69 (epoch 2)", "the first of its epoch: suspect the order of examples"],
+    ),
+    "set_epoch forgotten": (
+        *("pt", 2, "pt_impl/train.py"),
+        "training.sampler.set_epoch(epoch - 1)",
+        "pass",
+        ["step 24 of 69 (epoch 2)", "the first of its epoch: suspect the order of examples"],
+    ),
+    "padded evaluation": (
+        *("pt", 2, "pt_impl/data.py"),
+        "sampler = ShardSampler(",
+        "sampler = Padded(",
+        ["evaluation after epoch 1: test_count is 355 and 356", "suspect how the test set is sharded, padded"],
+    ),
+    "a last batch weighted as a full one": (
+        *("tf", 1, "tf_impl/train.py"),
+        "return tf.reduce_sum(losses) / tf.cast(count, losses.dtype)",
+        "return tf.reduce_sum(losses) / 64",
+        ["step 23 of 69 (epoch 1)", "incomplete last one, 34 of 64 examples", "how an incomplete batch is weighted"],
+    ),
+    "Keras's momentum rule under a changing rate": (
+        *("tf", 1, "tf_impl/optimizer.py"),
+        "        if self.momentum:\n",
+        "        if self.momentum:" + KERAS_RULE,
+        ["step 3 of 69 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
+    ),
+    "weight decay left out": (
+        *("ptl", 1, "pt_impl/optimizer.py"),
+        "weight_decay=rule.weight_decay",
+        "weight_decay=0.0",
+        ["step 2 of 69 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
+    ),
+    "images cut to float32 at the input": (
+        *("tf", 1, "tf_impl/model.py"),
+        "keras.Input(spec.image_shape, dtype=DTYPES[precision])",
+        "keras.Input(spec.image_shape)",
+        ["first batch: activation.conv1 differs"],
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory):
+    return train("pt", tmp_path_factory.mktemp("reference"), *OPTIONS, "--devices", 1)
+
+
+def train_mutant(folder, mutation):
+    implementation, devices, file, before, after, _ = MUTATIONS[mutation]
+    path = copy_code(folder) / file
+    source = path.read_text()
+    assert before in source, f"{file} no longer holds the code to be changed: {before}"
+    path.write_text(source.replace(before, after) + (PADDED if "Padded" in after else ""))
+    return train(implementation, folder / "run", *OPTIONS, "--devices", devices, cwd=folder)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
+    message = find_departure(reference, train_mutant(tmp_path, mutation), 1e-10)
+    assert message is not None, "not caught"
+    for text in MUTATIONS[mutation][-1]:
+        assert text in message, message
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_copy_without_a_mistake_is_not_accused(reference, tmp_path, implementation):
+    folder = copy_code(tmp_path)
+    copied = train(implementation, folder / "run", *OPTIONS, "--devices", 2, cwd=folder)
+    assert find_departure(reference, copied, 1e-10) is None
+
+
+def test_a_run_that_fails_fails_the_test(tmp_path):
+    with pytest.raises(AssertionError, match="exit status 1(.|\n)*ZeroDivisionError"):
+        folder = copy_code(tmp_path)
+        path = folder / "pt_impl" / "train.py"
+        path.write_text(path.read_text().replace("optimizer.step()", "1 / 0"))
+        train("pt", folder / "run", *OPTIONS, cwd=folder)

@@ -1,0 +1,71 @@
+"""The rules of the house: who imports what, and that the implementations are laid out alike."""
+
+import ast
+import sys
+
+import pytest
+from conftest import REPOSITORY, run
+
+FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
+# folder: the frameworks and implementations that it may import
+ALLOWED = {
+    "common": set(),
+    "comparison": set(),
+    "tf_impl": {"tensorflow", "keras", "tf_impl"},
+    "pt_impl": {"torch", "pt_impl"},
+    "ptl_impl": {"lightning", "torch", "ptl_impl", "pt_impl"},
+}
+
+
+def imported(path):
+    """Names of all packages imported anywhere in a file, inside functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_each_folder_imports_only_what_it_may(folder):
+    restricted = FRAMEWORKS | set(ALLOWED) - {"common"}
+    files = list((REPOSITORY / folder).glob("**/*.py"))
+    assert files
+    for path in files:
+        own = {folder} if folder in ("comparison",) else set()
+        assert set(imported(path)) & restricted <= ALLOWED[folder] | own, path
+
+
+def test_compare_imports_no_framework_and_no_implementation():
+    found = set(imported(REPOSITORY / "compare.py"))
+    assert not found & (FRAMEWORKS | {"tf_impl", "pt_impl", "ptl_impl"})
+
+
+def test_no_framework_is_loaded_behind_the_scenes():
+    """Not through another package either: compare.py and all of common, loaded for real."""
+    modules = [f"common.{path.stem}" for path in (REPOSITORY / "common").glob("*.py")]
+    code = f"import sys, compare, {', '.join(modules)}; print(*sys.modules)"
+    loaded = {name.split(".")[0] for name in run(sys.executable, "-c", code).stdout.split()}
+    assert not loaded & (FRAMEWORKS | {"sklearn", "pandas"})
+
+
+def test_the_implementations_have_the_same_files_and_functions():
+    folders = [REPOSITORY / name for name in ("tf_impl", "pt_impl", "ptl_impl")]
+    files = [sorted(path.name for path in folder.glob("*.py")) for folder in folders]
+    assert files[0] == files[1] == files[2]
+    assert files[0] == ["__init__.py", "__main__.py", "data.py", "devices.py", "model.py", "optimizer.py", "train.py"]
+    for name, functions in {
+        "train.py": {"main", "train", "fetch_losses"},
+        "devices.py": {"setup_devices"},
+        "optimizer.py": {"make_optimizer"},
+    }.items():
+        for folder in folders:
+            tree = ast.parse((folder / name).read_text())
+            defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+            assert functions <= defined, f"{folder.name}/{name} lacks {functions - defined}"
+
+
+def test_training_files_stay_short_enough_to_be_read():
+    for name in ("tf_impl", "pt_impl", "ptl_impl"):
+        assert len((REPOSITORY / name / "train.py").read_text().splitlines()) <= 230
