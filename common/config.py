@@ -58,7 +58,7 @@ class TrainingOptions(BaseModel):
     max_steps: int = Field(-1, ge=-1, description="stop after N steps; -1: no limit")
     batch_size: int = Field(64, gt=0, description="global batch size, all devices together")
     learning_rate: float = Field(
-        0.05, gt=0, allow_inf_nan=False, description="the learning rate, or the peak of its schedule"
+        0.05, gt=0, le=1e38, allow_inf_nan=False, description="the learning rate, or the peak of its schedule"
     )
     schedule: Literal["constant", "cosine"] = Field(
         "cosine", description="the learning rate after warm-up; cosine falls to zero at the last step"
@@ -66,7 +66,9 @@ class TrainingOptions(BaseModel):
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up before the schedule starts")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
     nesterov: bool = Field(False, description="Nesterov momentum")
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False, description="L2 penalty added to every gradient")
+    weight_decay: float = Field(
+        0.0, ge=0, le=1e38, allow_inf_nan=False, description="L2 penalty added to every gradient"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data")
 
     # Machine

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, run, train
+from conftest import IMPLEMENTATIONS, THREADS, run, train
 
 from common.results import read_metrics, read_result, read_step_losses
 from common.weights import read_arrays
@@ -155,7 +155,7 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, tmp_path,
 def test_under_torchrun_it_is_the_same_run(runs, tmp_path, implementation):
     alone = runs("cnn-momentum", "64", implementation, 2)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    options = ("--precision", 64, "--accelerator", "cpu", *SCENARIOS["cnn-momentum"], "--run-dir", tmp_path)
+    options = ("--precision", 64, "--accelerator", "cpu", *THREADS, *SCENARIOS["cnn-momentum"], "--run-dir", tmp_path)
     run(sys.executable, *launcher, "-m", f"{implementation}_impl", *options)
     assert read_result(tmp_path).devices == 2
     assert read_step_losses(tmp_path) == pytest.approx(read_step_losses(alone), rel=1e-13)

@@ -1,0 +1,48 @@
+"""Lockstep on GPUs, where there are any: against the same run on the CPU."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import IMPLEMENTATIONS, train
+
+from common.results import read_result, read_step_losses
+from comparison.lockstep import find_departure
+
+OPTIONS = ("--epochs", 5, "--weight-decay", 1e-3, "--nesterov", "true", "--warmup-steps", 20)
+SEES_A_GPU = {
+    "tf": "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU'))",
+    "pt": "import sys, torch; sys.exit(not torch.cuda.is_available())",
+    "ptl": "import sys, lightning, torch; sys.exit(not torch.cuda.is_available())",
+}
+
+
+def num_gpus():
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+
+
+pytestmark = [
+    pytest.mark.skipif(num_gpus() == 0, reason="no GPU: nvidia-smi lists none"),
+    pytest.mark.xdist_group("gpu"),
+]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("precision", "steps", "tolerance"), [("64", None, 1e-10), ("32", 10, 1e-5)])
+def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, precision, steps, tolerance):
+    if subprocess.run([sys.executable, "-c", SEES_A_GPU[implementation]], capture_output=True, check=False).returncode:
+        pytest.skip(f"the framework of {implementation} is not installed, or its build sees no GPU")
+    options = (*OPTIONS, "--precision", precision)
+    cpu = train(implementation, tmp_path / "cpu", *options, "--accelerator", "cpu")
+    gpu = train(implementation, tmp_path / "gpu", *options, "--accelerator", "gpu")
+    result = read_result(gpu)
+    assert result.accelerator == "gpu" and result.device_peak_memory_bytes > 0
+    if precision == "64":
+        assert find_departure(cpu, gpu, tolerance) is None
+    losses, other = (np.array(read_step_losses(folder)[:steps]) for folder in (cpu, gpu))
+    assert np.max(np.abs(losses - other) / losses) <= tolerance
