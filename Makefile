@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# The tested versions, where they were tested; elsewhere the newest that requirements.txt allows.
+CONSTRAINTS = $(shell $(PYTHON) -c 'import platform as p, sys; v = sys.version_info[:2]; \
+	print("-c constraints.txt" if (v, sys.platform, p.machine()) == ((3, 11), "linux", "x86_64") else "")')
 
 compare: $(VENV)/.installed
 	$(VENV)/bin/python compare.py $(ARGS)
@@ -21,11 +24,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python requirements.txt constraints.txt
-	$(VENV)/bin/python -m pip install -r requirements.txt -c constraints.txt
+	$(VENV)/bin/python -m pip install -r requirements.txt $(CONSTRAINTS)
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
-	$(VENV)/bin/python -m pip install -r requirements-dev.txt -c constraints.txt
+	$(VENV)/bin/python -m pip install -r requirements-dev.txt $(CONSTRAINTS)
 	touch $@
 
 .PHONY: compare test test-slow

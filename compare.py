@@ -12,15 +12,14 @@ the options, before anything is started; 130 after Ctrl-C.
 import shlex
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
 from common.cli import parse_options
-from common.errors import UserError, one_line_errors
+from common.errors import one_line_errors
 from common.experiment import Experiment
-from common.rundir import new_run_dir
+from comparison.devices import same_devices
 from comparison.live import LiveView
 from comparison.options import CompareConfig
 from comparison.runner import Outcome, run_implementation
@@ -35,42 +34,41 @@ def main() -> int:
     options.check_implementations()
     interpreters = options.interpreters()
     Experiment.make(options.train_config())  # downloads what is missing, and finds mistakes before anything is started
-    folder = options.output_dir
-    if folder is None:
-        folder = new_run_dir(f"{options.dataset}-{options.model}", Path("results"))
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--output-dir {folder}: exists and is not an empty folder")
+    folder = options.make_output_dir()
 
     console = Console(highlight=False)
     command = shlex.join(["python", "compare.py", *sys.argv[1:]])
     outcomes: list[Outcome] = []
     interrupted = False
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
+        config = same_devices(options.train_config(), interpreters, options.timeout, console)
         with LiveView(console) as view:
             for name in options.implementations:
                 view.start(name)
-                config = options.train_config(folder.absolute() / name)
-                outcome = run_implementation(name, interpreters[name], config, options.timeout, view.see)
-                view.end(outcome.failure)
+                run_config = config.replace(run_dir=folder.absolute() / name)
+                outcome = run_implementation(name, interpreters[name], run_config, options.timeout, view.see)
                 outcomes.append(outcome)
+                view.end(outcome.failure)
                 write_tables(folder, command, make_rows(outcomes), outcomes)
     except KeyboardInterrupt:
         interrupted = True
 
     rows = make_rows(outcomes)
     if rows:
+        write_tables(folder, command, rows, outcomes)
         print_tables(console, rows, outcomes)
         console.print(f"results: {folder}", markup=False, soft_wrap=True)
     if interrupted:
-        left = ", ".join(options.implementations[len(outcomes) :])
+        left = ", ".join(options.implementations[len(outcomes) :]) or "none"
         print(f"compare.py: interrupted; without a result: {left}; what is finished is in {folder}", file=sys.stderr)
         return 130
     return 0 if all(row.status == "ok" and row.table == 1 for row in rows) else 1
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Being asked to end is treated like Ctrl-C: the children end too."""
+    """Being asked to end, or losing the terminal, is treated like Ctrl-C: the children end too."""
     raise KeyboardInterrupt
 
 

@@ -80,4 +80,8 @@ class Plan:
 
     def images(self, first_step: int, last_step: int) -> int:
         """Number of examples trained on in steps first_step to last_step, both included."""
-        return sum(self.count(step) for step in range(first_step, last_step + 1))
+        return self._images_until(last_step) - self._images_until(first_step - 1)
+
+    def _images_until(self, step: int) -> int:
+        epochs, steps = divmod(step, self.steps_per_epoch)
+        return epochs * self.train_size + steps * self.batch_size

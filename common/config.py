@@ -94,6 +94,8 @@ class TrainingOptions(BaseModel):
     def _fits_together(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("--nesterov true needs --momentum above 0")
+        if self.save_first_batch and 0 in (self.epochs, self.max_steps):
+            raise ValueError("--save-first-batch true needs at least one step: --epochs and --max-steps other than 0")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:
@@ -106,6 +108,7 @@ class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
     run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
+    dry_run: bool = Field(False, description="only write config.json, with every auto resolved")
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A validated copy with some fields changed."""

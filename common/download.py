@@ -5,6 +5,7 @@ colleague compressed it. A file appears under its name only when it is whole and
 any number of processes can fetch the same file at once.
 """
 
+import fcntl
 import gzip
 import hashlib
 import os
@@ -13,7 +14,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,9 +70,15 @@ class Source:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"--data-dir {data_dir}: {error}") from None
-        archives = [url for url in self.urls if "{}" not in url]
-        for group in [missing] if archives else [[name] for name in missing]:
-            self._fetch_group(folder, group)
+        archive = all("{}" not in url for url in self.urls)
+        # One process downloads; others that want the same wait here, and find it. The lock only spares the network:
+        # on a file system that has none, files still appear whole or not at all.
+        with open(folder / ".lock", "w") as lock:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            missing = [name for name in missing if name not in self.ready(data_dir)]
+            for group in [missing] if archive and missing else [[name] for name in missing]:
+                self._fetch_group(folder, group)
         return self.ready(data_dir)
 
     def _fetch_group(self, folder: Path, names: list[str]) -> None:
@@ -142,7 +149,10 @@ def _download(url: str, folder: Path) -> Iterator[Path]:
     os.close(handle)
     try:
         bar = _Bar(url)
-        pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, temporary, None)
+        try:
+            pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, temporary, None)
+        finally:
+            bar.close()
         yield Path(temporary)
     finally:
         os.unlink(temporary)

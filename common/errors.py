@@ -20,6 +20,12 @@ class DivergedError(UserError):
     exit_status = 1
 
 
+class ReplicaError(UserError):
+    """One of a run's processes was ended from outside, for want of memory for instance."""
+
+    exit_status = 1
+
+
 @contextmanager
 def one_line_errors(program: str, shown: bool = True) -> Iterator[None]:
     """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.

@@ -8,6 +8,7 @@ from common.datasets import Dataset, load_dataset
 from common.errors import UserError
 from common.models import ModelSpec, Weights
 from common.optim import UpdateRule
+from common.results import CONFIG_FILE, write_text
 from common.rundir import prepare_run_dir
 from common.weights import read_arrays
 
@@ -40,6 +41,8 @@ class Experiment:
         return cls(config, dataset, model, plan, UpdateRule.make(config, plan.total_steps), weights)
 
     def with_run_dir(self, name: str) -> "Experiment":
-        """The same with its run folder made; `name` is for the folder of a run that names none."""
+        """The same with its run folder made and `config.json` in it; `name` is for a folder that has no name."""
         run_dir = prepare_run_dir(self.config.run_dir, f"{name}-{self.config.dataset}-{self.config.model}")
-        return replace(self, config=self.config.replace(run_dir=run_dir))
+        config = self.config.replace(run_dir=run_dir)
+        write_text(run_dir / CONFIG_FILE, config.model_dump_json(indent=2) + "\n")
+        return replace(self, config=config)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
 
 

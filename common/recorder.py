@@ -22,15 +22,12 @@ from common.machine import git_state, peak_memory_bytes, process_start, versions
 from common.models import Weights
 from common.progress import TrainingProgress
 from common.results import (
-    CONFIG_FILE,
     FIRST_BATCH_FILE,
     METRICS_FILE,
     SCHEMA_VERSION,
     WEIGHTS_FILE,
     RunResult,
-    describe_config,
     write_result,
-    write_text,
 )
 from common.weights import Arrays, arrays_sha256, write_arrays
 
@@ -99,7 +96,6 @@ class Recorder:
         self.at_end.enter_context(self.progress)
         if self.writes:
             assert config.run_dir is not None
-            write_text(self.run_dir / CONFIG_FILE, describe_config(config))
             self.metrics = self.at_end.enter_context(open(self.run_dir / METRICS_FILE, "w"))
             steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
             self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})

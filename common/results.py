@@ -1,12 +1,11 @@
 """The files of a run folder: one schema, checked when written and when read."""
 
-import json
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.config import TrainConfig
 from common.errors import UserError
@@ -82,11 +81,6 @@ class RunResult(BaseModel):
         return self
 
 
-def describe_config(config: TrainConfig) -> str:
-    """The text of `config.json`."""
-    return config.model_dump_json(indent=2) + "\n"
-
-
 def write_text(path: Path, text: str) -> None:
     """Writes all of `text` or nothing: to a temporary name first, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -113,22 +107,67 @@ def read_result(run_dir: Path) -> RunResult:
         raise UserError(f"{path}: not valid: {where}: {first['msg']}") from None
 
 
-def read_metrics(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+class PlanLine(BaseModel):
+    """The first line of `metrics.jsonl`: what the run is about to do."""
+
+    kind: Literal["plan"]
+    total_steps: int = Field(ge=0)
+    steps_per_epoch: int = Field(gt=0)
+    num_epochs: int = Field(ge=0)
+
+
+class StepLine(BaseModel):
+    """One step, counted from 1 across epochs, and the mean loss over its global batch."""
+
+    kind: Literal["step"]
+    step: int = Field(gt=0)
+    loss: float = Field(allow_inf_nan=False)
+
+
+class EpochLine(BaseModel):
+    """An evaluation: after each epoch, or alone as epoch 0, where there is no training to tell of."""
+
+    kind: Literal["epoch"]
+    epoch: int = Field(ge=0)
+    train_loss: float | None
+    test_loss: float = Field(allow_inf_nan=False)
+    test_accuracy: float = Field(ge=0, le=1)
+    test_correct: int = Field(ge=0)
+    test_count: int = Field(gt=0)
+    train_seconds: Seconds | None
+    eval_seconds: Seconds
+
+
+MetricsLine = PlanLine | StepLine | EpochLine
+_METRICS_LINE: TypeAdapter[MetricsLine] = TypeAdapter(Annotated[MetricsLine, Field(discriminator="kind")])
+Line = TypeVar("Line", PlanLine, StepLine, EpochLine)
+
+
+def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
+    """Whole lines of `metrics.jsonl`. Raises UserError for a line that breaks the schema."""
+    try:
+        return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{source}: not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
     """The lines of one kind in `metrics.jsonl`, in the order written; an unfinished last line is left out."""
     path = run_dir / METRICS_FILE
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")[:-1]  # what follows the last line break is still being written
-    return [line for line in map(json.loads, lines) if line["kind"] == kind]
+    whole = path.read_bytes().rpartition(b"\n")[0]  # what follows the last line break is still being written
+    return [line for line in parse_metrics(whole, path) if isinstance(line, kind)]
 
 
 def read_step_losses(run_dir: Path) -> list[float]:
     """The loss of every step, the first at index 0.
 
     Raises:
-      UserError: steps that are missing, twice there or out of order.
+      UserError: steps that are missing, twice there or out of order, lines that break the schema.
     """
-    steps = read_metrics(run_dir, "step")
-    if [line["step"] for line in steps] != list(range(1, len(steps) + 1)):
+    steps = read_metrics(run_dir, StepLine)
+    if [line.step for line in steps] != list(range(1, len(steps) + 1)):
         raise UserError(f"{run_dir / METRICS_FILE}: steps are not numbered 1, 2, 3, ...")
-    return [line["loss"] for line in steps]
+    return [line.loss for line in steps]

@@ -2,10 +2,11 @@
 
 import time
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from common.results import MetricsLine, PlanLine, StepLine
 
 
 class LiveView:
@@ -42,21 +43,17 @@ class LiveView:
         self._task = self._bars.add_task(name, total=None, state="starting")
         self._plain("starting")
 
-    def see(self, line: dict[str, Any] | None) -> None:
-        """Takes a line of its metrics; None only lets time pass."""
-        if line is None:
-            return
-        if line["kind"] == "plan":
-            self._num_epochs = line["num_epochs"]
-            self._bars.update(self._task, total=line["total_steps"])
-        elif line["kind"] == "step":
-            self._bars.update(
-                self._task, completed=line["step"], state=f"step {line['step']:,}  loss {line['loss']:.4f}"
-            )
-        elif line["kind"] == "epoch":
-            state = f"epoch {line['epoch']}/{self._num_epochs}  accuracy {line['test_accuracy']:.2%}"
+    def see(self, line: MetricsLine) -> None:
+        """Takes a line of its metrics."""
+        if isinstance(line, PlanLine):
+            self._num_epochs = line.num_epochs
+            self._bars.update(self._task, total=line.total_steps)
+        elif isinstance(line, StepLine):
+            self._bars.update(self._task, completed=line.step, state=f"step {line.step:,}  loss {line.loss:.4f}")
+        else:
+            state = f"epoch {line.epoch}/{self._num_epochs}  accuracy {line.test_accuracy:.2%}"
             self._bars.update(self._task, state=state)
-            self._plain(f"{state}  test loss {line['test_loss']:.4f}")
+            self._plain(f"{state}  test loss {line.test_loss:.4f}")
 
     def end(self, failure: str | None) -> None:
         """The run is over."""

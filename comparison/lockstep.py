@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.batches import Plan
+from common.config import ModelName
+from common.models import LAYERS
 from common.optim import learning_rate
-from common.results import FIRST_BATCH_FILE, RunResult, read_metrics, read_result, read_step_losses
+from common.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.weights import Arrays, read_arrays
 
 # How far the same training may differ by rounding alone over its first steps, by precision.
@@ -97,7 +99,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
     if all((folder / FIRST_BATCH_FILE).exists() for folder in (reference, other)):
         arrays = read_arrays(reference / FIRST_BATCH_FILE), read_arrays(other / FIRST_BATCH_FILE)
-        if message := _first_batch_departure(*arrays, tolerance):
+        if message := _first_batch_departure(*arrays, tolerance, config.model):
             return message
 
     differences = loss_differences(read_step_losses(reference), read_step_losses(other))
@@ -108,11 +110,15 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
         return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
 
-    for one, two in zip(read_metrics(reference, "epoch"), read_metrics(other, "epoch"), strict=True):
+    evaluations = read_metrics(reference, EpochLine), read_metrics(other, EpochLine)
+    if len(evaluations[0]) != len(evaluations[1]):
+        return f"{len(evaluations[0])} and {len(evaluations[1])} evaluations, while every step's loss agrees"
+    for one, two in zip(*evaluations, strict=True):
         for name in ("test_count", "test_correct", "test_loss"):
-            if not math.isclose(one[name], two[name], rel_tol=tolerance, abs_tol=tolerance):
+            values = getattr(one, name), getattr(two, name)
+            if not math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
                 return (
-                    f"evaluation after epoch {one['epoch']}: {name} is {one[name]} and {two[name]}, while every step's"
+                    f"evaluation after epoch {one.epoch}: {name} is {values[0]} and {values[1]}, while every step's"
                     " loss agrees: suspect how the test set is sharded, padded or summed"
                 )
     return None
@@ -123,10 +129,11 @@ def _plan(result: RunResult) -> Plan:
     return Plan.make(result.train_count, config.batch_size, config.epochs, config.max_steps)
 
 
-def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float) -> str | None:
+def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient does."""
+    layers = [layer.name for layer in LAYERS[model]]  # a safetensors file keeps no order
     for kind in ("activation", "gradient"):
-        names = [name for name in _layer_order(reference) if name.startswith(kind)]
+        names = [name for layer in layers for name in sorted(reference) if name.startswith(f"{kind}.{layer}")]
         faults = []
         for name in names:
             one, two = reference[name], other.get(name)
@@ -141,12 +148,6 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float) -
         if faults:
             return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
     return None
-
-
-def _layer_order(arrays: Arrays) -> list[str]:
-    """Names of arrays from the input to the logits; a safetensors file keeps no order."""
-    layers = ("conv1", "pool1", "conv2", "pool2", "flatten", "dense1", "dense2")
-    return sorted(arrays, key=lambda name: (layers.index(name.split(".")[1]), name))
 
 
 def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:

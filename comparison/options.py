@@ -1,5 +1,6 @@
 """The options of compare.py: those of a run, passed on to every implementation alike, and its own."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pydantic import Field
 from common.config import TrainConfig, TrainingOptions
 from common.errors import UserError
 from common.machine import REPOSITORY
+from common.rundir import new_run_dir
 
 
 class CompareConfig(TrainingOptions):
@@ -29,6 +31,21 @@ class CompareConfig(TrainingOptions):
         """The part that goes to an implementation."""
         options = {name: getattr(self, name) for name in TrainingOptions.model_fields}
         return TrainConfig(**options, run_dir=run_dir)
+
+    def make_output_dir(self) -> Path:
+        """The folder of the comparison, made and empty. Raises UserError where it can't be."""
+        folder = self.output_dir
+        if folder is None:
+            return new_run_dir(f"{self.dataset}-{self.model}", Path("results"))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UserError(f"--output-dir {folder}: is not empty")
+        except OSError as error:
+            raise UserError(f"--output-dir {folder}: {error.strerror}") from None
+        if not os.access(folder, os.W_OK):
+            raise UserError(f"--output-dir {folder}: not writable")
+        return folder
 
     def check_implementations(self) -> None:
         """Raises UserError for a name that is no implementation here, or stands twice."""

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from common.errors import UserError
 from common.results import RunResult, write_text
 from comparison.lockstep import FIRST_STEPS, TOLERANCE, Lockstep, different_settings, find_departure, lockstep
 from comparison.runner import Outcome
@@ -88,7 +89,10 @@ def _row(table: int, reference: Outcome, outcome: Outcome, result: RunResult, no
     assert reference.result is not None
     speed, reference_speed = result.images_per_second, reference.result.images_per_second
     if not found.same_training:
-        departure = find_departure(reference.run_dir, outcome.run_dir, TOLERANCE[precision])
+        try:
+            departure = find_departure(reference.run_dir, outcome.run_dir, TOLERANCE[precision])
+        except UserError as error:  # a file of the run is damaged: no reason to lose the table
+            departure = f"where they part cannot be told: {error}"
         note = f"not the training of {reference.implementation}, so no ratio is given: {departure}"
     return Row(
         table=table,

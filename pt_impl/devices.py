@@ -9,19 +9,14 @@ import torch.distributed as dist
 
 from common.config import TrainConfig
 from common.devices import resolve_devices
+from common.launch import launched_processes
 from common.machine import cpu_name
 from common.weights import Arrays
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices and threads resolved. Raises UserError where they are not to be had."""
-    launched = int(os.environ["WORLD_SIZE"]) if under_torchrun() else None
-    return resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched)
-
-
-def under_torchrun() -> bool:
-    """Whether a launcher has started this process as one of several, and says so as torchrun does."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    return resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched_processes())
 
 
 def setup_process(config: TrainConfig) -> None:
@@ -55,6 +50,12 @@ def join_group(config: TrainConfig, rank: int, init_method: str) -> torch.device
             device_id=device if config.accelerator == "gpu" else None,
         )
     return device
+
+
+def wait_for_replicas() -> None:
+    """Returns once every replica has come here; rank 0 comes last, when it has measured the others' memory."""
+    if dist.is_initialized():
+        dist.barrier()
 
 
 def leave_group() -> None:

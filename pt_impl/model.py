@@ -16,20 +16,20 @@ DTYPES = {"32": torch.float32, "64": torch.float64}
 # --- Input ---
 
 
-class Normalise(nn.Module):
-    """uint8 (n, C, H, W) to the network's input, (n, C, H, W) in its precision."""
+class Normalise:
+    """uint8 (n, C, H, W) to the network's input, (n, C, H, W) in its precision.
 
-    shift: torch.Tensor
-    scale: torch.Tensor
+    No module with buffers: DistributedDataParallel would send those around in every step.
+    """
 
-    def __init__(self, dataset: Dataset, precision: Precision) -> None:
-        super().__init__()
-        for name, values in (("shift", dataset.shift), ("scale", dataset.scale)):
-            per_channel = torch.from_numpy(values).to(DTYPES[precision]).view(-1, 1, 1)
-            self.register_buffer(name, per_channel, persistent=False)
+    def __init__(self, dataset: Dataset, precision: Precision, device: torch.device) -> None:
+        self.dtype = DTYPES[precision]
+        self.shift, self.scale = (
+            torch.from_numpy(values).to(device, self.dtype).view(-1, 1, 1) for values in (dataset.shift, dataset.scale)
+        )
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return (images.to(self.shift.dtype) - self.shift) * self.scale
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return (images.to(self.dtype) - self.shift) * self.scale
 
 
 # --- Networks ---

@@ -14,8 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from common.config import TrainConfig
-from common.errors import UserError, one_line_errors
+from common.errors import ReplicaError, UserError, one_line_errors
 from common.experiment import Experiment
+from common.launch import first_pid, under_torchrun
 from common.recorder import Recorder
 from pt_impl.data import Batch, test_data, train_data
 from pt_impl.devices import (
@@ -27,10 +28,12 @@ from pt_impl.devices import (
     setup_devices,
     sum_over_replicas,
     synchronize,
-    under_torchrun,
+    wait_for_replicas,
 )
 from pt_impl.model import Normalise, get_weights, load_weights, make_model, to_canonical, watch_activations
 from pt_impl.optimizer import make_optimizer
+
+GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
 
 # --- Steps: each runs in every process, on this rank's shard ---
 
@@ -95,7 +98,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     network = make_model(experiment.model, config.precision)
     load_weights(network, experiment.model, experiment.initial_weights)
     network.to(device)
-    normalise = Normalise(experiment.dataset, config.precision).to(device)
+    normalise = Normalise(experiment.dataset, config.precision, device)
     model: nn.Module = network
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
@@ -158,23 +161,31 @@ def main(config: TrainConfig) -> None:
     """One run: under torchrun this process is one of its replicas, otherwise it starts them."""
     config = setup_devices(config)
     if under_torchrun():
-        run_replica(int(os.environ["RANK"]), config, "env://", first_pid=os.getppid())
+        run_replica(int(os.environ["RANK"]), config, "env://", first_pid())
         return
     experiment = Experiment.make(config).with_run_dir("pt")  # finds mistakes and downloads before any worker starts
+    if config.dry_run:
+        return
     config = experiment.config
     if config.devices == 1:
-        run_replica(0, config, "", first_pid=os.getpid(), experiment=experiment)
+        run_replica(0, config, "", first_pid(), experiment)
         return
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
+        replicas = multiprocessing.spawn(
+            run_replica, (config, init_method, first_pid()), nprocs=config.devices, join=False
+        )
         try:
-            multiprocessing.spawn(run_replica, (config, init_method, os.getpid()), nprocs=config.devices)
+            while not replicas.join(grace_period=GRACE_SECONDS):
+                pass
         except multiprocessing.ProcessExitedException as error:
+            if error.signal_name:
+                raise ReplicaError(f"replica {error.error_index} was ended by {error.signal_name}") from None
             sys.exit(error.exit_code)  # it has said why
 
 
 def run_replica(
-    rank: int, config: TrainConfig, init_method: str, first_pid: int, experiment: Experiment | None = None
+    rank: int, config: TrainConfig, init_method: str, started: int, experiment: Experiment | None = None
 ) -> None:
     """The whole run of one replica, in a process of its own if there are several."""
     with one_line_errors("python -m pt_impl", shown=rank == 0):
@@ -186,12 +197,13 @@ def run_replica(
             "PyTorch",
             experiment or Experiment.make(config),
             device_name=device_name(device),
-            first_pid=first_pid,
+            first_pid=started,
             writes=rank == 0,
             fetch=fetch_losses,
             synchronize=synchronize,
         ) as recorder:
             train(recorder.experiment, rank, device, recorder)
+        wait_for_replicas()
         leave_group()
 
 

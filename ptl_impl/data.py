@@ -1,10 +1,10 @@
-"""Batches in Lightning: a LightningDataModule over pt_impl's samplers."""
+"""Batches in Lightning: a LightningDataModule over pt_impl's data set and samplers."""
 
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
 from common.experiment import Experiment
-from pt_impl.data import Batch, test_data, train_data
+from pt_impl.data import Batch, EpochSampler, Examples, load, test_data
 
 
 class ExampleData(pl.LightningDataModule):
@@ -13,12 +13,13 @@ class ExampleData(pl.LightningDataModule):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
         self.experiment = experiment
+        self.examples = Examples(experiment.dataset.train_images, experiment.dataset.train_labels)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         # Asked for anew before every epoch (reload_dataloaders_every_n_epochs), since the last may be shorter.
-        loader = train_data(self.experiment, self.trainer.global_rank)
-        loader.sampler.set_epoch(self.trainer.current_epoch)
-        return loader
+        sampler = EpochSampler(self.experiment, self.trainer.global_rank)
+        sampler.set_epoch(self.trainer.current_epoch)
+        return load(self.examples, sampler, self.experiment)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return test_data(self.experiment, self.trainer.global_rank)

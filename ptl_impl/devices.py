@@ -1,20 +1,17 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
-import os
-
 import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from common.config import TrainConfig
 from common.devices import resolve_devices
+from common.launch import launched_processes
 from pt_impl.devices import setup_process
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices and threads resolved. Raises UserError where they are not to be had."""
-    # Lightning sets WORLD_SIZE too, in the processes that it starts itself; those take --devices as given.
-    launched = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
-    config = resolve_devices(config, "Lightning", torch.cuda.device_count(), launched)
+    config = resolve_devices(config, "Lightning", torch.cuda.device_count(), launched_processes())
     setup_process(config)
     return config
 

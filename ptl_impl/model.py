@@ -17,9 +17,12 @@ class Classifier(pl.LightningModule):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
         self.experiment = experiment
-        self.normalise = Normalise(experiment.dataset, experiment.config.precision)
         self.network: nn.Sequential = make_model(experiment.model, experiment.config.precision)
         load_weights(self.network, experiment.model, experiment.initial_weights)
+
+    def setup(self, stage: str) -> None:
+        dataset, precision = self.experiment.dataset, self.experiment.config.precision
+        self.normalise = Normalise(dataset, precision, self.trainer.strategy.root_device)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.network(self.normalise(images))

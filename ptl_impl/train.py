@@ -7,11 +7,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.trainer.states import TrainerFn
 
 from common.config import TrainConfig
 from common.experiment import Experiment
-from common.launch import is_first_process
+from common.launch import first_pid, is_first_process
 from common.recorder import Recorder
 from pt_impl.devices import (
     concatenate_over_replicas,
@@ -19,6 +18,7 @@ from pt_impl.devices import (
     device_peak_memory_bytes,
     sum_over_replicas,
     synchronize,
+    wait_for_replicas,
 )
 from pt_impl.model import get_weights, to_canonical, watch_activations
 from ptl_impl.data import ExampleData
@@ -35,6 +35,7 @@ class Recording(pl.Callback):
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.interrupted = False
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.recorder.start_epoch()
@@ -48,22 +49,27 @@ class Recording(pl.Callback):
         batch_index: int,
     ) -> None:
         self.recorder.step(outputs["share"])
+        # Here, and not when evaluation starts: before that Lightning makes a new loader and waits for all ranks.
+        if batch_index + 1 == self.recorder.plan.steps_in_epoch(trainer.current_epoch + 1):
+            self.recorder.end_training()
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.state.fn == TrainerFn.FITTING:
-            self.recorder.end_training()
         self.recorder.start_evaluation()
 
     def on_validation_end(self, trainer: pl.Trainer, module: Classifier) -> None:
         loss_sum, correct, count = sum_over_replicas(module.totals).tolist()
         self.recorder.end_epoch(loss_sum, int(correct), int(count))
 
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self.interrupted = isinstance(exception, KeyboardInterrupt)
 
-def train(experiment: Experiment, recorder: Recorder) -> None:
+
+def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     module, data = Classifier(experiment), ExampleData(experiment)
-    callbacks: list[pl.Callback] = [Recording(recorder)]
+    recording = Recording(recorder)
+    callbacks: list[pl.Callback] = [recording]
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder))
     trainer = pl.Trainer(
@@ -81,13 +87,19 @@ def train(experiment: Experiment, recorder: Recorder) -> None:
         enable_progress_bar=False,  # the recorder shows progress
         enable_model_summary=False,
     )
-    if plan.num_epochs > 0:
-        trainer.fit(module, data)
-    else:
-        trainer.validate(module, data, verbose=False)
+    try:
+        if plan.num_epochs > 0:
+            trainer.fit(module, data)
+        else:
+            trainer.validate(module, data, verbose=False)
+    except SystemExit:
+        if recording.interrupted:  # which Lightning turns into an exit with status 1
+            raise KeyboardInterrupt from None
+        raise
 
     weights = get_weights(module.network, experiment.model)
-    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(module.device))
+    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device))
+    wait_for_replicas()
 
 
 def fetch_losses(losses: list[torch.Tensor]) -> list[float]:
@@ -126,24 +138,30 @@ def main(config: TrainConfig) -> None:
     experiment = Experiment.make(setup_devices(config))
     if is_first_process():
         experiment = experiment.with_run_dir("ptl")
-    device = torch.device("cuda", 0) if experiment.config.accelerator == "gpu" else torch.device("cpu")
+    if config.dry_run:
+        return
+    device = torch.device("cpu")
+    if experiment.config.accelerator == "gpu":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     with Recorder(
         "ptl",
         "Lightning",
         experiment,
         device_name=device_name(device),
-        first_pid=os.getpid(),
+        first_pid=first_pid(),
         writes=is_first_process(),
         fetch=fetch_losses,
         synchronize=synchronize,
     ) as recorder:
-        train(experiment, recorder)
+        train(experiment, device, recorder)
 
 
 def quiet() -> None:
     """Leaves out what Lightning says in every run of this program, and no other warning."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # What the launcher says of a replica that has died is its only message.
+    logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
     # Lightning's own use of torch, not this program's.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
     # The data are in memory, gathered a batch at a time: worker processes would only copy them.

@@ -11,7 +11,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMPLEMENTATIONS = ("tf", "pt", "ptl")
 # Tests run side by side: runs whose threads together outnumber the cores wait for each other, five times as long.
-THREADS = ("--threads-per-device", 1)
+# And on a machine with GPUs only the tests that are about them use one.
+CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 CODE = ("common", "comparison", "tf_impl", "pt_impl", "ptl_impl")
 
@@ -33,7 +34,7 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
 
 def train(implementation, run_dir, *options, cwd=REPOSITORY, **expected):
     """`python -m <implementation>_impl`, as users start it; returns the run folder."""
-    run(sys.executable, "-m", f"{implementation}_impl", "--run-dir", run_dir, *THREADS, *options, cwd=cwd, **expected)
+    run(sys.executable, "-m", f"{implementation}_impl", "--run-dir", run_dir, *CPU, *options, cwd=cwd, **expected)
     return Path(run_dir)
 
 

@@ -8,7 +8,7 @@ from conftest import run
 
 
 def compare(folder, *options):
-    run(sys.executable, "compare.py", "--output-dir", folder, *options, timeout=1500)
+    run(sys.executable, "compare.py", "--output-dir", folder, "--accelerator", "cpu", *options, timeout=1500)
     with open(folder / "results.csv") as file:
         return list(csv.DictReader(file))
 

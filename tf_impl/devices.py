@@ -23,6 +23,8 @@ def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
     tf.config.threading.set_intra_op_parallelism_threads(config.threads_per_device * config.devices)
     tf.config.threading.set_inter_op_parallelism_threads(config.devices)
     if config.accelerator == "gpu":
+        # The others stay free: TensorFlow takes the memory of every GPU that it sees.
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: config.devices], "GPU")
         return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(config.devices)])
     tf.config.set_visible_devices([], "GPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * config.devices

@@ -1,7 +1,5 @@
 """PyTorch's SGD in Keras: the shared update rule, see common.optim."""
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
@@ -16,9 +14,6 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return tf.gather(self.rates, tf.cast(step, tf.int32))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"rates": self.rates.numpy().tolist()}
 
 
 class SGD(keras.optimizers.SGD):

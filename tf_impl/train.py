@@ -54,7 +54,7 @@ def make_eval_step(
         logits = model(normalise(images, experiment.dataset, experiment.config.precision), training=False)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         correct = tf.argmax(logits, axis=1) == labels
-        return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.math.count_nonzero(correct), tf.size(labels)
+        return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.math.count_nonzero(correct), tf.size(labels, tf.int64)
 
     @tf.function(input_signature=[spec])
     def eval_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -151,6 +151,8 @@ def save_first_batch(
 def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
     experiment = Experiment.make(setup_devices(config)).with_run_dir("tf")
+    if config.dry_run:
+        return
     strategy = make_strategy(experiment.config)
     with Recorder(
         "tf",

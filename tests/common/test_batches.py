@@ -42,7 +42,9 @@ def test_plan_counts_steps_epochs_and_images():
     assert (plan.steps_per_epoch, plan.total_steps, plan.num_epochs) == (3, 9, 3)
     assert [plan.count(step) for step in range(1, 7)] == [4, 4, 2, 4, 4, 2]
     assert [plan.epoch_of(step) for step in (1, 3, 4, 9)] == [1, 1, 2, 3]
-    assert plan.images(2, 4) == 10
+    for first in range(1, 10):
+        for last in range(first - 1, 10):
+            assert plan.images(first, last) == sum(plan.count(step) for step in range(first, last + 1))
 
 
 def test_max_steps_ends_the_last_epoch_early():

@@ -49,6 +49,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         log_every_n_steps=9,
         save_first_batch=True,
         run_dir="r",
+        dry_run=True,
     )
     assert all(getattr(config, name) != getattr(TrainConfig(), name) for name in TrainConfig.model_fields)
     assert parse(*to_arguments(config)) == config
@@ -75,6 +76,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),
         ("--num-classes 3", "--num-classes 3: only for --dataset synthetic, not digits"),
         ("--nesterov true --momentum 0", "--nesterov true needs --momentum above 0"),
+        ("--save-first-batch true --epochs 0", "--save-first-batch true needs at least one step"),
         ("--batch 8", "unknown option --batch 8"),
         ("stray", "unknown option stray"),
         ("--config none.yaml", "--config: File does not exist"),
@@ -115,4 +117,4 @@ def test_the_digest_is_over_the_training_and_not_over_paths():
 def test_compare_passes_every_training_option_on():
     options = parse_options(CompareConfig, "compare.py", "about", ["--batch-size", "5", "--python", "tf=python3"])
     assert options.train_config() == TrainConfig(batch_size=5)
-    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir"}
+    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir", "dry_run"}

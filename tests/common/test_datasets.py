@@ -136,7 +136,11 @@ def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path):
     labels.write_bytes(gzip.compress(bytes(content)))
     with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz is damaged or another file"):
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
-    labels.write_bytes(labels.read_bytes()[:50])
+    whole = labels.read_bytes()
+    labels.write_bytes(whole[:50])
+    with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
+        load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
+    labels.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])  # no stream that zlib could make sense of
     with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
 

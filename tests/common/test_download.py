@@ -50,7 +50,7 @@ def read_all(source, folder):
 
 
 def leftovers(folder):
-    return [path for path in folder.rglob(".*") if path.is_file()]
+    return [path for path in folder.rglob(".*") if path.is_file() and path.name != ".lock"]
 
 
 def test_files_are_fetched_once_and_however_they_are_compressed(server, tmp_path):
@@ -93,7 +93,7 @@ def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left
     message = str(caught.value)
     assert "a not in" in message and "--data-dir" in message
     assert "/one/a.gz: 404" in message and "/two/a.gz: content of a has md5" in message and "ConnectionError" in message
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
 
 
 def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):
@@ -106,14 +106,33 @@ def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):
     server.files = {"/all.tar.gz": buffer.getvalue()}
     assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path) == CONTENT
     assert server.asked == ["/all.tar.gz"]
-    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a.gz", "b.gz"]
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [".lock", "a.gz", "b.gz"]
 
 
-def test_processes_that_fetch_at_once_all_get_whole_files(server, tmp_path):
+def run_at_once(code, processes=4):
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.PIPE) for _ in range(processes)
+    ]
+    errors = [process.communicate(timeout=100)[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0] * processes, errors
+
+
+def test_processes_that_want_the_same_download_it_once(server, tmp_path):
+    server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
+    run_at_once(f"""
+from pathlib import Path
+from common.download import Source
+source = Source("d", {{"a": {MD5["a"]!r}}}, ({server.url + "/{}"!r},))
+assert source.read(source.fetch(Path({str(tmp_path)!r}))["a"], "a")
+""")
+    assert server.asked == ["/a.gz"]
+
+
+def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
     content = bytes(range(256)) * 40000
     md5 = {"a": hashlib.md5(content).hexdigest()}
     server.files = {"/a.gz": gzip.compress(content)}
-    # Every process downloads in every round, whether or not the file is there, and reads what it then finds.
+    # Without the lock: every process downloads in every round and reads what it then finds.
     code = f"""
 from pathlib import Path
 from common.download import Source
@@ -124,10 +143,6 @@ for _ in range(10):
     source._fetch_group(folder / "d", ["a"])
     assert len(source.read(folder / "d" / "a.gz", "a")) == {len(content)}
 """
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.PIPE) for _ in range(4)
-    ]
-    errors = [process.communicate(timeout=100)[1].decode() for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, errors
+    run_at_once(code)
     assert len(server.asked) >= 40
     assert not leftovers(tmp_path)

@@ -8,7 +8,7 @@ from common.config import TrainConfig
 from common.errors import DivergedError, UserError
 from common.experiment import Experiment
 from common.recorder import Recorder
-from common.results import RunResult, read_metrics, read_result, read_step_losses
+from common.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.rundir import new_run_dir, prepare_run_dir
 
 
@@ -86,10 +86,10 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
         recorder.start_evaluation()
         recorder.end_epoch(71.0, 284, 355)
     assert read_step_losses(tmp_path) == [1, 2, 3, 8]
-    (epoch,) = read_metrics(tmp_path, "epoch")
-    assert epoch["train_loss"] == pytest.approx((10 + 20 + 30 + 40) / 35)
-    assert (epoch["test_loss"], epoch["test_accuracy"]) == (0.2, 0.8)
-    assert (epoch["train_seconds"], epoch["eval_seconds"]) == (3, 0)
+    (epoch,) = read_metrics(tmp_path, EpochLine)
+    assert epoch.train_loss == pytest.approx((10 + 20 + 30 + 40) / 35)
+    assert (epoch.test_loss, epoch.test_accuracy) == (0.2, 0.8)
+    assert (epoch.train_seconds, epoch.eval_seconds) == (3, 0)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["plan", *["step"] * 4, "epoch"]
 
@@ -157,7 +157,20 @@ def test_results_that_do_not_add_up_are_refused(tmp_path, clock):
 
 
 def test_steps_that_are_missing_or_out_of_order_are_refused(tmp_path):
-    lines = [{"kind": "step", "step": step, "loss": 1.0} for step in (1, 3)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"kind": "step", "step": step, "loss": 1.0}) + "\n" for step in (1, 3)]
+    path.write_text("".join(lines))
     with pytest.raises(UserError, match="not numbered 1, 2, 3"):
         read_step_losses(tmp_path)
+    path.write_text(lines[0] + lines[1][:-5])  # a last line that is still being written
+    assert read_step_losses(tmp_path) == [1.0]
+    for wrong in (
+        "junk",
+        "[]",
+        '{"kind": "other"}',
+        '{"kind": "step", "step": 2}',
+        '{"kind": "step", "step": 2, "loss": NaN}',
+    ):
+        path.write_text(lines[0] + wrong + "\n")
+        with pytest.raises(UserError, match="metrics.jsonl: not valid"):
+            read_step_losses(tmp_path)

@@ -16,8 +16,12 @@ from common.recorder import Recorder
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
     """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step."""
     with one_line_errors(f"python -m {name}_impl"):
-        config = resolve_devices(parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=0)
+        config = resolve_devices(
+            parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
+        )
         experiment = Experiment.make(config).with_run_dir(name)
+        if config.dry_run:
+            return
         if test_count_less:
             images = experiment.dataset.test_images[:-test_count_less]
             experiment = replace(experiment, dataset=replace(experiment.dataset, test_images=images))

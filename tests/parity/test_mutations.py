@@ -1,13 +1,14 @@
 """Proof that the lockstep tests can fail: mistakes put into a copy of the code are caught and pointed at."""
 
 import pytest
-from conftest import IMPLEMENTATIONS, copy_code, train
+from conftest import copy_code, train
 
 from comparison.lockstep import find_departure
 
-# Everything that a mistake could hide in: a last batch of 34 examples, three epochs, a rate that changes.
+# Everything that a mistake could hide in: a last batch of 2 examples, three epochs, a rate that changes.
 OPTIONS = [
-    *("--epochs", 3, "--precision", 64, "--accelerator", "cpu", "--save-first-batch", "true"),
+    *("--train-size", 338, "--batch-size", 16),
+    *("--epochs", 3, "--precision", 64, "--save-first-batch", "true"),
     *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
 ]
 
@@ -62,13 +63,13 @@ MUTATIONS = {
         *("tf", 1, "tf_impl/data.py"),
         "epoch_order(config.seed, int(epoch), plan.train_size)",
         "epoch_order(config.seed, 1, plan.train_size)",
-        ["step 24 of 69 (epoch 2)", "the first of its epoch: suspect the order of examples"],
+        ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
     "set_epoch forgotten": (
         *("pt", 2, "pt_impl/train.py"),
         "training.sampler.set_epoch(epoch - 1)",
         "pass",
-        ["step 24 of 69 (epoch 2)", "the first of its epoch: suspect the order of examples"],
+        ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
     "padded evaluation": (
         *("pt", 2, "pt_impl/data.py"),
@@ -79,20 +80,20 @@ MUTATIONS = {
     "a last batch weighted as a full one": (
         *("tf", 1, "tf_impl/train.py"),
         "return tf.reduce_sum(losses) / tf.cast(count, losses.dtype)",
-        "return tf.reduce_sum(losses) / 64",
-        ["step 23 of 69 (epoch 1)", "incomplete last one, 34 of 64 examples", "how an incomplete batch is weighted"],
+        "return tf.reduce_sum(losses) / 16",
+        ["step 22 of 66 (epoch 1)", "incomplete last one, 2 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "Keras's momentum rule under a changing rate": (
         *("tf", 1, "tf_impl/optimizer.py"),
         "        if self.momentum:\n",
         "        if self.momentum:" + KERAS_RULE,
-        ["step 3 of 69 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
+        ["step 3 of 66 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
     ),
     "weight decay left out": (
         *("ptl", 1, "pt_impl/optimizer.py"),
         "weight_decay=rule.weight_decay",
         "weight_decay=0.0",
-        ["step 2 of 69 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
+        ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
     ),
     "images cut to float32 at the input": (
         *("tf", 1, "tf_impl/model.py"),
@@ -101,6 +102,10 @@ MUTATIONS = {
         ["first batch: activation.conv1 differs"],
     ),
 }
+
+# Beyond the mistakes that are made most often: among the long runs.
+LONG = {"weights loaded in another flatten order", "set_epoch forgotten", "weight decay left out"}
+CASES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MUTATIONS]
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +122,7 @@ def train_mutant(folder, mutation):
     return train(implementation, folder / "run", *OPTIONS, "--devices", devices, cwd=folder)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("mutation", CASES)
 def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
     message = find_departure(reference, train_mutant(tmp_path, mutation), 1e-10)
     assert message is not None, "not caught"
@@ -125,7 +130,9 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
         assert text in message, message
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "implementation", ["tf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pt", "ptl"))]
+)
 def test_a_copy_without_a_mistake_is_not_accused(reference, tmp_path, implementation):
     folder = copy_code(tmp_path)
     copied = train(implementation, folder / "run", *OPTIONS, "--devices", 2, cwd=folder)

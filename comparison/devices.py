@@ -1,0 +1,48 @@
+"""One kind of device for all: a run on the CPU beside one on a GPU compares machines, not frameworks."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from common.config import TrainConfig
+from common.errors import UserError
+from common.results import CONFIG_FILE
+from comparison.runner import run_process
+
+
+def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: float, console: Console) -> TrainConfig:
+    """`config` with `--accelerator auto` replaced by what all implementations can use.
+
+    Where there is an NVIDIA GPU, each implementation is asked what it sees (`--dry-run`); the GPUs are used if
+    all of them see one, as many as all of them see. One that can't be asked has no say: its row will tell why.
+    """
+    if config.accelerator != "auto":
+        return config
+    if not _has_gpu():
+        return config.replace(accelerator="cpu")
+    seen: dict[str, TrainConfig] = {}
+    for name, interpreter in interpreters.items():
+        with tempfile.TemporaryDirectory() as folder:
+            asked = config.replace(run_dir=Path(folder), dry_run=True)
+            try:
+                run_process(name, interpreter, asked, Path(folder), timeout, lambda line: None)
+                seen[name] = TrainConfig(**json.loads((Path(folder) / CONFIG_FILE).read_text()))
+            except (UserError, OSError, ValueError):
+                continue
+    blind = [name for name, found in seen.items() if found.accelerator == "cpu"]
+    if blind or not seen:
+        console.print(f"on the CPU, since there is no GPU for {', '.join(blind) or 'any of them'}", soft_wrap=True)
+        return config.replace(accelerator="cpu")
+    devices = min(found.devices for found in seen.values() if found.devices != "auto")
+    return config.replace(accelerator="gpu", devices=devices)
+
+
+def _has_gpu() -> bool:
+    if shutil.which("nvidia-smi") is None:
+        return False
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return listed.returncode == 0 and "GPU " in listed.stdout
