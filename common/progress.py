@@ -47,8 +47,8 @@ class TrainingProgress:
         )
 
     def epoch(self, epoch: int, train_loss: float, test_loss: float, test_accuracy: float, speed: float | None) -> None:
-        shown = "" if speed is None else f"   {speed:9,.0f} images/s"
+        shown = "" if speed is None else f", {speed:,.0f} images/s"
         self.line(
-            f"epoch {epoch:{len(str(self._num_epochs))}}/{self._num_epochs}   train loss {train_loss:.4f}"
-            f"   test loss {test_loss:.4f}   accuracy {test_accuracy:7.2%}{shown}"
+            f"epoch {epoch:{len(str(self._num_epochs))}}/{self._num_epochs}: train loss {train_loss:.4f},"
+            f" test {test_loss:.4f}, accuracy {test_accuracy:.2%}{shown}"
         )

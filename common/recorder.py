@@ -100,9 +100,10 @@ class Recorder:
             steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
             self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
         self.progress.line(
-            f"{self.title}: {config.model} on {config.dataset} ({plan.train_size:,} training and"
-            f" {len(self.experiment.dataset.test_images):,} test images), batch {config.batch_size},"
-            f" {config.precision}-bit, {config.devices} x {config.accelerator} ({self.device_name}),"
+            f"{self.title}: {config.model} on {config.dataset}, {plan.train_size:,} training and"
+            f" {len(self.experiment.dataset.test_images):,} test images\n"
+            f"batch {config.batch_size}, {config.precision}-bit,"
+            f" {config.devices} x {config.accelerator} ({self.device_name}),"
             f" {config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
         )
         return self
@@ -239,12 +240,14 @@ class Recorder:
             git=git_state(),
         )
         write_result(self.run_dir, result)
-        speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
-        startup = "" if result.startup_seconds is None else f", start-up {result.startup_seconds:.1f} s"
         self.progress.line(
             f"test accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of {result.test_count:,}),"
-            f" test loss {result.test_loss:.4f}{speed}{startup}"
+            f" test loss {result.test_loss:.4f}"
         )
+        if result.startup_seconds is not None:
+            speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
+            train_seconds = sum(result.epoch_train_seconds)
+            self.progress.line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
         self.progress.line(f"results: {self.run_dir}")
 
     def _write(self, *lines: dict[str, Any]) -> None:

@@ -13,13 +13,17 @@ class ExampleData(pl.LightningDataModule):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
         self.experiment = experiment
+        # Made once, while Lightning asks for loaders anew.
         self.examples = Examples(experiment.dataset.train_images, experiment.dataset.train_labels)
+        self.testing: DataLoader[Batch] | None = None
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        # Asked for anew before every epoch (reload_dataloaders_every_n_epochs), since the last may be shorter.
+        # Before every epoch (reload_dataloaders_every_n_epochs), since the last may be shorter.
         sampler = EpochSampler(self.experiment, self.trainer.global_rank)
         sampler.set_epoch(self.trainer.current_epoch)
         return load(self.examples, sampler, self.experiment)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        return test_data(self.experiment, self.trainer.global_rank)
+        if self.testing is None:
+            self.testing = test_data(self.experiment, self.trainer.global_rank)
+        return self.testing

@@ -1,10 +1,14 @@
 """The rules of the house: who imports what, and that the implementations are laid out alike."""
 
 import ast
+import re
 import sys
 
 import pytest
 from conftest import REPOSITORY, run
+
+from common.config import TrainConfig, option_name
+from comparison.options import CompareConfig
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
 # folder: the frameworks and implementations that it may import
@@ -68,3 +72,14 @@ def test_the_implementations_have_the_same_files_and_functions():
 def test_training_files_stay_short_enough_to_be_read():
     for name in ("tf_impl", "pt_impl", "ptl_impl"):
         assert len((REPOSITORY / name / "train.py").read_text().splitlines()) <= 230
+
+
+def test_the_documents_are_whole_and_name_only_options_that_exist():
+    fields = {*TrainConfig.model_fields, *CompareConfig.model_fields}
+    options = {option_name(field) for field in fields} | {"--config", "--help", "--nproc-per-node"}
+    for path in REPOSITORY.glob("*.md"):
+        text = path.read_text()
+        assert "@@" not in text, f"{path.name} has a gap"
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= options, path.name
+        for name in re.findall(r"`((?:common|comparison|tests|tf_impl|pt_impl|ptl_impl)/[\w/.]+)`", text):
+            assert (REPOSITORY / name).exists(), f"{path.name} names {name}"

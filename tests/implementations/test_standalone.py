@@ -25,10 +25,12 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder(tmp_path, implem
     options = (*SHORT, "--devices", 2, "--max-steps", 6, "--log-every-n-steps", 5)
     command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
     lines = run(*command).stdout.splitlines()
-    assert re.match(r"(TensorFlow|PyTorch|Lightning): cnn on digits \(200 training and 355 test images\)", lines[0])
-    assert "2 x cpu" in lines[0]
-    assert [line[:9] for line in lines[1:3]] == ["epoch 1/2", "epoch 2/2"]
-    assert lines[3].startswith("test accuracy") and lines[4] == f"results: {folder}" and len(lines) == 5
+    assert re.match(r"(TensorFlow|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
+    assert lines[1].startswith("batch 64, 32-bit, 2 x cpu (")
+    assert [line[:10] for line in lines[2:4]] == ["epoch 1/2:", "epoch 2/2:"]
+    assert lines[4].startswith("test accuracy") and lines[5].startswith("start-up")
+    assert lines[6] == f"results: {folder}" and len(lines) == 7
+    assert max(map(len, lines[:6])) <= 80
 
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
@@ -76,7 +78,7 @@ def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implemen
     assert process.wait() == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert re.search(r"epoch [123]/3 .* \d+/12 loss \d\.\d{4}  [\d,]+ images/s", text), text
-    assert "epoch 3/3   train loss" in text and f"results: {tmp_path}" in text
+    assert "epoch 3/3: train loss" in text and f"results: {tmp_path}" in text
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
