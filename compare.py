@@ -36,7 +36,7 @@ def main() -> int:
     Experiment.make(options.train_config())  # downloads what is missing, and finds mistakes before anything is started
     folder = options.make_output_dir()
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     command = shlex.join(["python", "compare.py", *sys.argv[1:]])
     outcomes: list[Outcome] = []
     interrupted = False
@@ -59,7 +59,7 @@ def main() -> int:
     if rows:
         write_tables(folder, command, rows, outcomes)
         print_tables(console, rows, outcomes)
-        console.print(f"results: {folder}", markup=False, soft_wrap=True)
+        console.print(f"results: {folder}", soft_wrap=True)
     if interrupted:
         left = ", ".join(options.implementations[len(outcomes) :]) or "none"
         print(f"compare.py: interrupted; without a result: {left}; what is finished is in {folder}", file=sys.stderr)

@@ -13,7 +13,7 @@ class TrainingProgress:
     """
 
     def __init__(self, total_steps: int, num_epochs: int, *, shown: bool) -> None:
-        self._console = Console(highlight=False, quiet=not shown, soft_wrap=True)
+        self._console = Console(highlight=False, markup=False, emoji=False, quiet=not shown, soft_wrap=True)
         self._num_epochs = num_epochs
         self._bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),

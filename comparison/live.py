@@ -17,7 +17,7 @@ class LiveView:
         self._bars = Progress(
             TextColumn("{task.description:<4}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -64,4 +64,4 @@ class LiveView:
 
     def _plain(self, text: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(f"{self._name}: {text}", markup=False, soft_wrap=True)
+            self._console.print(f"{self._name}: {text}", soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from common.errors import UserError
@@ -229,13 +228,13 @@ def print_tables(console: Console, rows: list[Row], outcomes: list[Outcome]) -> 
                 min_width=0 if first else longest,
             )
         for row in group:
-            table.add_row(*map(escape, cells(row)), style=None if row.status == "ok" else "red")
+            table.add_row(*cells(row), style=None if row.status == "ok" else "red")
         console.print()
         console.print(table)
         console.print()
     console.print(LEGEND, style="dim")
     for line in notes(rows, outcomes):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def write_tables(folder: Path, command: str, rows: list[Row], outcomes: list[Outcome]) -> None:

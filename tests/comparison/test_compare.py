@@ -207,8 +207,10 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
     assert [row["table"] for row in json.loads((tmp_path / "r" / "results.json").read_text())["rows"]] == [1, 0, 1]
 
 
-@pytest.mark.parametrize("folder", ["with space", "ünïcode"])
+@pytest.mark.parametrize("folder", ["with space", "ünïcode", "[red]", "[/x] :smile:"])
 def test_folders_may_have_any_name_and_be_relative(project, tmp_path, folder):
     command = (sys.executable, project / "compare.py", "--implementations", "one", "--output-dir", folder, *SHORT)
-    run(*command, cwd=tmp_path)
+    text = run(*command, cwd=tmp_path).stdout
     assert (tmp_path / folder / "one" / "result.json").exists()
+    assert text.splitlines()[-1] == f"results: {folder}"
+    assert (tmp_path / folder / "one" / "log.txt").read_text().endswith(f"results: {tmp_path / folder / 'one'}\n")
