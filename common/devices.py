@@ -34,3 +34,9 @@ def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: in
     if threads == "auto":
         threads = max(1, num_cores() // devices)
     return config.replace(accelerator=accelerator, devices=devices, threads_per_device=threads)
+
+
+def describe_devices(config: TrainConfig, device_name: str) -> str:
+    """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
+    threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
+    return f"{config.devices} x {config.accelerator} ({device_name}), {threads}"

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from common.devices import describe_devices
 from common.errors import DivergedError
 from common.experiment import Experiment
 from common.machine import git_state, peak_memory_bytes, process_start, versions
@@ -102,9 +103,7 @@ class Recorder:
         self.progress.line(
             f"{self.title}: {config.model} on {config.dataset}, {plan.train_size:,} training and"
             f" {len(self.experiment.dataset.test_images):,} test images\n"
-            f"batch {config.batch_size}, {config.precision}-bit,"
-            f" {config.devices} x {config.accelerator} ({self.device_name}),"
-            f" {config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
+            f"batch {config.batch_size}, {config.precision}-bit, {describe_devices(config, self.device_name)}"
         )
         return self
 

@@ -92,6 +92,13 @@ def write_result(run_dir: Path, result: RunResult) -> None:
     write_text(run_dir / RESULT_FILE, result.model_dump_json(indent=2) + "\n")
 
 
+def _not_valid(path: Path, error: ValidationError) -> UserError:
+    """The first complaint about a file, with the field it is about."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or path.stem
+    return UserError(f"{path}: not valid: {where}: {first['msg']}")
+
+
 def read_result(run_dir: Path) -> RunResult:
     """Raises UserError where the file is missing or breaks the schema."""
     path = run_dir / RESULT_FILE
@@ -102,9 +109,7 @@ def read_result(run_dir: Path) -> RunResult:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "result"
-        raise UserError(f"{path}: not valid: {where}: {first['msg']}") from None
+        raise _not_valid(path, error) from None
 
 
 class PlanLine(BaseModel):
@@ -148,8 +153,7 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
     try:
         return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{source}: not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise _not_valid(source, error) from None
 
 
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:

@@ -22,7 +22,7 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
     """
     if config.accelerator != "auto":
         return config
-    if not _has_gpu():
+    if not has_gpu():
         return config.replace(accelerator="cpu")
     seen: dict[str, TrainConfig] = {}
     for name, interpreter in interpreters.items():
@@ -41,7 +41,8 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
     return config.replace(accelerator="gpu", devices=devices)
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU, whatever the frameworks make of it."""
     if shutil.which("nvidia-smi") is None:
         return False
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from common.devices import describe_devices
 from common.errors import UserError
 from common.results import RunResult, write_text
 from comparison.lockstep import FIRST_STEPS, TOLERANCE, Lockstep, different_settings, find_departure, lockstep
@@ -118,19 +119,18 @@ def _row(table: int, reference: Outcome, outcome: Outcome, result: RunResult, no
 def what_was_compared(result: RunResult) -> list[str]:
     """The lines above a table."""
     config = result.config
-    height, width = f"{result.train_count:,} training", f"{result.test_count:,} test images"
+    images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
-    threads = f"{result.threads_per_device} CPU thread{'s' if result.threads_per_device != 1 else ''} each"
     rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
     if config.warmup_steps:
         rate += f" after {config.warmup_steps} steps of warm-up"
     momentum = f"momentum {config.momentum:g}{' (Nesterov)' if config.nesterov else ''}"
     decay = f", weight decay {config.weight_decay:g}" if config.weight_decay else ""
     return [
-        f"{config.model} on {config.dataset}: {height} and {width}, {result.num_parameters:,} parameters",
+        f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
         f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {config.precision}-bit, seed {config.seed}",
         f"{rate}, {momentum}{decay}",
-        f"{result.devices} x {result.accelerator} ({result.device_name}), {threads}",
+        describe_devices(config, result.device_name),
     ]
 
 

@@ -1,6 +1,5 @@
 """Lockstep on GPUs, where there are any: against the same run on the CPU."""
 
-import shutil
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 from conftest import IMPLEMENTATIONS, train
 
 from common.results import read_result, read_step_losses
+from comparison.devices import has_gpu
 from comparison.lockstep import find_departure
 
 OPTIONS = ("--epochs", 5, "--weight-decay", 1e-3, "--nesterov", "true", "--warmup-steps", 20)
@@ -19,15 +19,8 @@ SEES_A_GPU = {
 }
 
 
-def num_gpus():
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
-
-
 pytestmark = [
-    pytest.mark.skipif(num_gpus() == 0, reason="no GPU: nvidia-smi lists none"),
+    pytest.mark.skipif(not has_gpu(), reason="no GPU: nvidia-smi lists none"),
     pytest.mark.xdist_group("gpu"),
 ]
 
