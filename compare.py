@@ -2,69 +2,93 @@
 """Trains the same network with every implementation and tabulates accuracy and speed.
 
     python compare.py
-    python compare.py --dataset mnist --data-dir DIR --model lenet --epochs 3
+    python compare.py --repeats 5 --seeds 0 1 2
+    python compare.py --sweep batch-size=32,64,128 --target-accuracy 0.97
     python compare.py --help
 
-Exit status: 0 if all implementations have finished and are the same training; 1 if not; 2 for a mistake in
-the options, before anything is started; 130 after Ctrl-C.
+Exit status: 0 if all runs have finished and are the same training; 1 if not; 2 for a mistake in the options,
+before anything is started; 130 after Ctrl-C.
 """
 
-import shlex
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
 from common.cli import parse_options
 from common.errors import one_line_errors
-from common.experiment import Experiment
-from comparison.devices import same_devices
+from comparison.files import write_tables
 from comparison.live import LiveView
 from comparison.options import CompareConfig
-from comparison.runner import Outcome, run_implementation
-from comparison.table import make_rows, print_tables, write_tables
+from comparison.report import write_report
+from comparison.request import find_runs, prepare, summarise
+from comparison.runner import run_job
+from comparison.store import Request, tuned
+from comparison.study import Job, comparison_jobs, make_variants, tuning_jobs
+from comparison.table import print_tables
 
 ABOUT = "Trains the same network with every implementation and tabulates accuracy and speed."
 
 
 def main() -> int:
     """Runs the command line; returns the exit status."""
-    options = parse_options(CompareConfig, "compare.py", ABOUT)
-    options.check_implementations()
-    interpreters = options.interpreters()
-    Experiment.make(options.train_config())  # downloads what is missing, and finds mistakes before anything is started
-    folder = options.make_output_dir()
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    command = shlex.join(["python", "compare.py", *sys.argv[1:]])
-    outcomes: list[Outcome] = []
-    interrupted = False
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    try:
-        config = same_devices(options.train_config(), interpreters, options.timeout, console)
-        with LiveView(console) as view:
-            for name in options.implementations:
-                view.start(name)
-                run_config = config.replace(run_dir=folder.absolute() / name)
-                outcome = run_implementation(name, interpreters[name], run_config, options.timeout, view.see)
-                outcomes.append(outcome)
-                view.end(outcome.failure)
-                write_tables(folder, command, make_rows(outcomes), outcomes)
-    except KeyboardInterrupt:
-        interrupted = True
+    given = parse_options(CompareConfig, "compare.py", ABOUT)
+    console = Console(highlight=False, markup=False, emoji=False)
+    folder, request = prepare(given, console)
+    interrupted = False
+    if given.report_only is None:
+        try:
+            make_runs(folder, request, console)
+        except KeyboardInterrupt:
+            interrupted = True
 
-    rows = make_rows(outcomes)
-    if rows:
-        write_tables(folder, command, rows, outcomes)
-        print_tables(console, rows, outcomes)
-        console.print(f"results: {folder}", soft_wrap=True)
+    runs, missing = find_runs(folder, request)
+    if runs:
+        summary = summarise(folder, request, runs, len(missing))
+        write_tables(summary)
+        write_report(summary)
+        print_tables(console, summary)
+        console.print(f"results: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)
+    if missing:
+        shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
+        told = "interrupted; " if interrupted else ""
+        print(
+            f"compare.py: {told}without a result: {shown}; what is finished is in {folder},"
+            f" and python compare.py --resume {folder} does the rest",
+            file=sys.stderr,
+        )
     if interrupted:
-        left = ", ".join(options.implementations[len(outcomes) :]) or "none"
-        print(f"compare.py: interrupted; without a result: {left}; what is finished is in {folder}", file=sys.stderr)
         return 130
-    return 0 if all(row.status == "ok" and row.table == 1 for row in rows) else 1
+    return 0 if runs and summary.succeeded else 1
+
+
+def make_runs(folder: Path, request: Request, console: Console) -> None:
+    """Makes every run that is missing; each is written, and the tables with it, as soon as it has ended."""
+    options, interpreters = request.options, request.options.interpreters()
+    variants = make_variants(options, request.config)
+    found, missing = find_runs(folder, request, failed=False)
+    runs = {run.run_dir: run for run in found}
+
+    with LiveView(console, len(found) + len(missing), found) as view:
+
+        def make(jobs: list[Job]) -> None:
+            for job in jobs:
+                if folder / job.path in runs:
+                    continue
+                missing.remove(next(one for one in missing if one.path == job.path))
+                view.start(job, missing)
+                run = run_job(folder, job, interpreters[job.implementation], options.timeout, view.see)
+                runs[folder / job.path] = run
+                view.end(run)
+                write_tables(summarise(folder, request, list(runs.values()), len(missing)))
+
+        make(list(tuning_jobs(options, variants)))
+        variants = tuned(variants, list(runs.values()), options.target_accuracy)
+        make(list(comparison_jobs(options, variants)))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

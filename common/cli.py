@@ -1,6 +1,7 @@
 """Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -11,6 +12,7 @@ from common.config import TrainConfig, option_name
 from common.errors import UserError
 
 Config = TypeVar("Config", bound=BaseModel)
+_NOT_GIVEN = "\0"  # which no command line can hold
 
 
 class _Parser(ArgumentParser):
@@ -25,7 +27,8 @@ class _Parser(ArgumentParser):
 def parse_options(schema: type[Config], program: str, about: str, arguments: Sequence[str] | None = None) -> Config:
     """Reads the command line (`arguments`, or sys.argv) into `schema`.
 
-    `--config FILE.yaml` gives values for any of the options; options after it override them.
+    `--config FILE.yaml` gives values for any of the options; options after it override them. What was given,
+    here or there, is the configuration's `model_fields_set`.
 
     Raises:
       UserError: one line that names the option and the value.
@@ -37,6 +40,8 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         shape = properties["properties"][name]
         allowed = _allowed(shape, properties.get("$defs", {}))
         many = _array(shape)
+        if many == "+" and [item.partition("=")[0] for item in _typed(arguments)].count(option_name(name)) > 1:
+            raise UserError(f"{option_name(name)}: stands twice; give all its values after one")
         parser.add_argument(
             option_name(name),
             default=field.get_default(call_default_factory=True),
@@ -44,12 +49,19 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             metavar=("H", "W", "C") if many == 3 else allowed,
             nargs=many or None,
         )
+    parser.parse_args(arguments)  # for --help and what it complains of
+    parser.set_defaults(dict.fromkeys(schema.model_fields, _NOT_GIVEN))
     options = parser.parse_args(arguments)
     values = {name: getattr(options, name) for name in schema.model_fields}
+    values = {name: value for name, value in values.items() if value != _NOT_GIVEN}
     try:
         return schema(**values)
     except ValidationError as error:
         raise UserError(_one_line(error)) from None
+
+
+def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
+    return sys.argv[1:] if arguments is None else arguments
 
 
 def parse_train_config(implementation: str, about: str, arguments: Sequence[str] | None = None) -> TrainConfig:

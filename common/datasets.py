@@ -218,3 +218,26 @@ def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
         noise = random_bytes(count, part)
         splits.append((noise - (noise >> 3) + patterns[labels], labels))
     return splits[0], splits[1]
+
+
+# The names that the data sets' authors give their classes, in the order of the labels.
+_CLASS_NAMES = {
+    "fashion_mnist": [
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle-boot",
+    ],
+    "cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+}
+
+
+def class_names(dataset: DatasetName, num_classes: int) -> list[str]:
+    """What to call each class: its name, or its number where it has none."""
+    return _CLASS_NAMES.get(dataset) or [str(number) for number in range(num_classes)]

@@ -10,8 +10,51 @@ import time
 from pathlib import Path
 
 import psutil
+from pydantic import BaseModel, ConfigDict, Field
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class Machine(BaseModel):
+    """What a run was made on, as far as a framework has no part in it.
+
+    Attributes:
+      hostname: another name need not be another machine (containers), nor the same name the same.
+      cores: that the run may use, of all that there are.
+      system: the operating system with its kernel.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hostname: str
+    processor: str
+    cores: int = Field(gt=0)
+    all_cores: int = Field(gt=0)
+    memory_bytes: int = Field(gt=0)
+    system: str
+
+    def differences(self, other: "Machine") -> list[str]:
+        """What makes the other a different machine: `cores: 2 and 4`. The hostname alone doesn't."""
+        fields = [name for name in type(self).model_fields if name != "hostname"]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in fields}
+        # The kernel reserves a little more or less at each start.
+        pairs["memory_bytes"] = round(self.memory_bytes / 2**30), round(other.memory_bytes / 2**30)
+        return [
+            f"{name.replace('memory_bytes', 'memory GiB').replace('_', ' ')}: {one} and {two}"
+            for name, (one, two) in pairs.items()
+            if one != two
+        ]
+
+
+def describe_machine() -> Machine:
+    return Machine(
+        hostname=platform.node() or "unknown",
+        processor=cpu_name() or "unknown",
+        cores=num_cores(),
+        all_cores=os.cpu_count() or num_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        system=f"{platform.system()} {platform.release()}",
+    )
 
 
 def num_cores() -> int:

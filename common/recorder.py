@@ -2,7 +2,8 @@
 
 Clock: `time.perf_counter`, monotonic, read after the device has finished. Start-up lasts from the start of
 the first process to the end of the first step; training and evaluation are timed apart from it and from
-each other. Between fetches the hot loop only appends to a list.
+each other; `common.timeline` sees that every second counts once. Between fetches the hot loop only appends
+to a list.
 """
 
 import json
@@ -15,12 +16,15 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.devices import describe_devices
 from common.errors import DivergedError
 from common.experiment import Experiment
-from common.machine import git_state, peak_memory_bytes, process_start, versions
+from common.machine import describe_machine, git_state, peak_memory_bytes, versions
 from common.models import Weights
+from common.monitor import Monitor
+from common.predictions import Predictions
 from common.progress import TrainingProgress
 from common.results import (
     FIRST_BATCH_FILE,
@@ -30,6 +34,7 @@ from common.results import (
     RunResult,
     write_result,
 )
+from common.timeline import Timeline
 from common.weights import Arrays, arrays_sha256, write_arrays
 
 # Steps left out of images_per_second: caches fill and allocators settle. Half the run where it is short.
@@ -44,7 +49,7 @@ class Recorder:
       title: name for people, `PyTorch`.
       experiment: its configuration resolved; in the process that writes, with the run folder in it.
       device_name: of the device trained on.
-      first_pid: the process that the user started; start-up and memory count from it.
+      timeline: begun with the process that the user started; start-up and memory count from it.
       writes: whether this is the process that writes and prints.
       fetch: from a list of this process's shares of step losses, device scalars, to the global losses as
         floats; with several processes they all call it at the same steps.
@@ -58,7 +63,7 @@ class Recorder:
         experiment: Experiment,
         *,
         device_name: str,
-        first_pid: int,
+        timeline: Timeline,
         writes: bool,
         fetch: Callable[[list[Any]], list[float]],
         synchronize: Callable[[], None],
@@ -71,7 +76,7 @@ class Recorder:
         self.plan = plan
         self.run_dir = config.run_dir or Path()
         self.device_name = device_name
-        self.first_pid = first_pid
+        self.timeline = timeline
         self.writes = writes
         self.fetch = fetch
         self.synchronize = synchronize
@@ -80,19 +85,22 @@ class Recorder:
         self.steps_done = 0
         self.pending: list[Any] = []
         self.epoch_losses: list[float] = []
-        self.process_start = process_start(first_pid)
         self.startup_seconds: float | None = None
         self.epoch_train_seconds: list[float] = []
         self.eval_seconds: list[float] = []
         self.timed_seconds = 0.0
         self.segment_start = self.timed_start = math.nan
         self.evaluation: dict[str, float | int] | None = None
+        assert config.devices != "auto"
+        num_gpus = config.devices if config.accelerator == "gpu" else 0
+        self.monitor = Monitor(timeline.first_pid, num_gpus) if writes else None
 
         self.progress = TrainingProgress(plan.total_steps, plan.num_epochs, shown=writes)
         self.metrics: TextIO | None = None
         self.at_end = ExitStack()
 
     def __enter__(self) -> "Recorder":
+        self.timeline.enter("build")
         config, plan = self.config, self.plan
         self.at_end.enter_context(self.progress)
         if self.writes:
@@ -116,7 +124,10 @@ class Recorder:
 
     def start_epoch(self) -> None:
         self.epoch_losses = []
-        self.segment_start = self.timed_start = time.perf_counter()
+        if self.steps_done:
+            if self.monitor:
+                self.monitor.energy.resume()
+            self.segment_start = self.timed_start = self.timeline.enter("training")
 
     def step(self, loss: Any) -> None:
         """Takes this process's share of a step's global loss, a scalar on the device, without fetching it."""
@@ -124,8 +135,11 @@ class Recorder:
         self.steps_done += 1
         if self.steps_done == 1:
             self.synchronize()
-            self.segment_start = time.perf_counter()
-            self.startup_seconds = self.segment_start - self.process_start
+            if self.monitor:
+                self.monitor.start()
+                self.monitor.energy.resume()
+            self.segment_start = self.timeline.enter("training")
+            self.startup_seconds = self.segment_start - self.timeline.process_start
         if self.steps_done == self.warmup_steps:
             self.synchronize()
             self.timed_start = time.perf_counter()
@@ -135,7 +149,9 @@ class Recorder:
     def end_training(self) -> None:
         """After the last step of an epoch, before its evaluation."""
         self.synchronize()
-        now = time.perf_counter()
+        now = self.timeline.enter("rest")
+        if self.monitor:
+            self.monitor.energy.pause()
         self.epoch_train_seconds.append(now - self.segment_start)
         if self.steps_done > self.warmup_steps:
             self.timed_seconds += now - self.timed_start
@@ -146,6 +162,8 @@ class Recorder:
         if not self.pending:
             return
         losses = self.fetch(self.pending)
+        if self.monitor:
+            self.monitor.energy.update()
         first = self.steps_done - len(losses) + 1
         self.pending = []
         for step, loss in enumerate(losses, first):
@@ -164,12 +182,14 @@ class Recorder:
     # --- Evaluation ---
 
     def start_evaluation(self) -> None:
-        self.segment_start = time.perf_counter()
+        self.segment_start = self.timeline.enter("evaluation")
 
     def end_epoch(self, loss_sum: float, correct: int, count: int) -> None:
         """After an evaluation, with its sums over the whole test set, fetched from the device."""
-        now = time.perf_counter()
+        now = self.timeline.enter("rest")
         self.eval_seconds.append(now - self.segment_start)
+        if self.monitor and 0 < self.steps_done == self.plan.total_steps:
+            self.monitor.stop()
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
         self.evaluation = {
@@ -200,15 +220,22 @@ class Recorder:
             arrays |= {f"gradient.{name}": array for name, array in gradients.items()}
             write_arrays(self.run_dir / FIRST_BATCH_FILE, arrays)
 
+    def save_predictions(self, logits: NDArray[Any]) -> None:
+        """Takes the trained network's logits for the whole test set, float (n, classes), in its own order."""
+        if self.writes:
+            dataset = self.experiment.dataset
+            Predictions.make(logits, dataset.test_labels, dataset.test_images).write(self.run_dir)
+
     def finish(self, weights: Weights, packages: tuple[str, ...], device_peak_memory_bytes: int | None) -> None:
         """Writes the trained weights, canonical, and the result, and says where they are."""
         if not self.writes:
             return
-        assert self.evaluation is not None
+        assert self.evaluation is not None and self.monitor is not None
         experiment, config, plan = self.experiment, self.config, self.plan
         names = {parameter.name for parameter in experiment.model.parameters}
         assert set(weights) == names, set(weights) ^ names
         write_arrays(self.run_dir / WEIGHTS_FILE, weights)
+        joules, trained = self.monitor.energy.joules, plan.images(2, plan.total_steps) if plan.total_steps else 0
         timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
         initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
         result = RunResult(
@@ -226,15 +253,21 @@ class Recorder:
             startup_seconds=self.startup_seconds,
             epoch_train_seconds=self.epoch_train_seconds,
             eval_seconds=self.eval_seconds,
-            wall_seconds=time.perf_counter() - self.process_start,
+            wall_seconds=self.timeline.enter("rest") - self.timeline.process_start,
+            phase_seconds=self.timeline.seconds,
             warmup_steps=self.warmup_steps,
             images_per_second=timed_images / self.timed_seconds if timed_images else None,
-            peak_memory_bytes=peak_memory_bytes(self.first_pid),
+            peak_memory_bytes=peak_memory_bytes(self.timeline.first_pid),
             device_peak_memory_bytes=device_peak_memory_bytes,
+            cpu_utilisation=self.monitor.cpu_utilisation,
+            gpu_utilisation=self.monitor.gpu_utilisation,
+            joules_per_image=joules / trained if joules is not None and trained else None,
+            energy_source=self.monitor.energy.source,
             accelerator=config.accelerator,
             devices=config.devices,
             threads_per_device=config.threads_per_device,
             device_name=self.device_name,
+            machine=describe_machine(),
             versions=versions("numpy", *packages),
             git=git_state(),
         )

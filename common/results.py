@@ -7,10 +7,13 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from common.batches import Plan
 from common.config import TrainConfig
 from common.errors import UserError
+from common.machine import Machine
+from common.timeline import PHASES, Phase
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -36,14 +39,23 @@ class RunResult(BaseModel):
       images_per_second: training examples over training seconds, all devices together; null where no
         step is left after warm-up.
       wall_seconds: from the start of the first process until this file was written.
+      phase_seconds: `wall_seconds` in its parts, see `common.timeline`; they add up to it.
       peak_memory_bytes: resident memory of all the run's processes, see `common.machine`.
       device_peak_memory_bytes: of the GPUs, summed; null on the CPU.
+      cpu_utilisation: processor seconds of the run's processes over those of the cores it may use, from the
+        end of the first step to the end of the last evaluation; null where that is too short to tell.
+      gpu_utilisation: share of the time in which the GPUs were busy, NVML's, meanwhile; null on the CPU.
+      joules_per_image: energy of the training steps, the first one left out, over the images trained on in
+        them; the processors' packages on the CPU (with all else that they did), the GPUs on GPUs; null where
+        the machine doesn't tell.
+      energy_source: RAPL or NVML; null where there is none.
       num_steps: training steps taken.
+      machine: see `common.machine.Machine`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -63,14 +75,26 @@ class RunResult(BaseModel):
     wall_seconds: Seconds
     warmup_steps: int = Field(ge=0)
     images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
+    phase_seconds: dict[Phase, Seconds]
     peak_memory_bytes: int = Field(gt=0)
     device_peak_memory_bytes: int | None
+    cpu_utilisation: float | None = Field(ge=0, allow_inf_nan=False)
+    gpu_utilisation: float | None = Field(ge=0, le=1)
+    joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
+    energy_source: str | None
     accelerator: Literal["cpu", "gpu"]
     devices: int = Field(gt=0)
     threads_per_device: int = Field(gt=0)
     device_name: str
+    machine: Machine
     versions: dict[str, str]
     git: dict[str, str | bool] | None
+
+    @property
+    def plan(self) -> Plan:
+        """The steps that it took."""
+        config = self.config
+        return Plan.make(self.train_count, config.batch_size, config.epochs, config.max_steps)
 
     @model_validator(mode="after")
     def _adds_up(self) -> "RunResult":
@@ -78,6 +102,10 @@ class RunResult(BaseModel):
             raise ValueError("test_accuracy is not test_correct / test_count")
         if self.config_sha256 != self.config.sha256():
             raise ValueError("config_sha256 does not belong to config")
+        if set(self.phase_seconds) != set(PHASES):
+            raise ValueError(f"phase_seconds should have {', '.join(PHASES)}")
+        if not math.isclose(sum(self.phase_seconds.values()), self.wall_seconds, rel_tol=1e-6):
+            raise ValueError("phase_seconds do not add up to wall_seconds")
         return self
 
 
@@ -92,7 +120,7 @@ def write_result(run_dir: Path, result: RunResult) -> None:
     write_text(run_dir / RESULT_FILE, result.model_dump_json(indent=2) + "\n")
 
 
-def _not_valid(path: Path, error: ValidationError) -> UserError:
+def not_valid(path: Path, error: ValidationError) -> UserError:
     """The first complaint about a file, with the field it is about."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or path.stem
@@ -109,7 +137,7 @@ def read_result(run_dir: Path) -> RunResult:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
     except ValidationError as error:
-        raise _not_valid(path, error) from None
+        raise not_valid(path, error) from None
 
 
 class PlanLine(BaseModel):
@@ -153,7 +181,7 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
     try:
         return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
-        raise _not_valid(source, error) from None
+        raise not_valid(source, error) from None
 
 
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:

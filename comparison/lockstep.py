@@ -37,8 +37,11 @@ def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.f
     return relative
 
 
-def different_settings(reference: RunResult, other: RunResult) -> list[str]:
-    """What two runs must have in common to share a table, as far as they don't: `batch_size: 64 and 32`."""
+def different_settings(reference: RunResult, other: RunResult, same_seed: bool = True) -> list[str]:
+    """What two runs must have in common to share a table, as far as they don't: `batch_size: 64 and 32`.
+
+    Without `same_seed`, what depends on the seed is left out.
+    """
     fields = {
         name: (getattr(reference, name), getattr(other, name))
         for name in (
@@ -52,6 +55,10 @@ def different_settings(reference: RunResult, other: RunResult) -> list[str]:
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
     fields |= {name: (a[name], b[name]) for name in a}
+    if not same_seed:
+        made = ["data_sha256"] if reference.config.dataset == "synthetic" else []
+        for name in ("seed", "initial_weights_sha256", *made):
+            del fields[name]
     return [f"{name}: {_short(one)} and {_short(two)}" for name, (one, two) in fields.items() if one != two]
 
 
@@ -103,7 +110,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     """
     results = read_result(reference), read_result(other)
     settings = different_settings(*results)
-    config, plan = results[0].config, _plan(results[0])
+    config, plan = results[0].config, results[0].plan
     # The training is to be the same on any machine; and the number of test examples is looked at last, since it
     # shows how evaluation was done, not what was asked for.
     settings = [text for text in settings if text.partition(":")[0] not in (*MACHINE_FIELDS, "test_count")]
@@ -135,11 +142,6 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
                     " loss agrees: suspect how the test set is sharded, padded or summed"
                 )
     return None
-
-
-def _plan(result: RunResult) -> Plan:
-    config = result.config
-    return Plan.make(result.train_count, config.batch_size, config.epochs, config.max_steps)
 
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:

@@ -4,13 +4,22 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
-from common.config import TrainConfig, TrainingOptions
+from common.config import TrainConfig, TrainingOptions, option_name
 from common.errors import UserError
 from common.machine import REPOSITORY
 from common.rundir import new_run_dir
+
+# What a comparison that is there already can be given anew: more of the same, and how it is looked at.
+RESUME_WITH = {"repeats", "seeds", "implementations", "python", "timeout", "target_accuracy", "baseline"}
+REPORT_WITH = {"target_accuracy", "baseline"}
+FOLDERS = ("output_dir", "resume", "report_only")
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
 
 class CompareConfig(TrainingOptions):
@@ -19,18 +28,72 @@ class CompareConfig(TrainingOptions):
     implementations: list[str] = Field(
         ["tf", "pt", "ptl"],
         min_length=1,
-        description="which to run, in this order; NAME stands for the folder NAME_impl",
+        description="which to run; NAME stands for the folder NAME_impl; the first is the one that others are held to",
     )
     python: list[str] = Field(
         [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
     )
     output_dir: Path | None = Field(None, description="folder for all results; unset: a new one under results/")
-    timeout: float = Field(3600.0, gt=0, description="seconds that one implementation may take")
+    timeout: float = Field(3600.0, gt=0, description="seconds that one run may take")
 
-    def train_config(self, run_dir: Path | None = None) -> TrainConfig:
+    # Repeating
+    repeats: int = Field(
+        1, gt=0, description="rounds; each runs every implementation once, in rotating order, for every seed"
+    )
+    seeds: list[Seed] = Field([], description="seeds, for the spread of accuracy; unset: --seed alone")
+    resume: Path | None = Field(
+        None, description="folder of a comparison that was interrupted, or is to have more rounds: do what is missing"
+    )
+
+    # Studies
+    sweep: list[str] = Field(
+        [],
+        description="studies, as OPTION=VALUE,VALUE,... with any option of a run; several are combined with each other",
+    )
+    scaling: Literal["strong", "weak", "both"] = Field(
+        "both",
+        description="in a sweep of devices: strong keeps the global batch size, weak multiplies it by the devices",
+    )
+    sweep_learning_rate: Literal["keep", "linear", "tune"] = Field(
+        "keep",
+        description="the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of "
+        "--tune-over for each batch size",
+    )
+    tune_over: list[Rate] = Field([], description="learning rates for --sweep-learning-rate tune")
+
+    # Reading
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="tell when the test accuracy, a share, first reached this"
+    )
+    report_only: Path | None = Field(None, description="folder of a comparison: make its tables and report again")
+    baseline: Path | None = Field(None, description="folder of an earlier comparison to set beside this one")
+
+    @model_validator(mode="after")
+    def _compares(self) -> Self:
+        if self.seeds and "seed" in self.model_fields_set and self.seeds != [self.seed]:
+            raise ValueError(f"--seed {self.seed}: not together with --seeds, which names all of them")
+        for name in ("seeds", "tune_over", "implementations"):
+            values = getattr(self, name)
+            if twice := [value for value in values if values.count(value) > 1]:
+                raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
+        if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
+            raise ValueError("--sweep-learning-rate tune and --tune-over RATE RATE ... belong together")
+        named = [option_name(name) for name in FOLDERS if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise ValueError(f"{named[0]} and {named[1]}: only one of them")
+        return self
+
+    def replace(self, **changes: Any) -> "CompareConfig":
+        """A validated copy with some fields changed."""
+        return CompareConfig(**{**self.model_dump(exclude_unset=True), **changes})
+
+    @property
+    def all_seeds(self) -> list[int]:
+        return self.seeds or [self.seed]
+
+    def train_config(self) -> TrainConfig:
         """The part that goes to an implementation."""
-        options = {name: getattr(self, name) for name in TrainingOptions.model_fields}
-        return TrainConfig(**options, run_dir=run_dir)
+        return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields})
 
     def make_output_dir(self) -> Path:
         """The folder of the comparison, made and empty. Raises UserError where it can't be."""
@@ -48,13 +111,11 @@ class CompareConfig(TrainingOptions):
         return folder
 
     def check_implementations(self) -> None:
-        """Raises UserError for a name that is no implementation here, or stands twice."""
+        """Raises UserError for a name that is no implementation here."""
         known = sorted(path.parent.name.removesuffix("_impl") for path in REPOSITORY.glob("*_impl/__main__.py"))
         for name in self.implementations:
             if name not in known:
                 raise UserError(f"--implementations {name}: not one of {', '.join(known)}")
-            if self.implementations.count(name) > 1:
-                raise UserError(f"--implementations {name}: named twice")
 
     def interpreters(self) -> dict[str, str]:
         """Implementation -> path of its Python. Raises UserError for one that cannot be run."""
@@ -68,3 +129,28 @@ class CompareConfig(TrainingOptions):
                 raise UserError(f"--python {item}: no program at {path}")
             paths[name] = found
         return paths
+
+    def applied_to(self, stored: "CompareConfig", folder: Path, allowed: set[str]) -> "CompareConfig":
+        """The options of the comparison in `folder`, with those given here that may be given anew.
+
+        Raises:
+          UserError: an option given that differs and may not.
+        """
+        given = {
+            name: getattr(self, name)
+            for name in self.model_fields_set
+            if name not in FOLDERS and getattr(self, name) != getattr(stored, name)
+        }
+        for name in sorted(given.keys() - allowed):
+            raise UserError(
+                f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has"
+                f" {_shown(getattr(stored, name))}; leave the option out, or start a new comparison"
+            )
+        try:
+            return stored.replace(**given)
+        except ValidationError as error:
+            raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

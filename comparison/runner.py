@@ -5,68 +5,86 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+
+import psutil
 
 from common.cli import to_arguments
 from common.config import TrainConfig
 from common.errors import UserError
 from common.machine import REPOSITORY
-from common.results import METRICS_FILE, MetricsLine, RunResult, parse_metrics, read_result, read_step_losses
+from common.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
+from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
+from comparison.study import Job
 
-LOG_FILE = "log.txt"
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5  # between asking processes to end and ending them
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one implementation.
-
-    Attributes:
-      result: None where the run failed.
-      losses: of every step; empty where the run failed.
-      failure: one line on why there is no result; None where there is one.
-    """
-
-    implementation: str
-    run_dir: Path
-    result: RunResult | None = None
-    losses: list[float] = field(default_factory=list)
-    failure: str | None = None
-
-    @property
-    def log(self) -> Path:
-        return self.run_dir / LOG_FILE
-
-    def last_log_lines(self, count: int = 5) -> list[str]:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return [line for line in lines if line.strip()][-count:]
-
-
-def run_implementation(
-    name: str, interpreter: str, config: TrainConfig, timeout: float, look_on: Callable[[MetricsLine], None]
-) -> Outcome:
-    """Runs `<interpreter> -m <name>_impl` to its end.
+def run_job(folder: Path, job: Job, interpreter: str, timeout: float, look_on: Callable[[MetricsLine], None]) -> Run:
+    """Runs `<interpreter> -m <implementation>_impl` to its end, and records how that was.
 
     A run has succeeded if and only if it exited with 0 and its files are valid. None of its processes
     outlives this call, however it ends.
 
     Args:
+      folder: of the comparison.
       timeout: seconds, after which the run is ended and counts as failed.
       look_on: called with every line of the run's metrics, soon after it was written.
     """
-    run_dir = config.run_dir
-    assert run_dir is not None
+    run_dir = folder.absolute() / job.path
+    clear_unfinished(run_dir)
     run_dir.mkdir(parents=True)
+    started, load = datetime.now(UTC), LoadMeter()
+    failure = None
     try:
-        run_process(name, interpreter, config, run_dir, timeout, look_on)
-        result, losses = read_result(run_dir), read_step_losses(run_dir)
-        if len(losses) != result.num_steps:
-            raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
-        return Outcome(name, run_dir, result, losses)
+        config = job.config.replace(run_dir=run_dir)
+        run_process(job.implementation, interpreter, config, run_dir, timeout, look_on)
     except UserError as error:
-        return Outcome(name, run_dir, failure=str(error))
+        failure = str(error)
+    process_seconds, other_load = load.stop()
+    record = Record(
+        schema_version=1,
+        implementation=job.implementation,
+        variant=dict(job.variant.values),
+        seed=job.seed,
+        round=job.round,
+        tuning=job.tuning,
+        started=started.isoformat(timespec="seconds"),
+        process_seconds=process_seconds,
+        other_load=other_load,
+        failure=failure,
+    )
+    run = load_run(run_dir, record)
+    write_text(run_dir / RECORD_FILE, run.record.model_dump_json(indent=2) + "\n")
+    return run
+
+
+class LoadMeter:
+    """How busy the machine is with something else, from now until `stop`."""
+
+    def __init__(self) -> None:
+        self._started, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def stop(self) -> tuple[float, float]:
+        """Seconds passed, and the share of all cores that neither this program nor its children used."""
+        seconds = time.monotonic() - self._started
+        other = _busy_seconds() - self._busy - (_own_seconds() - self._own)
+        return seconds, max(0.0, other / seconds / (os.cpu_count() or 1))
+
+
+def _busy_seconds() -> float:
+    """Of all cores since the machine was started; stolen time, which other tenants took, counts as busy."""
+    times = psutil.cpu_times()
+    # Guest time is a part of user time already (proc(5)).
+    return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))
+
+
+def _own_seconds() -> float:
+    """Of this process and all its children that have ended and been waited for, theirs among them."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def run_process(

@@ -1,126 +1,209 @@
-"""Results as tables: on the terminal, Markdown, CSV and JSON."""
+"""Rows as text: on the terminal within 80 columns, Markdown, CSV."""
 
 import csv
 import io
-import json
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as TextTable
 
 from common.devices import describe_devices
-from common.errors import UserError
-from common.results import RunResult, write_text
-from comparison.lockstep import FIRST_STEPS, TOLERANCE, Lockstep, different_settings, find_departure, lockstep
-from comparison.runner import Outcome
+from common.timeline import PHASES
+from comparison.lockstep import FIRST_STEPS
+from comparison.rows import Entry, Row, Table
+from comparison.summary import Summary
+from comparison.sweep import Study, StudyRow, make_study
 
-RESULTS_VERSION = 1
+Kind = TypeVar("Kind")
+
+# --- Numbers, for people ---
+
+
+def text(value: float | None, form: str = "{}") -> str:
+    """Empty where there is nothing to say; never a zero."""
+    return "" if value is None else form.format(value)
+
+
+def rate(value: float | None) -> str:
+    """In millions where there are many, so that no column outgrows the terminal."""
+    return f"{value / 1e6:.1f}M" if value and value >= 1e6 else text(value, "{:,.0f}")
+
+
+def short_rate(value: float) -> str:
+    """Three digits: `26.9k`."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def difference(value: float | None) -> str:
+    return "0" if value == 0 else text(value, "{:.0e}")
+
+
+def mebibytes(value: int | None) -> str:
+    return text(value and value / 2**20, "{:,.0f}")
+
+
+def plus_minus(row: Row) -> str:
+    if row.test_accuracy_low is None or row.test_accuracy_high is None:
+        return ""
+    return f"±{50 * (row.test_accuracy_high - row.test_accuracy_low):.2f}"
+
+
+def span(low: float | None, high: float | None, form: Callable[[float], str]) -> str:
+    return "" if low is None or high is None else f"{form(low)}-{form(high)}"
+
+
+def seconds(value: float | None) -> str:
+    """Never a bare 0.0 for what took some time."""
+    return text(value, "{:.2f}" if value is not None and value < 1 else "{:.1f}")
+
+
+def row_name(row: Row) -> str:
+    return row.implementation if row.status in ("ok", "some failed") else f"{row.implementation}: {row.status}"
+
+
+# --- Columns: a heading of two lines each, so that the tables fit 80 columns ---
 
 
 @dataclass(frozen=True)
-class Row:
-    """One implementation's line. Shares and seconds as in `RunResult`; None where there is nothing to say.
+class Column(Generic[Kind]):
+    """Left out of a table in which all its cells are empty."""
 
-    Attributes:
-      table: runs of the same table were asked for the same and counted the same; from 1, 0 for failures.
-      status: ok, failed, or different training.
-      ratio: images per second over those of the table's first row.
-      note: one line for a person, on what the status says.
-    """
+    first: str
+    second: str
+    cell: Callable[[Kind], str]
 
-    table: int
-    implementation: str
-    status: str
-    test_accuracy: float | None = None
-    test_loss: float | None = None
-    images_per_second: float | None = None
-    ratio: float | None = None
-    startup_seconds: float | None = None
-    train_seconds: float | None = None
-    eval_seconds: float | None = None
-    wall_seconds: float | None = None
-    peak_memory_bytes: int | None = None
-    device_peak_memory_bytes: int | None = None
-    devices: int | None = None
-    loss_difference_first_steps: float | None = None
-    loss_difference_all_steps: float | None = None
-    note: str | None = None
-    run_dir: str = ""
+    @property
+    def heading(self) -> str:
+        return f"{self.first} {self.second}".replace("- ", "").strip()
 
 
-def make_rows(outcomes: list[Outcome]) -> list[Row]:
-    """In the order of `outcomes`. Each finished run joins the first table whose first run it can be set beside."""
-    references: list[Outcome] = []
-    rows = []
-    for outcome in outcomes:
-        result = outcome.result
-        if result is None:
-            row = Row(0, outcome.implementation, "failed", note=outcome.failure, run_dir=str(outcome.run_dir))
-            rows.append(row)
-            continue
-        table = next((n for n, one in enumerate(references, 1) if not _differ(one, outcome)), None)
-        note = None
-        if table is None:
-            if references:
-                assert references[0].result is not None
-                note = "; ".join(different_settings(references[0].result, result))
-                note = f"not in the same table as {references[0].implementation}: {note}"
-            references.append(outcome)
-            table = len(references)
-        rows.append(_row(table, references[table - 1], outcome, result, note))
-    return rows
+LOCKSTEP = [
+    Column[Row]("lockstep", f"1-{FIRST_STEPS}", lambda row: difference(row.loss_difference_first_steps)),
+    Column[Row]("lockstep", "all", lambda row: difference(row.loss_difference_all_steps)),
+]
+RESULTS = [
+    Column[Row]("test", "acc.", lambda row: text(row.test_accuracy, "{:.2%}")),
+    Column[Row]("95 %", "points", plus_minus),
+    Column[Row]("test", "loss", lambda row: text(row.test_loss, "{:.4f}")),
+    Column[Row]("images", "/s", lambda row: rate(row.images_per_second)),
+    Column[Row](
+        "middle",
+        "half",
+        lambda row: span(row.images_per_second_q1, row.images_per_second_q3, short_rate) if row.num_runs > 1 else "",
+    ),
+    Column[Row]("ratio", "", lambda row: text(row.ratio, "{:.2f}")),
+    Column[Row]("ratio", "95 %", lambda row: span(row.ratio_low, row.ratio_high, "{:.2f}".format)),
+    Column[Row]("", "verdict", lambda row: row.verdict or ""),
+]
+TIMES = [
+    Column[Row]("im-", "ports", lambda row: seconds(row.imports_seconds)),
+    Column[Row]("data", "s", lambda row: seconds(row.data_seconds)),
+    Column[Row]("build", "s", lambda row: seconds(row.build_seconds)),
+    Column[Row]("train", "s", lambda row: seconds(row.training_seconds)),
+    Column[Row]("eval.", "s", lambda row: seconds(row.evaluation_seconds)),
+    Column[Row]("rest", "s", lambda row: seconds(row.rest_seconds)),
+    Column[Row]("wall", "s", lambda row: seconds(row.wall_seconds)),
+    Column[Row]("CPU", "use", lambda row: text(row.cpu_utilisation, "{:.0%}")),
+    Column[Row]("mem.", "MiB", lambda row: mebibytes(row.peak_memory_bytes)),
+    Column[Row]("dev-", "ices", lambda row: text(row.devices)),
+]
+DEVICE = [
+    Column[Row]("GPU", "use", lambda row: text(row.gpu_utilisation, "{:.0%}")),
+    Column[Row]("GPU mem.", "MiB", lambda row: mebibytes(row.device_peak_memory_bytes)),
+    Column[Row]("joules", "/image", lambda row: text(row.joules_per_image, "{:.2g}")),
+    Column[Row]("target", "reached", lambda row: reached(row)),
+    Column[Row]("target", "epochs", lambda row: text(row.target_epochs, "{:.1f}")),
+    Column[Row]("target", "steps", lambda row: text(row.target_steps, "{:,.0f}")),
+    Column[Row]("target", "s", lambda row: seconds(row.target_seconds)),
+    Column[Row](
+        "target", "half", lambda row: span(row.target_seconds_q1, row.target_seconds_q3, seconds) * (row.num_runs > 1)
+    ),
+    Column[Row]("start", "s", lambda row: seconds(row.startup_seconds) * (row.target_reached is not None)),
+]
+LEGEND = (
+    "ratio: images per second over the first row's, in pairs of the same round. lockstep: largest difference in step"
+    f" loss from the first row, in steps 1 to {FIRST_STEPS} and in all; relative, or absolute for losses below 1."
+    " seconds: of the run of middle length, from imports to the rest, adding up to wall. CPU use: of the cores the"
+    " run may use. mem.: peak of the run's processes."
+)
 
 
-def _differ(one: Outcome, two: Outcome) -> list[str]:
-    assert one.result is not None and two.result is not None
-    return different_settings(one.result, two.result)
+def reached(row: Row) -> str:
+    if row.target_reached is None:
+        return ""
+    return "yes" if row.num_runs == row.target_reached == 1 else f"{row.target_reached} of {row.num_runs}"
 
 
-def _row(table: int, reference: Outcome, outcome: Outcome, result: RunResult, note: str | None) -> Row:
-    precision = result.config.precision
-    found = (
-        lockstep(reference.losses, outcome.losses, precision)
-        if outcome is not reference
-        else Lockstep(None, None, True)
-    )
-    assert reference.result is not None
-    speed, reference_speed = result.images_per_second, reference.result.images_per_second
-    if not found.same_training:
-        try:
-            departure = find_departure(reference.run_dir, outcome.run_dir, TOLERANCE[precision])
-        except UserError as error:  # a file of the run is damaged: no reason to lose the table
-            departure = f"where they part cannot be told: {error}"
-        note = f"not the training of {reference.implementation}, so no ratio is given: {departure}"
-    return Row(
-        table=table,
-        implementation=outcome.implementation,
-        status="ok" if found.same_training else "different training",
-        test_accuracy=result.test_accuracy,
-        test_loss=result.test_loss,
-        images_per_second=speed,
-        ratio=speed / reference_speed if found.same_training and speed and reference_speed else None,
-        startup_seconds=result.startup_seconds,
-        train_seconds=sum(result.epoch_train_seconds),
-        eval_seconds=sum(result.eval_seconds),
-        wall_seconds=result.wall_seconds,
-        peak_memory_bytes=result.peak_memory_bytes,
-        device_peak_memory_bytes=result.device_peak_memory_bytes,
-        devices=result.devices,
-        loss_difference_first_steps=found.first_steps,
-        loss_difference_all_steps=found.all_steps,
-        note=note,
-        run_dir=str(outcome.run_dir),
-    )
+def column_groups(rows: Sequence[Row]) -> list[list[Column[Row]]]:
+    """The columns of each table of numbers, without the empty ones; the lockstep stands where there is room."""
+    one_round = not any(row.verdict or row.ratio_low or row.test_accuracy_low is not None for row in rows)
+    groups = [RESULTS + LOCKSTEP, TIMES, DEVICE] if one_round else [RESULTS, TIMES, LOCKSTEP + DEVICE]
+    filled = [[column for column in group if any(map(column.cell, rows))] for group in groups]
+    return [group for group in filled if group]
 
 
-def what_was_compared(result: RunResult) -> list[str]:
+def study_name(row: StudyRow) -> str:
+    return f"{row.x} {row.series}"
+
+
+def study_columns(study: Study) -> list[list[Column[StudyRow]]]:
+    """The same numbers for a sweep, without the empty columns: speed and scaling, then what was reached."""
+    of_row = {(column.first, column.second): column for column in RESULTS + DEVICE}
+
+    def lifted(first: str, second: str) -> Column[StudyRow]:
+        column = of_row[first, second]
+        return Column(first, second, lambda one: column.cell(one.row))
+
+    speed = [
+        lifted("images", "/s"),
+        lifted("middle", "half"),
+        lifted("ratio", ""),
+        lifted("", "verdict"),
+        Column[StudyRow]("speed-", "up", lambda one: text(one.speed_up.estimate if one.speed_up else None, "{:.2f}")),
+        Column[StudyRow]("speed-up", "95 %", lambda one: span(*_ends(one), "{:.2f}".format)),
+        Column[StudyRow]("effi-", "ciency", lambda one: text(one.efficiency, "{:.0%}")),
+    ]
+    learning = [
+        Column[StudyRow]("learning", "rate", lambda one: text(one.row.learning_rate, "{:g}")),
+        lifted("test", "acc."),
+        lifted("95 %", "points"),
+        lifted("test", "loss"),
+        lifted("target", "reached"),
+        lifted("target", "epochs"),
+        lifted("target", "steps"),
+        lifted("target", "s"),
+        Column[StudyRow]("lockstep", f"1-{FIRST_STEPS}", lambda one: LOCKSTEP[0].cell(one.row)),
+    ]
+    groups = [[column for column in group if any(map(column.cell, study.rows))] for group in (speed, learning)]
+    return [group for group in groups if group]
+
+
+def _ends(one: StudyRow) -> tuple[float | None, float | None]:
+    return (one.speed_up.low, one.speed_up.high) if one.speed_up else (None, None)
+
+
+# --- What stands above and below a table ---
+
+
+def what_was_compared(table: Table) -> list[str]:
     """The lines above a table."""
+    result = table.first_result
+    if result is None:
+        return ["no implementation has finished", *_variant_line(table)]
     config = result.config
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
+    records = [run.record for entry in table.entries for run in entry.runs]
+    seeds = list(dict.fromkeys(record.seed for record in records))
+    shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
+    rounds = max(len({run.round_key for run in entry.runs}) for entry in table.entries)
+    shown += f", {rounds} rounds" if rounds > 1 else ""
     rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
     if config.warmup_steps:
         rate += f" after {config.warmup_steps} steps of warm-up"
@@ -128,146 +211,160 @@ def what_was_compared(result: RunResult) -> list[str]:
     decay = f", weight decay {config.weight_decay:g}" if config.weight_decay else ""
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
-        f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {config.precision}-bit, seed {config.seed}",
+        f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {config.precision}-bit, {shown}",
         f"{rate}, {momentum}{decay}",
         describe_devices(config, result.device_name),
+        *_variant_line(table),
     ]
 
 
-# --- Columns, for people: a heading of two lines each, so that the table fits 80 columns ---
-
-HEADINGS = [
-    ("", ""),
-    ("test", "acc."),
-    ("test", "loss"),
-    ("images", "/s"),
-    ("ratio", ""),
-    ("start", "s"),
-    ("train", "s"),
-    ("mem.", "MiB"),
-    ("dev-", "ices"),
-    ("lockstep", f"1-{FIRST_STEPS}"),
-    ("lockstep", "all"),
-]
-LEGEND = (
-    "ratio: images per second over the first row's. start: from the command to the end of the first step. mem.: peak"
-    " of the run's processes. lockstep: largest difference in step loss from the first row, in steps 1 to"
-    f" {FIRST_STEPS} and in all; relative, or absolute for losses below 1."
-)
+def _variant_line(table: Table) -> list[str]:
+    shown = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+    return [f"of the sweep: {shown}"] if shown else []
 
 
-def cells(row: Row) -> list[str]:
-    """The texts of a row under HEADINGS."""
-    name = row.implementation if row.status == "ok" else f"{row.implementation}: {row.status}"
-    return [
-        name,
-        _text(row.test_accuracy, "{:.2%}"),
-        _text(row.test_loss, "{:.4f}"),
-        _rate(row.images_per_second),
-        _text(row.ratio, "{:.2f}"),
-        _text(row.startup_seconds, "{:.1f}"),
-        _text(row.train_seconds, "{:.1f}"),
-        _text(row.peak_memory_bytes and row.peak_memory_bytes / 2**20, "{:,.0f}"),
-        _text(row.devices, "{}"),
-        _difference(row.loss_difference_first_steps),
-        _difference(row.loss_difference_all_steps),
-    ]
-
-
-def _text(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _rate(value: float | None) -> str:
-    """In millions where there are many, so that no column outgrows the terminal."""
-    return f"{value / 1e6:.1f}M" if value and value >= 1e6 else _text(value, "{:,.0f}")
-
-
-def _difference(value: float | None) -> str:
-    return "0" if value == 0 else _text(value, "{:.0e}")
-
-
-def groups(rows: list[Row]) -> list[list[Row]]:
-    """Rows by table; those of failed runs stand with the first."""
-    tables = sorted({row.table for row in rows if row.table}) or [0]
-    return [[row for row in rows if row.table == table or (not row.table and table == tables[0])] for table in tables]
-
-
-def notes(rows: list[Row], outcomes: list[Outcome]) -> list[str]:
+def notes(tables: Sequence[Table]) -> list[str]:
     """A line on each row that is not as it should be; of a failed run, the end of its log too."""
     lines = []
-    for row, outcome in zip(rows, outcomes, strict=True):
-        if row.note:
-            lines.append(
-                f"{row.implementation}: {row.status}: {row.note}"
-                if row.status != "ok"
-                else f"{row.implementation}: {row.note}"
-            )
-        if row.status == "failed":
-            lines.append(f"  the end of {outcome.log}:")
-            lines += [f"  | {line}" for line in outcome.last_log_lines()]
+    for table in tables:
+        for entry in table.entries:
+            row = entry.row
+            if row and row.note:
+                status = "" if row.status == "ok" else f" {row.status}:"
+                lines.append(f"{row.implementation}:{status} {row.note}")
+            lines += _log_lines(entry)
     return lines
 
 
-def print_tables(console: Console, rows: list[Row], outcomes: list[Outcome]) -> None:
-    """What was compared, the table and the notes; a table for each set of runs that can be set side by side."""
-    results = {outcome.implementation: outcome.result for outcome in outcomes}
-    for group in groups(rows):
-        result = next((results[row.implementation] for row in group if results[row.implementation]), None)
-        console.print()
-        for line in what_was_compared(result) if result else ["no implementation has finished"]:
+def _log_lines(entry: Entry) -> list[str]:
+    if not entry.failed:
+        return []
+    first = entry.failed[0]
+    return [f"  the end of {first.log}:", *(f"  | {line}" for line in first.last_log_lines())]
+
+
+def remarks(summary: Summary) -> list[str]:
+    """Everything below the tables."""
+    lines = [f"warning: {line}" for line in summary.warnings]
+    return lines + [f"baseline: {line}" for line in summary.baseline] + notes(summary.tables)
+
+
+# --- Terminal ---
+
+
+def print_tables(console: Console, summary: Summary) -> None:
+    """What was compared, the tables and the remarks; with a sweep, its table instead of one for each variant."""
+    study = make_study(summary)
+    if study:
+        for line in [*what_was_compared(summary.tables[0])[:-1], f"swept: {study.option}"]:
             console.print(line)
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
-        longest = max(len(row.implementation) + 1 for row in group)
-        for first, second in HEADINGS:
-            # Only the name may be wrapped: a number in two lines would be two numbers.
-            table.add_column(
-                f"{first}\n{second}",
-                justify="right" if first else "left",
-                no_wrap=bool(first),
-                min_width=0 if first else longest,
-            )
-        for row in group:
-            table.add_row(*cells(row), style=None if row.status == "ok" else "red")
+        for group in study_columns(study):
+            console.print()
+            console.print(_grid(group, study.rows, study_name, lambda one: one.row.status == "ok"))
         console.print()
-        console.print(table)
-        console.print()
-    console.print(LEGEND, style="dim")
-    for line in notes(rows, outcomes):
-        console.print(line, soft_wrap=True)
+        console.print("the tables of each variant are in report.html and results.md", style="dim")
+    else:
+        for table in summary.tables:
+            console.print()
+            for line in what_was_compared(table):
+                console.print(line)
+            for columns in column_groups(table.rows) or [[]]:
+                console.print()
+                console.print(_grid(columns, table.rows, row_name, lambda row: row.status == "ok"))
+            console.print()
+        console.print(LEGEND, style="dim")
+    for line in remarks(summary):
+        console.print(line, soft_wrap=True, style="yellow" if line.startswith("warning: ") else None)
 
 
-def write_tables(folder: Path, command: str, rows: list[Row], outcomes: list[Outcome]) -> None:
-    """`results.csv`, `results.json` and `results.md`."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, [field.name for field in fields(Row)], lineterminator="\n")
+def _grid(
+    columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str], good: Callable[[Kind], bool]
+) -> TextTable:
+    grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
+    names = [name(row) for row in rows]
+    grid.add_column("\n", min_width=max(len(one.partition(":")[0]) for one in names) + 1)
+    for column in columns:
+        # Only words may be wrapped: a number in two lines would be two numbers.
+        words = column.second == "verdict"
+        grid.add_column(
+            f"{column.first}\n{column.second}",
+            justify="left" if words else "right",
+            no_wrap=not words,
+            min_width=13 if words and any("difference" in column.cell(row) for row in rows) else None,
+        )
+    for row, shown in zip(rows, names, strict=True):
+        cells = [column.cell(row) or "-" for column in columns]
+        grid.add_row(shown, *cells, style=None if good(row) else "red")
+    return grid
+
+
+# --- Files ---
+
+
+def to_csv(summary: Summary) -> str:
+    """A line for each row; lists and variants as text."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(Row.model_fields), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    write_text(folder / "results.csv", table.getvalue())
-    results = {one.implementation: one.result.model_dump(mode="json") for one in outcomes if one.result}
-    content: dict[str, Any] = {
-        "schema_version": RESULTS_VERSION,
-        "command": command,
-        "rows": [asdict(row) for row in rows],
-        "results": results,
-    }
-    write_text(folder / "results.json", json.dumps(content, indent=2) + "\n")
-    write_text(folder / "results.md", markdown(command, rows, outcomes))
+    for row in summary.rows:
+        values = row.model_dump()
+        values["variant"] = ",".join(f"{option}={value}" for option, value in row.variant.items())
+        writer.writerow(values | {"run_dirs": " ".join(row.run_dirs)})
+    return file.getvalue()
 
 
-def markdown(command: str, rows: list[Row], outcomes: list[Outcome]) -> str:
-    results = {outcome.implementation: outcome.result for outcome in outcomes}
-    lines = [f"`{command}`", ""]
-    for group in groups(rows):
-        result = next((results[row.implementation] for row in group if results[row.implementation]), None)
-        lines += [f"{line}  " for line in (what_was_compared(result) if result else ["no implementation has finished"])]
-        lines += [
-            "",
-            "| " + " | ".join(" ".join(heading).replace("- ", "").strip() for heading in HEADINGS) + " |",
-            "| --- |" + " ---: |" * (len(HEADINGS) - 1),
-        ]
-        lines += ["| " + " | ".join(cells(row)) + " |" for row in group] + [""]
+def runs_to_csv(summary: Summary) -> str:
+    """A line for each run: the raw samples."""
+    file = io.StringIO()
+    samples = summary.results().runs
+    phases = [f"{phase}_seconds" for phase in PHASES]
+    result_fields = [
+        "test_accuracy",
+        "test_loss",
+        "images_per_second",
+        "startup_seconds",
+        "wall_seconds",
+        "peak_memory_bytes",
+        "device_peak_memory_bytes",
+        "cpu_utilisation",
+        "gpu_utilisation",
+        "joules_per_image",
+    ]
+    record_fields = (
+        [name for name in type(samples[0].record).model_fields if name != "schema_version"] if samples else []
+    )
+    writer = csv.DictWriter(file, ["table", *record_fields, *result_fields, *phases, "run_dir"], lineterminator="\n")
+    writer.writeheader()
+    for sample in samples:
+        values = sample.record.model_dump(include=set(record_fields))
+        values["variant"] = ",".join(f"{option}={value}" for option, value in sample.record.variant.items())
+        if sample.result:
+            values |= {name: getattr(sample.result, name) for name in result_fields}
+            values |= {f"{phase}_seconds": value for phase, value in sample.result.phase_seconds.items()}
+        writer.writerow(values | {"table": sample.table, "run_dir": sample.run_dir})
+    return file.getvalue()
+
+
+def to_markdown(summary: Summary) -> str:
+    lines = [f"`{summary.request.commands[-1]}`", ""]
+    study = make_study(summary)
+    if study:
+        for group in study_columns(study):
+            lines += [*_markdown_grid(group, study.rows, study_name), ""]
+    for table in summary.tables:
+        lines += [f"{line}  " for line in what_was_compared(table)]
+        for columns in column_groups(table.rows) or [[]]:
+            lines += ["", *_markdown_grid(columns, table.rows, row_name)]
+        lines.append("")
     lines += [LEGEND, ""]
-    if found := notes(rows, outcomes):
+    if found := remarks(summary):
         lines += ["```", *found, "```", ""]
     return "\n".join(lines)
+
+
+def _markdown_grid(columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str]) -> list[str]:
+    head = ["", *(column.heading for column in columns)]
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * len(columns)]
+    return lines + [
+        "| " + " | ".join([name(row), *(column.cell(row) or "-" for column in columns)]) + " |" for row in rows
+    ]

@@ -157,3 +157,15 @@ def watch_activations(model: nn.Sequential, spec: ModelSpec) -> tuple[Weights, l
         if isinstance(child, nn.ReLU | nn.MaxPool2d | nn.Flatten) or name == "dense2"
     ]
     return outputs, handles
+
+
+# --- Predictions: of one replica alone, once trained ---
+
+
+def predict(network: nn.Sequential, normalise: Normalise, dataset: Dataset, batch_size: int) -> NDArray[np.floating]:
+    """float (n, classes): logits for the whole test set, in its own order."""
+    device = next(network.parameters()).device
+    network.eval()
+    with torch.inference_mode():
+        parts = torch.from_numpy(dataset.test_images).permute(0, 3, 1, 2).split(batch_size)  # NHWC -> NCHW
+        return torch.cat([network(normalise(part.contiguous().to(device))).cpu() for part in parts]).numpy()

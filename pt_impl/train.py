@@ -18,6 +18,7 @@ from common.errors import ReplicaError, UserError, one_line_errors
 from common.experiment import Experiment
 from common.launch import first_pid, under_torchrun
 from common.recorder import Recorder
+from common.timeline import Timeline
 from pt_impl.data import Batch, test_data, train_data
 from pt_impl.devices import (
     concatenate_over_replicas,
@@ -30,7 +31,15 @@ from pt_impl.devices import (
     synchronize,
     wait_for_replicas,
 )
-from pt_impl.model import Normalise, get_weights, load_weights, make_model, to_canonical, watch_activations
+from pt_impl.model import (
+    Normalise,
+    get_weights,
+    load_weights,
+    make_model,
+    predict,
+    to_canonical,
+    watch_activations,
+)
 from pt_impl.optimizer import make_optimizer
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
@@ -121,6 +130,8 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         recorder.start_evaluation()
         recorder.end_epoch(*evaluate(network, normalise, testing, device))
 
+    if recorder.writes:
+        recorder.save_predictions(predict(network, normalise, experiment.dataset, config.eval_batch_size))
     weights = get_weights(network, experiment.model)
     recorder.finish(weights, ("torch",), device_peak_memory_bytes(device))
 
@@ -159,21 +170,24 @@ def save_first_batch(
 
 def main(config: TrainConfig) -> None:
     """One run: under torchrun this process is one of its replicas, otherwise it starts them."""
+    timeline = Timeline.begin(first_pid())
     config = setup_devices(config)
     if under_torchrun():
-        run_replica(int(os.environ["RANK"]), config, "env://", first_pid())
+        run_replica(int(os.environ["RANK"]), config, "env://", timeline)
         return
+    timeline.enter("data")
     experiment = Experiment.make(config).with_run_dir("pt")  # finds mistakes and downloads before any worker starts
     if config.dry_run:
         return
     config = experiment.config
     if config.devices == 1:
-        run_replica(0, config, "", first_pid(), experiment)
+        run_replica(0, config, "", timeline, experiment)
         return
+    timeline.enter("imports")  # each worker's own
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
         replicas = multiprocessing.spawn(
-            run_replica, (config, init_method, first_pid()), nprocs=config.devices, join=False
+            run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
         )
         try:
             while not replicas.join(grace_period=GRACE_SECONDS):
@@ -185,11 +199,13 @@ def main(config: TrainConfig) -> None:
 
 
 def run_replica(
-    rank: int, config: TrainConfig, init_method: str, started: int, experiment: Experiment | None = None
+    rank: int, config: TrainConfig, init_method: str, timeline: Timeline, experiment: Experiment | None = None
 ) -> None:
     """The whole run of one replica, in a process of its own if there are several."""
     with one_line_errors("python -m pt_impl", shown=rank == 0):
+        timeline.enter("build")
         device = join_group(config, rank, init_method)
+        timeline.enter("data")
         if under_torchrun():
             experiment = prepare_together(config, rank)
         with Recorder(
@@ -197,7 +213,7 @@ def run_replica(
             "PyTorch",
             experiment or Experiment.make(config),
             device_name=device_name(device),
-            first_pid=started,
+            timeline=timeline,
             writes=rank == 0,
             fetch=fetch_losses,
             synchronize=synchronize,

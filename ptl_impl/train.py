@@ -12,6 +12,7 @@ from common.config import TrainConfig
 from common.experiment import Experiment
 from common.launch import first_pid, is_first_process
 from common.recorder import Recorder
+from common.timeline import Timeline
 from pt_impl.devices import (
     concatenate_over_replicas,
     device_name,
@@ -20,7 +21,7 @@ from pt_impl.devices import (
     synchronize,
     wait_for_replicas,
 )
-from pt_impl.model import get_weights, to_canonical, watch_activations
+from pt_impl.model import get_weights, predict, to_canonical, watch_activations
 from ptl_impl.data import ExampleData
 from ptl_impl.devices import make_strategy, setup_devices
 from ptl_impl.model import Classifier
@@ -97,6 +98,10 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
             raise KeyboardInterrupt from None
         raise
 
+    if recorder.writes:
+        module.network.to(device)  # from where the Trainer has taken it
+        dataset = experiment.dataset
+        recorder.save_predictions(predict(module.network, module.normalise, dataset, config.eval_batch_size))
     weights = get_weights(module.network, experiment.model)
     recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device))
     wait_for_replicas()
@@ -134,6 +139,8 @@ class FirstBatch(pl.Callback):
 
 def main(config: TrainConfig) -> None:
     """One run: the Trainer starts this program again, from its first line, for each further replica."""
+    timeline = Timeline.begin(first_pid())
+    timeline.enter("data")
     quiet()
     experiment = Experiment.make(setup_devices(config))
     if is_first_process():
@@ -148,7 +155,7 @@ def main(config: TrainConfig) -> None:
         "Lightning",
         experiment,
         device_name=device_name(device),
-        first_pid=first_pid(),
+        timeline=timeline,
         writes=is_first_process(),
         fetch=fetch_losses,
         synchronize=synchronize,

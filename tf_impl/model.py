@@ -1,8 +1,10 @@
 """The networks in Keras. Its layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import layers
+from numpy.typing import NDArray
 
 from common.config import Precision
 from common.datasets import Dataset
@@ -83,3 +85,13 @@ def named_parameters(model: keras.Model) -> dict[str, keras.Variable]:
 def activations(model: keras.Model) -> keras.Model:
     """A model that gives every layer's output under its name, sharing the layers of `model`."""
     return keras.Model(model.inputs, {layer.name: layer.output for layer in model.layers})
+
+
+# --- Predictions: of one replica alone, once trained ---
+
+
+def predict(model: keras.Model, dataset: Dataset, precision: Precision, batch_size: int) -> NDArray[np.floating]:
+    """float (n, classes): logits for the whole test set, in its own order."""
+    images = dataset.test_images
+    parts = (images[start : start + batch_size] for start in range(0, len(images), batch_size))
+    return np.concatenate([model(normalise(part, dataset, precision), training=False).numpy() for part in parts])

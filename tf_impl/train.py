@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from common.config import TrainConfig
 from common.experiment import Experiment
 from common.recorder import Recorder
+from common.timeline import Timeline
 from tf_impl.data import Batch, test_data, train_data
 from tf_impl.devices import device_name, device_peak_memory_bytes, make_strategy, setup_devices
-from tf_impl.model import activations, get_weights, load_weights, make_model, named_parameters, normalise
+from tf_impl.model import activations, get_weights, load_weights, make_model, named_parameters, normalise, predict
 from tf_impl.optimizer import make_optimizer
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -103,6 +104,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.start_evaluation()
         recorder.end_epoch(*evaluate(eval_step, testing))
 
+    recorder.save_predictions(predict(model, experiment.dataset, config.precision, config.eval_batch_size))
     recorder.finish(get_weights(model), ("tensorflow", "keras"), device_peak_memory_bytes(config))
 
 
@@ -150,16 +152,19 @@ def save_first_batch(
 
 def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
+    timeline = Timeline.begin(os.getpid())
+    timeline.enter("data")
     experiment = Experiment.make(setup_devices(config)).with_run_dir("tf")
     if config.dry_run:
         return
+    timeline.enter("build")
     strategy = make_strategy(experiment.config)
     with Recorder(
         "tf",
         "TensorFlow",
         experiment,
         device_name=device_name(experiment.config),
-        first_pid=os.getpid(),
+        timeline=timeline,
         writes=True,
         fetch=fetch_losses,
         synchronize=synchronize,

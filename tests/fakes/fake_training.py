@@ -11,11 +11,14 @@ from common.devices import resolve_devices
 from common.errors import one_line_errors
 from common.experiment import Experiment
 from common.recorder import Recorder
+from common.timeline import Timeline
 
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
     """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step."""
     with one_line_errors(f"python -m {name}_impl"):
+        timeline = Timeline.begin(os.getpid())
+        timeline.enter("data")
         config = resolve_devices(
             parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
         )
@@ -23,14 +26,15 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
         if config.dry_run:
             return
         if test_count_less:
-            images = experiment.dataset.test_images[:-test_count_less]
-            experiment = replace(experiment, dataset=replace(experiment.dataset, test_images=images))
+            dataset = experiment.dataset
+            images, labels = dataset.test_images[:-test_count_less], dataset.test_labels[:-test_count_less]
+            experiment = replace(experiment, dataset=replace(dataset, test_images=images, test_labels=labels))
         with Recorder(
             name,
             name,
             experiment,
             device_name="none",
-            first_pid=os.getpid(),
+            timeline=timeline,
             writes=True,
             fetch=lambda losses: losses,
             synchronize=lambda: None,
@@ -46,5 +50,8 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
                 recorder.start_evaluation()
                 recorder.end_epoch(0.5 * count, count // 2, count)
             before_finish()
+            logits = np.eye(experiment.dataset.num_classes)[experiment.dataset.test_labels]
+            logits[::50] = logits[::50, ::-1]  # every fiftieth image is taken for another
+            recorder.save_predictions(logits)
             weights = {name: array.astype(np.float32) for name, array in experiment.initial_weights.items()}
             recorder.finish(weights, (), None)

@@ -1,0 +1,110 @@
+"""A comparison beside an earlier one: what has changed, and what may be said of it."""
+
+from collections.abc import Iterator, Sequence
+
+from common.results import RunResult
+from comparison.lockstep import different_settings, lockstep
+from comparison.rows import Entry, Table
+from comparison.statistics import unpaired_ratio
+
+
+def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list[str]:
+    """A line for each row that both have, or for what keeps them from being set side by side."""
+    lines = []
+    matched = False
+    for table in tables:
+        for entry in table.entries:
+            if not entry.runs:
+                continue
+            candidates = [
+                one
+                for old in earlier
+                for one in old.entries
+                if one.runs and one.implementation == entry.implementation and one.variant == entry.variant
+            ]
+            name = _name(entry)
+            if not candidates:
+                lines.append(f"{name}: not in the baseline")
+                continue
+            matched = True
+            lines += [f"{name}: {line}" for line in _entry_changes(entry, candidates[0])]
+    if not matched:
+        lines.append("nothing in the baseline can be set beside this comparison")
+    return lines
+
+
+def _name(entry: Entry) -> str:
+    shown = ", ".join(f"{option} {value}" for option, value in entry.variant.items())
+    return f"{entry.implementation} ({shown})" if shown else entry.implementation
+
+
+def _entry_changes(entry: Entry, old: Entry) -> Iterator[str]:
+    new_result, old_result = entry.runs[0].result, old.runs[0].result
+    assert new_result and old_result and entry.row and old.row
+    if settings := different_settings(old_result, new_result, same_seed=False):
+        yield f"not the same experiment, so nothing is set side by side: {'; '.join(settings)}"
+        return
+    yield _training(entry, old)
+    yield _accuracy(entry, old)
+    versions = _versions(old_result, new_result)
+    machines = old_result.machine.differences(new_result.machine)
+    if old_result.device_name != new_result.device_name:
+        machines.append(f"device: {old_result.device_name} and {new_result.device_name}")
+    commits = [str((result.git or {}).get("commit", "unknown"))[:12] for result in (old_result, new_result)]
+    if versions:
+        yield f"versions changed: {'; '.join(versions)}"
+    if commits[0] != commits[1]:
+        yield f"code changed: commit {commits[0]}, now {commits[1]}"
+    if machines:
+        yield (
+            f"the machine changed ({'; '.join(machines)}): a difference in speed would be the machine's, so none is"
+            " given"
+        )
+        return
+    yield _speed(entry, old, bool(versions), commits[0] != commits[1])
+
+
+def _training(entry: Entry, old: Entry) -> str:
+    """Whether the very same training, judged by its first losses."""
+    for run in entry.runs:
+        other = next((one for one in old.runs if one.record.seed == run.record.seed), None)
+        if other and run.result:
+            found = lockstep(other.losses, run.losses, run.result.config.precision)
+            if not found.same_training:
+                return "not the same training: the first losses differ by more than rounding explains"
+            largest = "" if found.all_steps is None else f" (largest difference in a loss {found.all_steps:.0e})"
+            return f"the same training{largest}"
+    return "no seed in common, so not known whether it is the same training"
+
+
+def _accuracy(entry: Entry, old: Entry) -> str:
+    assert entry.row and old.row and entry.row.test_accuracy is not None and old.row.test_accuracy is not None
+    points = 100 * (entry.row.test_accuracy - old.row.test_accuracy)
+    return f"accuracy {old.row.test_accuracy:.2%}, now {entry.row.test_accuracy:.2%} ({points:+.2f} points)"
+
+
+def _speed(entry: Entry, old: Entry, versions: bool, code: bool) -> str:
+    speeds, old_speeds = _speeds(entry), _speeds(old)
+    if not speeds or not old_speeds:
+        return "no speed to set side by side"
+    ratio = unpaired_ratio(speeds, old_speeds)
+    changed = [name for name, true in (("versions", versions), ("code", code)) if true] or ["nothing that is recorded"]
+    interval = ""
+    if ratio.low is not None and ratio.high is not None:
+        interval = f", 95 % interval {ratio.low:.2f} to {ratio.high:.2f}: {ratio.verdict}"
+    else:
+        interval = ", too few runs for an interval"
+    return (
+        f"speed {ratio.estimate:.2f} times the baseline's{interval}; what changed in between: {', '.join(changed)}, and"
+        " the machine's load at another time"
+    )
+
+
+def _speeds(entry: Entry) -> list[float]:
+    return [run.result.images_per_second for run in entry.runs if run.result and run.result.images_per_second]
+
+
+def _versions(old: RunResult, new: RunResult) -> list[str]:
+    names = sorted({*old.versions, *new.versions})
+    pairs = ((name, old.versions.get(name, "none"), new.versions.get(name, "none")) for name in names)
+    return [f"{name} {before}, now {after}" for name, before, after in pairs if before != after]

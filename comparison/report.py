@@ -1,0 +1,218 @@
+"""`report.html`: one page that holds all it shows, and the figures as files."""
+
+import base64
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image
+
+from common.datasets import class_names
+from common.errors import UserError
+from common.formats import Images
+from common.predictions import Predictions
+from common.results import write_text
+from comparison.figures import Chart, study_charts, table_charts
+from comparison.rows import Table
+from comparison.statistics import CONFIDENCE, MIN_ROUNDS
+from comparison.summary import Summary
+from comparison.sweep import make_study
+from comparison.table import (
+    LEGEND,
+    Column,
+    Kind,
+    column_groups,
+    remarks,
+    row_name,
+    study_columns,
+    study_name,
+    what_was_compared,
+)
+
+FIGURES_DIR = "figures"
+REPORT_FILE = "report.html"
+MAX_GALLERY = 24
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of the page: headings, and rows of a name and cells; `good` says which rows are as they should be."""
+
+    headings: list[str]
+    rows: list[tuple[str, list[str], bool]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A test image that some implementation got wrong.
+
+    Attributes:
+      picture: as a data URI.
+      guesses: implementation, its guess, its score, whether it is right.
+    """
+
+    index: int
+    picture: str
+    label: str
+    guesses: list[tuple[str, str, float, bool]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of a table."""
+
+    lines: list[str]
+    grids: list[Grid]
+    charts: list[tuple[Chart, str]]
+    mistakes: list[Mistake]
+    num_mistakes: int
+
+
+def write_report(summary: Summary) -> None:
+    """Writes `report.html` and `figures/*.svg` and `.png`."""
+    folder = summary.folder / FIGURES_DIR
+    folder.mkdir(exist_ok=True)
+    study = make_study(summary)
+    study_grids: list[Grid] = []
+    study_figures: list[tuple[Chart, str]] = []
+    if study:
+        study_grids = [_grid(columns, study.rows, study_name) for columns in study_columns(study)]
+        study_figures = list(_drawn(study_charts(study), folder))
+    sections = [_section(table, folder) for table in summary.tables]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    results = [run.result for run in summary.runs if run.result]
+    page = environment.get_template("report.html.j2").render(
+        title=_title(summary),
+        summary=summary,
+        request=summary.request,
+        sections=sections,
+        study=study,
+        study_grids=study_grids,
+        study_charts=study_figures,
+        legend=LEGEND,
+        remarks=remarks(summary),
+        figures_dir=FIGURES_DIR,
+        machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
+        device_names=sorted({result.device_name for result in results}),
+        versions=_versions(summary),
+        commits=sorted({str((result.git or {}).get("commit", "unknown")) for result in results}),
+        dirty=any((result.git or {}).get("dirty") for result in results),
+        configuration=json.dumps(
+            summary.request.config.model_dump(mode="json", exclude={"run_dir", "dry_run"}), indent=2
+        ),
+        confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
+        min_rounds=MIN_ROUNDS,
+    )
+    write_text(summary.folder / REPORT_FILE, page)
+
+
+def _title(summary: Summary) -> str:
+    config = summary.request.config
+    return f"{config.model} on {config.dataset}: {', '.join(summary.request.options.implementations)}"
+
+
+def _section(table: Table, folder: Path) -> Section:
+    grids = [_grid(columns, table.rows, row_name) for columns in column_groups(table.rows)]
+    charts = list(_drawn(table_charts(table, f"-{table.number}" if table.number > 1 else ""), folder))
+    mistakes, number = find_mistakes(table)
+    return Section(what_was_compared(table), grids, charts, mistakes, number)
+
+
+def _grid(columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str]) -> Grid:
+    good = [getattr(row, "row", row).status == "ok" for row in rows]
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    return Grid(
+        [column.heading for column in columns],
+        [(name(row), texts, fine) for row, texts, fine in zip(rows, cells, good, strict=True)],
+    )
+
+
+def _drawn(charts: Iterator[Chart], folder: Path) -> Iterator[tuple[Chart, str]]:
+    """Each chart with its SVG for the page, once its files are written."""
+    for chart in charts:
+        svg = chart.svg()
+        write_text(folder / f"{chart.name}.svg", svg)
+        (folder / f"{chart.name}.png").write_bytes(chart.png())
+        yield chart, chart.inline(svg)
+
+
+def _versions(summary: Summary) -> list[tuple[str, str, str]]:
+    """Implementation, package, version, for whatever its runs have found."""
+    found = {
+        (run.record.implementation, package, version): None
+        for run in summary.runs
+        if run.result
+        for package, version in run.result.versions.items()
+    }
+    return list(found)
+
+
+# --- Gallery ---
+
+
+def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
+    """Test images that some implementation got wrong: up to MAX_GALLERY, and how many there are in all.
+
+    Those come first on which the implementations disagree, then those that were guessed with the highest score.
+    """
+    found: dict[str, Predictions] = {}
+    for entry in table.entries:
+        try:
+            if entry.runs:
+                found[entry.implementation] = Predictions.read(entry.runs[0].run_dir)
+        except UserError:  # made by an implementation that writes none
+            continue
+    if not found or table.first_result is None:
+        return [], 0
+    pictures: dict[int, Images] = {}
+    wrong: set[int] = set()
+    for one in found.values():
+        pictures |= dict(zip(one.wrong_indices.tolist(), one.wrong_images, strict=True))
+        wrong |= set(np.flatnonzero(one.labels != one.guesses).tolist())
+
+    def interest(index: int) -> tuple[bool, float]:
+        guesses = {int(one.guesses[index]) for one in found.values()}
+        scores = [float(one.scores[index]) for one in found.values() if one.guesses[index] != one.labels[index]]
+        return len(guesses) > 1, max(scores)
+
+    names = class_names(table.first_result.config.dataset, 256)
+    chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
+    label = {index: next(int(one.labels[index]) for one in found.values()) for index in chosen}
+    return [
+        Mistake(
+            index,
+            _picture(pictures[index]),
+            names[label[index]],
+            [
+                (
+                    name,
+                    names[int(one.guesses[index])],
+                    float(one.scores[index]),
+                    bool(one.guesses[index] == label[index]),
+                )
+                for name, one in found.items()
+            ],
+        )
+        for index in chosen
+    ], len(wrong)
+
+
+def _picture(image: Images) -> str:
+    """uint8 (H, W, C) as a PNG in a data URI. One channel is grey, three are colours, others show their first."""
+    shown = image if image.shape[2] == 3 else image[:, :, 0]
+    if image.shape[2] == 1 and image.max() <= 16:
+        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # digits count from 0 to 16
+    file = io.BytesIO()
+    Image.fromarray(shown).save(file, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,0 +1,90 @@
+"""What is asked of compare.py: a new comparison, one that goes on, or one that is only looked at again."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from common.config import TrainConfig
+from common.experiment import Experiment
+from comparison.baseline import what_changed
+from comparison.devices import same_devices
+from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
+from comparison.rows import Table, make_tables
+from comparison.store import Request, Run, read_run
+from comparison.study import Job, comparison_jobs, make_variants, tuning_jobs
+from comparison.summary import Summary
+from comparison.warnings import find_warnings
+
+
+def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
+    """The folder of the comparison, with its request in it. Downloads what is missing.
+
+    Raises:
+      UserError: whatever can't be run or read, found before anything is started.
+    """
+    command = shlex.join(["python", "compare.py", *sys.argv[1:]])
+    if given.baseline:
+        Request.read(given.baseline, "--baseline")
+    if given.report_only:
+        stored = Request.read(given.report_only, "--report-only")
+        options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
+        return given.report_only, stored.model_copy(update={"options": options})
+    if given.resume:
+        stored = Request.read(given.resume, "--resume")
+        options = given.applied_to(stored.options, given.resume, RESUME_WITH)
+        _check(options, stored.config)
+        request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
+        request.write(given.resume)
+        return given.resume, request
+    config = given.train_config()
+    _check(given, config)
+    folder = given.make_output_dir()
+    config = same_devices(config, given.interpreters(), given.timeout, console)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    request = Request(schema_version=1, created=now, commands=[command], options=given, config=config)
+    request.write(folder)
+    return folder, request
+
+
+def _check(options: CompareConfig, config: TrainConfig) -> None:
+    options.check_implementations()
+    options.interpreters()
+    for variant in make_variants(options, config):
+        Experiment.make(variant.config)
+
+
+def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list[Run], list[Job]]:
+    """The runs that have ended, and those still to be made; without `failed` these count as still to be made."""
+    variants = make_variants(request.options, request.config)
+    found, missing = [], []
+    for job in [*tuning_jobs(request.options, variants), *comparison_jobs(request.options, variants)]:
+        run = read_run(folder, job)
+        if run is None or (run.result is None and not failed):
+            missing.append(job)
+        else:
+            found.append(run)
+    return found, missing
+
+
+def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
+    """Tables, warnings and what has changed since the baseline, from whatever runs have ended so far.
+
+    Raises:
+      UserError: a baseline that can't be read.
+    """
+    tables = _tables(folder, request, runs)
+    baseline: list[str] = []
+    if request.options.baseline:
+        earlier = Request.read(request.options.baseline, "--baseline")
+        earlier_runs, _ = find_runs(request.options.baseline, earlier)
+        baseline = what_changed(tables, _tables(request.options.baseline, earlier, earlier_runs))
+    return Summary(folder, request, tables, list(runs), missing, find_warnings(tables, runs), baseline)
+
+
+def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
+    options = request.options
+    return make_tables(folder, runs, options.implementations, options.target_accuracy)

@@ -1,0 +1,386 @@
+"""From raw runs to rows: what can be set side by side, statistics, lockstep."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.errors import UserError
+from common.results import RunResult
+from common.timeline import Phase
+from comparison.lockstep import TOLERANCE, Lockstep, different_settings, find_departure, lockstep
+from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
+from comparison.store import Run, epochs_to
+from comparison.study import Values
+
+Share = float
+Status = Literal["ok", "failed", "some failed", "different training"]
+
+
+class Row(BaseModel):
+    """One implementation, over all its runs in a table. None where there is nothing to say.
+
+    Attributes:
+      table: what stands in one table was asked for the same and counted the same, on one machine; from 1; 0
+        where no run has succeeded.
+      variant: of a sweep.
+      num_runs, num_failed, num_rounds: finished, failed, and such rounds as its ratio is from.
+      num_seeds: over which the accuracy is averaged.
+      test_accuracy, test_accuracy_low, test_accuracy_high: mean over seeds and its 95 % interval, shares.
+      test_loss: mean over seeds.
+      images_per_second and its quartiles: the median over runs.
+      ratio, ratio_low, ratio_high, verdict: of images per second to the table's first row, in pairs of the
+        same round; see `comparison.statistics`.
+      startup_seconds, train_seconds, eval_seconds: medians over runs.
+      wall_seconds: of the run in the middle, from before its process was started until it had ended.
+      imports_seconds to rest_seconds: the phases of that same run, so that they add up, see `common.timeline`;
+        its last moments, after the result was written, are a part of the rest.
+      peak_memory_bytes, device_peak_memory_bytes: the largest of all runs.
+      cpu_utilisation, gpu_utilisation, joules_per_image: medians, see `common.results`.
+      target_reached: runs that reached the target accuracy, of `num_runs`.
+      target_epochs, target_steps, target_seconds: until then; means over the runs if all of them reached it,
+        with quartiles; seconds of training and evaluation, start-up apart.
+      loss_difference_first_steps, loss_difference_all_steps: the largest over all runs, from the first row's
+        run with the same seed; as `comparison.lockstep.loss_differences` gives them.
+      note: one line for a person, on what the status says.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table: int = Field(ge=0)
+    variant: Values
+    implementation: str
+    status: Status
+    num_runs: int = Field(ge=0)
+    num_failed: int = Field(ge=0)
+    num_rounds: int = Field(0, ge=0)
+    num_seeds: int = Field(0, ge=0)
+    test_accuracy: Share | None = None
+    test_accuracy_low: Share | None = None
+    test_accuracy_high: Share | None = None
+    test_loss: float | None = None
+    images_per_second: float | None = None
+    images_per_second_q1: float | None = None
+    images_per_second_q3: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    verdict: Verdict | None = None
+    startup_seconds: float | None = None
+    train_seconds: float | None = None
+    eval_seconds: float | None = None
+    wall_seconds: float | None = None
+    imports_seconds: float | None = None
+    data_seconds: float | None = None
+    build_seconds: float | None = None
+    training_seconds: float | None = None
+    evaluation_seconds: float | None = None
+    rest_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    device_peak_memory_bytes: int | None = None
+    cpu_utilisation: Share | None = None
+    gpu_utilisation: Share | None = None
+    joules_per_image: float | None = None
+    devices: int | None = None
+    learning_rate: float | None = None
+    target_reached: int | None = None
+    target_epochs: float | None = None
+    target_steps: float | None = None
+    target_seconds: float | None = None
+    target_seconds_q1: float | None = None
+    target_seconds_q3: float | None = None
+    loss_difference_first_steps: float | None = None
+    loss_difference_all_steps: float | None = None
+    note: str | None = None
+    run_dirs: list[str] = []
+
+
+@dataclass
+class Entry:
+    """An implementation's runs in a table, and its row."""
+
+    implementation: str
+    variant: Values
+    runs: list[Run] = field(default_factory=list)
+    failed: list[Run] = field(default_factory=list)
+    row: Row | None = None
+
+
+@dataclass
+class Table:
+    """Entries that can be set side by side; the first one with runs is the reference.
+
+    Attributes:
+      number: from 1 over the whole comparison.
+      apart: why it is not in the variant's first table; None if it is that.
+    """
+
+    number: int
+    variant: Values
+    entries: list[Entry] = field(default_factory=list)
+    apart: str | None = None
+
+    @property
+    def reference(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.runs), None)
+
+    @property
+    def first_result(self) -> RunResult | None:
+        return self.reference.runs[0].result if self.reference else None
+
+    @property
+    def rows(self) -> list[Row]:
+        return [entry.row for entry in self.entries if entry.row]
+
+    def entry(self, implementation: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.implementation == implementation), None)
+
+    def same_seed(self, run: Run) -> Run | None:
+        """Any run of the table with the same seed."""
+        runs = (one for entry in self.entries for one in entry.runs if one.record.seed == run.record.seed)
+        return next(runs, None)
+
+
+def make_tables(
+    folder: Path, runs: Sequence[Run], implementations: Sequence[str], target_accuracy: float | None
+) -> list[Table]:
+    """From the runs in a comparison's folder; the tables of one variant follow each other.
+
+    Args:
+      implementations: in the order in which they stand in a table.
+    """
+    tables: list[Table] = []
+    variants: list[Values] = []
+    for run in runs:
+        if run.record.variant not in variants and not run.record.tuning:
+            variants.append(run.record.variant)
+    for variant in variants:
+        chosen = [run for run in runs if run.record.variant == variant and not run.record.tuning]
+        # By implementation first: the first one asked for is the reference, whichever ran first.
+        chosen.sort(key=lambda run: implementations.index(run.record.implementation))
+        found = _group(chosen, variant, len(tables) + 1)
+        for table in found:
+            for entry in table.entries:
+                entry.row = _make_row(folder, table, entry, target_accuracy)
+        tables += found
+    return tables
+
+
+def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
+    """The tables of one variant. Failed runs stand with their implementation's others, or in the first table."""
+    tables: list[Table] = []
+    for run in runs:
+        if run.result is None:
+            continue
+        table = next((one for one in tables if not _apart(one, run)), None)
+        if table is None:
+            apart = _apart(tables[0], run) if tables else []
+            table = Table(number + len(tables), variant, apart="; ".join(apart) or None)
+            tables.append(table)
+        entry = table.entry(run.record.implementation)
+        if entry is None:
+            entry = Entry(run.record.implementation, variant)
+            table.entries.append(entry)
+        entry.runs.append(run)
+    if not tables:
+        tables.append(Table(number, variant))
+    order = list(dict.fromkeys(run.record.implementation for run in runs))
+    for run in runs:
+        if run.result is not None:
+            continue
+        entry = next((one for table in tables if (one := table.entry(run.record.implementation))), None)
+        if entry is None:
+            entry = Entry(run.record.implementation, variant)
+            tables[0].entries.append(entry)
+        entry.failed.append(run)
+    tables[0].entries.sort(key=lambda entry: order.index(entry.implementation))
+    return tables
+
+
+def _apart(table: Table, run: Run) -> list[str]:
+    """Why a run can't stand in a table; empty if it can."""
+    first, result = table.first_result, run.result
+    assert first is not None and result is not None
+    partner = table.same_seed(run)
+    if partner and partner.result:
+        found = different_settings(partner.result, result)
+    else:  # what depends on the seed differs
+        found = different_settings(first, result, same_seed=False)
+    return found + first.machine.differences(result.machine)
+
+
+def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | None) -> Row:
+    reference = table.reference
+    count = {"num_runs": len(entry.runs), "num_failed": len(entry.failed)}
+    failures = f"{entry.failed[0].record.failure}" if entry.failed else None
+    if not entry.runs:
+        if entry.failed[1:]:
+            failures = f"all {len(entry.failed)} runs failed, the first one: {failures}"
+        return Row(
+            table=0,
+            variant=table.variant,
+            implementation=entry.implementation,
+            status="failed",
+            note=failures,
+            run_dirs=[run.shown_dir(folder) for run in entry.failed],
+            **count,
+        )
+    assert reference is not None
+    notes, status = [], "ok"
+    if table.apart and entry is reference:
+        notes.append(f"not in the same table as the runs above: {table.apart}")
+    if entry.failed:
+        status = "some failed"
+        total = len(entry.failed) + len(entry.runs)
+        notes.append(f"{len(entry.failed)} of {total} runs failed, the first one: {failures}")
+
+    found, parted = _lockstep(reference, entry)
+    if parted:
+        status = "different training"
+        notes.append(f"not the training of {reference.implementation}, so no ratio is given: {parted}")
+
+    results = [run.result for run in entry.runs if run.result]
+    by_seed: dict[int, list[RunResult]] = {}
+    for result in results:
+        by_seed.setdefault(result.config.seed, []).append(result)
+    accuracy = mean_interval([statistics.fmean(one.test_accuracy for one in seed) for seed in by_seed.values()])
+    loss = statistics.fmean(statistics.fmean(one.test_loss for one in seed) for seed in by_seed.values())
+    speeds = [one.images_per_second for one in results if one.images_per_second]
+    speed = quartiles(speeds) if speeds else (None, None, None)
+    matched = [] if parted else pairs(reference, entry)
+    is_reference = entry is reference
+    typical = sorted(entry.runs, key=lambda run: run.record.process_seconds)[(len(entry.runs) - 1) // 2]
+    ratio = paired_ratio(*zip(*matched, strict=True)) if matched and not is_reference else None
+    return Row(
+        table=table.number,
+        variant=table.variant,
+        implementation=entry.implementation,
+        status=status,
+        num_rounds=len(matched),
+        num_seeds=len(by_seed),
+        test_accuracy=accuracy.estimate,
+        test_accuracy_low=accuracy.low,
+        test_accuracy_high=accuracy.high,
+        test_loss=loss,
+        images_per_second=speed[1],
+        images_per_second_q1=speed[0],
+        images_per_second_q3=speed[2],
+        ratio=1.0 if is_reference and speeds else ratio and ratio.estimate,
+        ratio_low=ratio and ratio.low,
+        ratio_high=ratio and ratio.high,
+        verdict=ratio and ratio.verdict,
+        startup_seconds=_median(one.startup_seconds for one in results),
+        train_seconds=_median(sum(one.epoch_train_seconds) for one in results),
+        eval_seconds=_median(sum(one.eval_seconds) for one in results),
+        wall_seconds=typical.record.process_seconds,
+        **{f"{phase}_seconds": seconds for phase, seconds in phase_seconds(typical).items()},
+        peak_memory_bytes=max(one.peak_memory_bytes for one in results),
+        device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
+        cpu_utilisation=_median(one.cpu_utilisation for one in results),
+        gpu_utilisation=_median(one.gpu_utilisation for one in results),
+        joules_per_image=_median(one.joules_per_image for one in results),
+        devices=results[0].devices,
+        learning_rate=results[0].config.learning_rate,
+        **_target(entry.runs, target_accuracy),
+        loss_difference_first_steps=found and found.first_steps,
+        loss_difference_all_steps=found and found.all_steps,
+        note="; ".join(notes) or None,
+        run_dirs=[run.shown_dir(folder) for run in entry.runs + entry.failed],
+        **count,
+    )
+
+
+def phase_seconds(run: Run) -> dict[Phase, float]:
+    """Of a run that succeeded; its last moments, after the result was written, are a part of the rest."""
+    assert run.result is not None
+    seconds = dict(run.result.phase_seconds)
+    seconds["rest"] += max(0.0, run.record.process_seconds - run.result.wall_seconds)
+    return seconds
+
+
+def _lockstep(reference: Entry, entry: Entry) -> tuple[Lockstep | None, str | None]:
+    """The largest differences from the reference's runs with the same seeds; where they part, if they do."""
+    by_seed: dict[int, Run] = {}
+    for run in reference.runs:
+        by_seed.setdefault(run.record.seed, run)
+    first, every = [], []
+    for run in entry.runs if entry is not reference else ():
+        other = by_seed.get(run.record.seed)
+        if other is None or run.result is None:
+            continue
+        precision = run.result.config.precision
+        found = lockstep(other.losses, run.losses, precision)
+        if not found.same_training:
+            try:
+                parted = find_departure(other.run_dir, run.run_dir, TOLERANCE[precision])
+            except UserError as error:  # a file of the run is damaged: no reason to lose the table
+                parted = f"where they part cannot be told: {error}"
+            return found, parted or "their losses"
+        first.append(found.first_steps)
+        every.append(found.all_steps)
+    return Lockstep(_largest(first), _largest(every), True), None
+
+
+def pairs(reference: Entry, entry: Entry) -> list[tuple[float, float]]:
+    """Images per second of the entry and of the reference, for each round in which both have them."""
+    speeds = {run.round_key: run.result.images_per_second for run in reference.runs if run.result}
+    return [
+        (run.result.images_per_second, speed)
+        for run in entry.runs
+        if run.result and run.result.images_per_second and (speed := speeds.get(run.round_key))
+    ]
+
+
+def _target(runs: Sequence[Run], accuracy: float | None) -> dict[str, float | int | None]:
+    if accuracy is None:
+        return {}
+    reached = [reach for run in runs if (reach := reach_target(run, accuracy))]
+    values: dict[str, float | int | None] = {"target_reached": len(reached)}
+    if len(reached) == len(runs):  # a mean over those alone that reached it would flatter
+        low, _, high = quartiles([reach.seconds for reach in reached])
+        values |= {
+            "target_epochs": statistics.fmean(reach.epochs for reach in reached),
+            "target_steps": statistics.fmean(reach.steps for reach in reached),
+            "target_seconds": statistics.fmean(reach.seconds for reach in reached),
+            "target_seconds_q1": low,
+            "target_seconds_q3": high,
+        }
+    return values
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a run's test accuracy first reached the target: epochs, steps, seconds without start-up."""
+
+    epochs: int
+    steps: int
+    seconds: float
+
+
+def reach_target(run: Run, accuracy: float) -> Reach | None:
+    """None where it never did. Looked at after every epoch; the clock runs on during evaluations, as MLPerf's does."""
+    epochs = epochs_to(run, accuracy)
+    if epochs is None:
+        return None
+    assert run.result is not None
+    plan = run.result.plan
+    lines = [line for line in run.epochs if line.epoch <= epochs]
+    seconds = sum((line.train_seconds or 0.0) + line.eval_seconds for line in lines)
+    return Reach(epochs, min(epochs * plan.steps_per_epoch, plan.total_steps), seconds)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """None where any is unknown: a median of the others would be of other runs."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return statistics.median(known) if known and len(known) == len(found) else None
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _largest(values: Iterable[Number | None]) -> Number | None:
+    return max((value for value in values if value is not None), default=None)

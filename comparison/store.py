@@ -1,0 +1,198 @@
+"""The files of a comparison's folder: what was asked for, and a record of every run, written as soon as it ends."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from common.config import TrainConfig
+from common.errors import UserError
+from common.results import (
+    METRICS_FILE,
+    EpochLine,
+    RunResult,
+    not_valid,
+    read_metrics,
+    read_result,
+    read_step_losses,
+    write_text,
+)
+from comparison.options import CompareConfig
+from comparison.study import Job, Values, Variant
+
+REQUEST_FILE = "comparison.json"
+RECORD_FILE = "run.json"
+LOG_FILE = "log.txt"
+
+
+class Request(BaseModel):
+    """`comparison.json`.
+
+    Attributes:
+      commands: that made it: the first one, and those that resumed it.
+      config: of a run, with the accelerator and the devices that all implementations can use.
+      created: the time it was begun, ISO 8601, UTC.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1]
+    created: str
+    commands: list[str]
+    options: CompareConfig
+    config: TrainConfig
+
+    def write(self, folder: Path) -> None:
+        content = self.model_dump(mode="json", exclude={"options"})
+        # Only what was given: what was not stays the default of whoever reads it.
+        content["options"] = self.options.model_dump(mode="json", exclude_unset=True)
+        write_text(folder / REQUEST_FILE, json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path, option: str) -> "Request":
+        """Raises UserError, which names `option`, where the folder holds no comparison."""
+        return _read(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
+
+
+class Record(BaseModel):
+    """`run.json`: what is known of a run from outside, written when it has ended, however that was.
+
+    Attributes:
+      variant: of a sweep, see `comparison.study`.
+      started: ISO 8601, UTC.
+      process_seconds: from before the process was started until it had ended.
+      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
+      failure: one line on why there is no result; None where there is one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1]
+    implementation: str
+    variant: Values
+    seed: int
+    round: int = Field(gt=0)
+    tuning: bool
+    started: str
+    process_seconds: float = Field(ge=0)
+    other_load: float = Field(ge=0)
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+      result: None where it failed.
+      losses: of every step; empty where it failed.
+    """
+
+    record: Record
+    run_dir: Path
+    result: RunResult | None = None
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def round_key(self) -> tuple[int, int]:
+        """Runs with the same one were made in the same round with the same seed: a pair."""
+        return self.record.seed, self.record.round
+
+    @cached_property
+    def epochs(self) -> list[EpochLine]:
+        return read_metrics(self.run_dir, EpochLine)
+
+    def shown_dir(self, folder: Path) -> str:
+        """Its folder as seen from the comparison's, which may be moved."""
+        return str(self.run_dir.absolute().relative_to(folder.absolute()))
+
+    @property
+    def log(self) -> Path:
+        return self.run_dir / LOG_FILE
+
+    def last_log_lines(self, count: int = 5) -> list[str]:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return [line for line in lines if line.strip()][-count:]
+
+
+def read_run(folder: Path, job: Job) -> Run | None:
+    """The run of `job` in the comparison's folder, however it ended; None where it has not ended."""
+    run_dir = folder / job.path
+    if not (run_dir / RECORD_FILE).exists():
+        return None
+    return load_run(run_dir, _read(Record, run_dir / RECORD_FILE, ""))
+
+
+def load_run(run_dir: Path, record: Record) -> Run:
+    """With its result, if it has succeeded; files that turn out damaged make it a failure."""
+    if record.failure is not None:
+        return Run(record, run_dir)
+    try:
+        result, losses = read_result(run_dir), read_step_losses(run_dir)
+        if len(losses) != result.num_steps:
+            raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
+    except UserError as error:
+        return Run(record.model_copy(update={"failure": str(error)}), run_dir)
+    return Run(record, run_dir, result, losses)
+
+
+def clear_unfinished(run_dir: Path) -> None:
+    """Sets aside what an interrupted or failed run has left under its name, so that it can be run again."""
+    if run_dir.exists():
+        number = 1
+        while (aside := run_dir.with_name(f"{run_dir.name}.unfinished-{number}")).exists():
+            number += 1
+        run_dir.rename(aside)
+
+
+def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
+    """Each variant with the best of the learning rates it was tuned over.
+
+    Best: the target accuracy reached with the most seeds, then in the fewest epochs on average; without a
+    target, or where none reaches it, the highest mean test accuracy, then the lowest mean test loss.
+    """
+    chosen = []
+    for variant in variants:
+        rates: dict[float, list[Run]] = {}
+        for run in runs:
+            if run.record.tuning and run.record.variant == dict(variant.values) and run.result:
+                rates.setdefault(run.result.config.learning_rate, []).append(run)
+        if not rates:
+            chosen.append(variant)  # every one of them failed, as its runs will say
+            continue
+
+        def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
+            results = [run.result for run in rates[rate] if run.result]
+            reached = [epochs for run in rates[rate] if (epochs := epochs_to(run, target_accuracy)) is not None]
+            accuracy = sum(result.test_accuracy for result in results) / len(results)
+            loss = sum(result.test_loss for result in results) / len(results)
+            mean_epochs = sum(reached) / len(reached) if reached else 0.0
+            return len(reached), -mean_epochs, accuracy, -loss
+
+        best = max(rates, key=merit)
+        chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
+    return chosen
+
+
+def epochs_to(run: Run, accuracy: float | None) -> int | None:
+    """Epochs until the test accuracy first reached `accuracy`; None where it never did, or none is asked for."""
+    if accuracy is None:
+        return None
+    return next((line.epoch for line in run.epochs if line.test_accuracy >= accuracy), None)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _read(schema: type[Model], path: Path, prefix: str) -> Model:
+    try:
+        return schema.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{prefix}{path}: missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        raise not_valid(path, error) from None

@@ -1,0 +1,161 @@
+"""What is to be run: every implementation, for every variant of a sweep, seed and round, in a fair order."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from common.config import TrainConfig, TrainingOptions, option_name
+from common.errors import UserError
+from common.machine import num_cores
+from comparison.options import CompareConfig
+
+# Options that say where things are or how they are watched, or that have an option of their own here.
+NOT_SWEPT = {"data_dir", "initial_weights", "log_every_n_steps", "save_first_batch", "image_shape", "seed"}
+
+Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration of a sweep; the only one, without values, where nothing is swept."""
+
+    values: tuple[tuple[str, str], ...]
+    config: TrainConfig
+
+    @property
+    def name(self) -> str:
+        """`batch-size=32,devices=2`; empty where nothing is swept."""
+        return ",".join(f"{option}={value}" for option, value in self.values)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+      round: from 1; what is compared in pairs belongs to the same seed and round.
+      tuning: whether it is there to choose a learning rate, and in no table.
+      config: all but the run folder.
+    """
+
+    variant: Variant
+    implementation: str
+    seed: int
+    round: int
+    tuning: bool
+    config: TrainConfig
+
+    @property
+    def path(self) -> Path:
+        """Its folder, within the comparison's."""
+        parts = ["tuning" if self.tuning else "runs", self.variant.name]
+        if self.tuning:
+            parts.append(f"learning-rate={self.config.learning_rate:g}")
+        parts += [f"seed-{self.seed}", f"round-{self.round}", self.implementation]
+        return Path(*filter(None, parts))
+
+
+def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
+    """The cross product of all sweeps; learning rates are kept or scaled, not yet tuned.
+
+    Raises:
+      UserError: a sweep that is none, or a value that its option doesn't take.
+    """
+    swept: dict[str, list[str]] = {}
+    for item in options.sweep:
+        field, values = _parse(item)
+        if field in swept:
+            raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
+        swept[field] = values
+    variants = []
+    for combination in itertools.product(*swept.values()):
+        texts = dict(zip(swept, combination, strict=True))
+        try:
+            config = base.replace(**{field: _value(field, text) for field, text in texts.items()})
+        except ValidationError as error:
+            raise UserError(f"--sweep {_name(texts)}: {error.errors()[0]['msg']}") from None
+        if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
+            # Every replica the same share of the machine: more replicas are more of it, as with GPUs.
+            most = max(map(int, swept["devices"]))
+            config = config.replace(threads_per_device=max(1, num_cores() // most))
+        scalings = {"both": ["strong", "weak"]}.get(options.scaling, [options.scaling])
+        for scaling in scalings if "devices" in swept else [""]:
+            scaled, shown = config, {**texts, "scaling": scaling} if scaling else texts
+            if scaling == "weak":
+                if config.devices == 1 and len(scalings) > 1:
+                    continue  # the same as strong
+                scaled = config.replace(batch_size=config.batch_size * int(texts["devices"]))
+            if options.sweep_learning_rate == "linear":
+                # Goyal et al. 2017, "Accurate, Large Minibatch SGD": as the batch grows, so does the rate.
+                scaled = scaled.replace(learning_rate=base.learning_rate * scaled.batch_size / base.batch_size)
+            variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
+    if options.sweep_learning_rate != "keep" and len({variant.config.batch_size for variant in variants}) < 2:
+        raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")
+    return variants
+
+
+def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
+    """Runs that choose the learning rate of each variant: the first implementation, with seeds of their own.
+
+    One implementation is enough, since all are the same training; other seeds, since a rate chosen for how
+    well it did on the seeds that are reported would be reported as better than it is.
+    """
+    first = max(options.all_seeds) + 1
+    for offset in range(len(options.all_seeds)):
+        for variant in variants if options.sweep_learning_rate == "tune" else ():
+            for rate in options.tune_over:
+                config = variant.config.replace(learning_rate=rate, seed=first + offset)
+                yield Job(variant, options.implementations[0], first + offset, 1, True, config)
+
+
+def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
+    """Rounds outside, so that a machine that drifts hits all variants and implementations alike.
+
+    Every round begins with another implementation, and another variant, than the one before.
+    """
+    rounds = itertools.product(range(1, options.repeats + 1), options.all_seeds)
+    for turn, (number, seed) in enumerate(rounds):
+        for variant in _rotated(variants, turn):
+            for name in _rotated(options.implementations, turn):
+                yield Job(variant, name, seed, number, False, variant.config.replace(seed=seed))
+
+
+def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:
+    start = turn % len(items)
+    return [*items[start:], *items[:start]]
+
+
+def _parse(item: str) -> tuple[str, list[str]]:
+    """`batch-size=32,64` -> ("batch_size", ["32", "64"])."""
+    option, found, text = item.partition("=")
+    field = option.removeprefix("--").replace("-", "_")
+    values = [value.strip() for value in text.split(",")]
+    if not found or not all(values):
+        raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
+    if field not in TrainingOptions.model_fields or field in NOT_SWEPT:
+        instead = "; seeds have an option of their own, --seeds" if field == "seed" else ""
+        raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
+    if len(set(values)) < len(values):
+        raise UserError(f"--sweep {item}: a value stands twice")
+    if field == "devices" and not all(value.isdigit() and int(value) for value in values):
+        raise UserError(f"--sweep {item}: should be numbers of devices")
+    return field, values
+
+
+def _value(field: str, text: str) -> Any:
+    """The value as the option reads it. Raises UserError where it doesn't."""
+    annotation = TrainingOptions.model_fields[field]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation.rebuild_annotation())
+        return adapter.validate_python(text)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Input ")
+        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {message}") from None
+
+
+def _name(texts: dict[str, str]) -> str:
+    return " ".join(f"{field.replace('_', '-')}={text}" for field, text in texts.items())

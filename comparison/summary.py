@@ -1,0 +1,97 @@
+"""What a comparison has come to: the content of `results.json`, of tables, figures and the report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.results import RunResult
+from comparison.rows import Row, Table
+from comparison.store import Record, Request, Run
+
+
+class RunSample(BaseModel):
+    """A run, raw: what is known of it from outside, and its own result; null where it failed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table: int = Field(ge=0)
+    run_dir: str
+    record: Record
+    result: RunResult | None
+
+
+class Results(BaseModel):
+    """`results.json`. `results.schema.json` beside it is its JSON schema.
+
+    Attributes:
+      command: that made it, the last one if it was resumed.
+      rows: see `Row`.
+      runs: all of them, in the order in which they were made.
+      warnings: a line each, on what might mislead a reader of the rows.
+      baseline: a line each, on what has changed since the comparison named by --baseline.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
+    schema_version: Literal[2]
+    created: str
+    command: str
+    target_accuracy: float | None
+    warnings: list[str]
+    baseline: list[str]
+    rows: list[Row]
+    runs: list[RunSample]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that tables, figures and reports show.
+
+    Attributes:
+      folder: of the comparison.
+      runs: all that have ended, those for tuning among them.
+      missing: how many runs are still to be made.
+    """
+
+    folder: Path
+    request: Request
+    tables: Sequence[Table]
+    runs: Sequence[Run]
+    missing: int
+    warnings: list[str]
+    baseline: list[str]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for table in self.tables for row in table.rows]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all that was asked for was run, and is the same training."""
+        apart = any(table.apart for table in self.tables)
+        return not self.missing and not apart and all(row.status == "ok" for row in self.rows)
+
+    def results(self) -> Results:
+        numbers = {id(run): table.number for table in self.tables for entry in table.entries for run in entry.runs}
+        return Results(
+            schema_version=2,
+            created=self.request.created,
+            command=self.request.commands[-1],
+            target_accuracy=self.request.options.target_accuracy,
+            warnings=self.warnings,
+            baseline=self.baseline,
+            rows=self.rows,
+            runs=[
+                RunSample(
+                    table=numbers.get(id(run), 0),
+                    run_dir=run.shown_dir(self.folder),
+                    record=run.record,
+                    result=run.result,
+                )
+                for run in sorted(self.runs, key=lambda run: run.record.started)
+            ],
+        )

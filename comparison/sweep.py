@@ -1,0 +1,103 @@
+"""A sweep as a study: a row for each variant and implementation, speed-up and efficiency where devices were swept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from comparison.rows import Entry, Row, Table, pairs
+from comparison.statistics import Ratio, paired_ratio
+from comparison.study import Values
+from comparison.summary import Summary
+
+Kind = Literal["devices", "batch-size", "other"]
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One implementation in one variant.
+
+    Attributes:
+      x: the value on the axis, as text.
+      series: its line in a plot: the implementation, and whatever else was swept: `pt, weak`.
+      speed_up: over the smallest number of devices, in pairs of the same round; None where that is not asked.
+      ideal: what the speed-up would be if every device were as fast as the first ones.
+    """
+
+    row: Row
+    x: str
+    series: str
+    speed_up: Ratio | None = None
+    ideal: float | None = None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up over the ideal, a share."""
+        return self.speed_up.estimate / self.ideal if self.speed_up and self.ideal else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows in the order of the values as asked for, implementations within.
+
+    Attributes:
+      option: the first one swept, on the axis.
+    """
+
+    option: str
+    kind: Kind
+    rows: list[StudyRow]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the axis is one of numbers."""
+        return all(_is_number(row.x) for row in self.rows)
+
+
+def make_study(summary: Summary) -> Study | None:
+    """None where nothing was swept, or nothing has succeeded yet."""
+    tables = [table for table in summary.tables if table.variant and table.reference]
+    if not tables:
+        return None
+    option = next(iter(tables[0].variant))
+    kind: Kind = "devices" if "devices" in tables[0].variant else "batch-size" if option == "batch-size" else "other"
+    axis = "devices" if kind == "devices" else option
+    rows = []
+    for table in tables:
+        for entry in table.entries:
+            if entry.row is None or not entry.runs:
+                continue
+            others = [value for name, value in table.variant.items() if name != axis]
+            speed_up, ideal = _speed_up(tables, entry) if kind == "devices" else (None, None)
+            series = ", ".join([entry.implementation, *others])
+            rows.append(StudyRow(entry.row, table.variant[axis], series, speed_up, ideal))
+    return Study(axis, kind, rows)
+
+
+def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
+    """In images per second, over the same implementation with the fewest devices; and the ideal."""
+
+    def others(values: Values) -> list[tuple[str, str]]:
+        return [item for item in values.items() if item[0] not in ("devices", "scaling")]
+
+    bases = [
+        one
+        for table in tables
+        for one in table.entries
+        if one.runs and one.implementation == entry.implementation and others(one.variant) == others(entry.variant)
+    ]
+    # With both scalings, one device stands under strong alone: it is the same experiment.
+    same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or one.variant["devices"] == "1"]
+    base = min(same, key=lambda one: int(one.variant["devices"]))
+    found = pairs(base, entry)
+    if not found:
+        return None, None
+    ideal = int(entry.variant["devices"]) / int(base.variant["devices"])
+    return (Ratio(1.0, None, None, None) if base is entry else paired_ratio(*zip(*found, strict=True))), ideal
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""What might mislead a reader of the tables, each in one line."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from comparison.rows import Entry, Row, Table
+from comparison.statistics import outlying
+from comparison.store import Run
+
+FIRST_RUN_OFF = 0.10  # a first run that is off by less misleads nobody
+BUSY = 0.10  # share of all cores
+WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
+
+
+def find_warnings(tables: Sequence[Table], runs: Sequence[Run]) -> list[str]:
+    """In the order in which a reader should know."""
+    found = [*_machines(runs), *_versions(runs), *_commits(runs), *_load(runs), *_threads(tables)]
+    for table in tables:
+        where = _where(table)
+        for entry in table.entries:
+            found += _first_run(entry, where)
+        found += _too_wide(table, where)
+    if not any(row.num_rounds > 1 for table in tables for row in table.rows):
+        found.append(
+            "one round: no telling a difference in speed from the machine's moods; --repeats 5 shows the spread"
+        )
+    return found
+
+
+def _where(table: Table) -> str:
+    shown = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+    return f" ({shown})" if shown else ""
+
+
+def _machines(runs: Sequence[Run]) -> Iterator[str]:
+    results = [run.result for run in runs if run.result]
+    for result in results[1:]:
+        if differences := results[0].machine.differences(result.machine):
+            yield f"not all runs are from the same machine; they stand in tables of their own: {'; '.join(differences)}"
+            return
+    names = list(dict.fromkeys(result.machine.hostname for result in results))
+    if len(names) > 1:
+        yield f"runs are from hosts of different names, otherwise alike: {', '.join(names)}"
+
+
+def _versions(runs: Sequence[Run]) -> Iterator[str]:
+    seen: dict[str, dict[str, str]] = {}
+    told = set()
+    for run in runs:
+        if run.result is None:
+            continue
+        name = run.record.implementation
+        for package, version in run.result.versions.items():
+            first = seen.setdefault(name, {}).setdefault(package, version)
+            if version != first and (name, package) not in told:
+                told.add((name, package))
+                yield f"{name}: not all runs have the same {package}: {first} and {version}"
+
+
+def _commits(runs: Sequence[Run]) -> Iterator[str]:
+    commits = dict.fromkeys(str((run.result.git or {}).get("commit")) for run in runs if run.result)
+    if len(commits) > 1:
+        yield f"the code changed between runs: commits {' and '.join(commit[:12] for commit in commits)}"
+
+
+def _load(runs: Sequence[Run]) -> Iterator[str]:
+    busy = [run for run in runs if run.record.other_load > BUSY]
+    if busy:
+        most = max(busy, key=lambda run: run.record.other_load).record
+        yield (
+            f"something else kept the machine busy during {len(busy)} of {len(runs)} runs, at most"
+            f" {most.other_load:.0%} of its cores ({most.implementation}, seed {most.seed}, round {most.round})"
+        )
+
+
+def _threads(tables: Sequence[Table]) -> Iterator[str]:
+    threads = {
+        (row.implementation, result.threads_per_device): (row.variant, result)
+        for table in tables
+        for entry in table.entries
+        for run in entry.runs
+        if (row := entry.row) and (result := run.result)
+    }
+    counts = {count for _, count in threads}
+    if len(counts) > 1 and not any(
+        "devices" in variant or "threads-per-device" in variant for variant, _ in threads.values()
+    ):
+        shown = ", ".join(f"{name} {count}" for name, count in sorted(threads))
+        yield f"thread counts differ: {shown} threads for each device"
+    for (name, count), (_, result) in sorted(threads.items()):
+        if result.accelerator == "cpu" and count * result.devices > result.machine.cores:
+            yield (
+                f"{name}: {result.devices} x {count} threads on {result.machine.cores} cores wait for each other;"
+                " --threads-per-device auto gives each its share"
+            )
+
+
+def _first_run(entry: Entry, where: str) -> Iterator[str]:
+    """The first run warms caches: where that shows, it is said, and the medians are hardly moved by it."""
+    runs = sorted(entry.runs, key=lambda run: run.record.started)
+    if len(runs) < 4:
+        return
+    for what, samples in (
+        ("training", [run.result.images_per_second for run in runs if run.result]),
+        ("start-up", [run.result.startup_seconds for run in runs if run.result]),
+    ):
+        known = [sample for sample in samples if sample is not None]
+        if len(known) < len(runs) or not outlying(known[0], known[1:], FIRST_RUN_OFF):
+            continue
+        slower = (known[0] > sorted(known[1:])[len(known[1:]) // 2]) == (what == "start-up")
+        yield (
+            f"{entry.implementation}{where}: the first run is an outlier: its {what} is"
+            f" {'slower' if slower else 'faster'} than the others'; leave it out of conclusions"
+        )
+
+
+def _too_wide(table: Table, where: str) -> Iterator[str]:
+    for row in table.rows:
+        if row.verdict != "no difference shown" or row.ratio is None or row.ratio_low is None or row.ratio_high is None:
+            continue
+        if abs(math.log(row.ratio)) > math.log1p(WORTH_A_WORD):
+            yield (
+                f"{row.implementation}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
+                f" {row.ratio:.2f}, 95 % interval {row.ratio_low:.2f} to {row.ratio_high:.2f}; {rounds_needed(row)}"
+            )
+
+
+def rounds_needed(row: Row) -> str:
+    """About how many rounds would show a difference of this size: intervals shrink with the root of their number."""
+    assert row.ratio and row.ratio_low and row.ratio_high
+    half = math.log(row.ratio_high / row.ratio_low) / 2
+    needed = math.ceil(row.num_rounds * (half / abs(math.log(row.ratio))) ** 2)
+    return f"about {max(needed, row.num_rounds + 1)} rounds might" if needed <= 100 else "more rounds than is sensible"
