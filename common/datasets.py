@@ -222,22 +222,11 @@ def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
 
 # The names that the data sets' authors give their classes, in the order of the labels.
 _CLASS_NAMES = {
-    "fashion_mnist": [
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle-boot",
-    ],
-    "cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+    "fashion_mnist": ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"),
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
 
 
 def class_names(dataset: DatasetName, num_classes: int) -> list[str]:
     """What to call each class: its name, or its number where it has none."""
-    return _CLASS_NAMES.get(dataset) or [str(number) for number in range(num_classes)]
+    return list(_CLASS_NAMES.get(dataset) or map(str, range(num_classes)))

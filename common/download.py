@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
 import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -150,6 +149,9 @@ def _download(url: str, folder: Path) -> Iterator[Path]:
     try:
         bar = _Bar(url)
         try:
+            # Imported here: it takes a tenth of a second that most runs, whose data are there, need not wait.
+            import pooch
+
             pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, temporary, None)
         finally:
             bar.close()

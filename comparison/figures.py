@@ -1,24 +1,31 @@
 """The charts of a report, each as SVG for the page and as PNG and SVG files. matplotlib draws them."""
 
 import io
+import multiprocessing
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedFormatter, FuncFormatter, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from common.datasets import class_names
 from common.errors import UserError
+from common.machine import num_cores
 from common.predictions import Predictions
+from common.results import RunResult, write_text
 from common.timeline import PHASES
 from comparison.lockstep import FIRST_STEPS, loss_differences, rounding
-from comparison.rows import Entry, Table, phase_seconds
+from comparison.rows import Entry, Row, Table, phase_seconds
 from comparison.store import Run
 from comparison.sweep import Study, StudyRow
 
@@ -27,13 +34,14 @@ from comparison.sweep import Study, StudyRow
 COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7"}
 MORE_COLOURS = ("#009E73", "#56B4E9", "#D55E00", "#8C8C8C")
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
-WIDTHS, PATTERNS, MARKERS = (4.5, 2.5, 1.2), ("-", "--", ":"), ("o", "s", "^", "D", "v", "P")
+WIDTHS, MARKERS = (5.0, 3.0, 1.8), ("o", "s", "^", "D", "v", "P")
+PATTERNS: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1)))
 # What the page replaces by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 ROUNDOFF = {"32": 2.0**-24, "64": 2.0**-53}
 MAX_POINTS = 600  # of a line; more are no wider than a pixel
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -68,6 +76,18 @@ class Chart:
     title: str
     alt: str
     figure: Figure
+
+    def __post_init__(self) -> None:
+        # Once for all formats, which takes as long as drawing.
+        for axes in self.figure.axes:
+            for axis in (axes.xaxis, axes.yaxis):
+                if axis.get_scale() == "log" and not isinstance(axis.get_major_formatter(), FixedFormatter):
+                    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+                    axis.set_minor_formatter(NullFormatter())
+        engine = self.figure.get_layout_engine()
+        if engine is not None:
+            engine.execute(self.figure)
+            self.figure.set_layout_engine("none")
 
     def png(self) -> bytes:
         file = io.BytesIO()
@@ -107,7 +127,7 @@ class Look:
 
     colour: str
     width: float
-    pattern: str
+    pattern: Any
     marker: str
 
 
@@ -122,19 +142,24 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 # --- A table's charts ---
 
 
-def table_charts(table: Table, suffix: str = "") -> Iterator[Chart]:
-    """All that can be drawn from the runs of a table; nothing of what it has no numbers for.
+Maker = Callable[[], Iterable[Chart]]
+
+
+def table_charts(table: Table, suffix: str = "") -> list[Maker]:
+    """What makes all that can be drawn from the runs of a table; nothing of what it has no numbers for.
 
     Args:
-      suffix: of the names, which are the same for every table.
+      suffix: of the charts' names, which are the same for every table.
     """
     entries = [entry for entry in table.entries if entry.runs]
-    if not entries:
-        return
+    kinds = (_loss_curves, _accuracy_curves, _throughput, _ratios, _breakdown, _lockstep, _confusions)
+    return [partial(_styled, partial(kind, entries), suffix) for kind in kinds if entries]
+
+
+def _styled(make: Maker, suffix: str) -> Iterator[Chart]:
     with rc_context(STYLE):
-        for make in (_loss_curves, _accuracy_curves, _throughput, _ratios, _breakdown, _lockstep, _confusions):
-            for chart in make(entries):
-                yield Chart(chart.name + suffix, chart.title, chart.alt, chart.figure)
+        for chart in make():
+            yield replace(chart, name=chart.name + suffix)
 
 
 def _typical(entry: Entry) -> Run:
@@ -194,22 +219,21 @@ def _curves(
         if axis == "epochs":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(ncols=2 if len(kinds) > 1 else 1)
-        yield Chart(
-            f"{name}-{axis}", f"{label.partition(',')[0]} over {axis}", _curve_alt(entries, label, axis), figure
-        )
+        title = f"{label.partition(',')[0]} over {axis}"
+        yield Chart(f"{name}-{axis}", title, _curve_alt(entries, title), figure)
 
 
 def _seconds(run: Run) -> NDArray[np.float64]:
     return np.cumsum([(line.train_seconds or 0.0) + line.eval_seconds for line in run.epochs])
 
 
-def _curve_alt(entries: Sequence[Entry], label: str, axis: str) -> str:
+def _curve_alt(entries: Sequence[Entry], title: str) -> str:
     ends = ", ".join(
         f"{entry.implementation} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss"
         f" {entry.runs[0].epochs[-1].test_loss:.4f}"
         for entry in entries
     )
-    return f"{label} over {axis}, a line for each implementation; on the test set they end at {ends}"
+    return f"{title}, a line for each implementation; on the test set they end at {ends}"
 
 
 def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -229,10 +253,9 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
             axes.plot(speeds, [place + 0.18] * len(speeds), ".", color=INK, markersize=4)
     _named(axes, [entry.implementation for entry in shown])
     axes.set_xlabel("Images per second: median, middle half, every run")
-    alt = ", ".join(
-        f"{e.implementation} {e.row.images_per_second:,.0f}" for e in shown if e.row and e.row.images_per_second
-    )
-    yield Chart("throughput", "Throughput", f"Images per second, a bar for each implementation: {alt}", figure)
+    words = [f"{row.implementation} {row.images_per_second:,.0f}" for row in _rows(shown) if row.images_per_second]
+    alt = f"Images per second, a bar for each implementation: {', '.join(words)}"
+    yield Chart("throughput", "Throughput", alt, figure)
 
 
 def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -250,12 +273,15 @@ def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
     _named(axes, [entry.implementation for entry in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlabel(f"Speed as a multiple of {entries[0].implementation}'s, 95 % interval")
-    alt = "; ".join(
-        f"{e.implementation} {e.row.ratio:.2f}, {e.row.ratio_low:.2f} to {e.row.ratio_high:.2f}, {e.row.verdict}"
-        for e in shown
-        if e.row and e.row.ratio and e.row.ratio_low and e.row.ratio_high
-    )
-    yield Chart("ratio", "Speed ratio", f"Ratio of speeds with 95 % intervals: {alt}", figure)
+    words = [
+        f"{row.implementation} {row.ratio:.2f}, {row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.verdict}"
+        for row in _rows(shown)
+    ]
+    yield Chart("ratio", "Speed ratio", f"Ratio of speeds with 95 % intervals: {'; '.join(words)}", figure)
+
+
+def _rows(entries: Sequence[Entry]) -> list[Row]:
+    return [entry.row for entry in entries if entry.row]
 
 
 def _named(axes: Axes, names: Sequence[str]) -> None:
@@ -305,11 +331,8 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
             label=entry.implementation,
         )
         words.append(f"{entry.implementation} at most {differences.max():.0e}")
-    axes.axhline(ROUNDOFF[precision], color=INK, linestyle="--", linewidth=1)
-    axes.text(
-        0.99, ROUNDOFF[precision], "rounding of one operation", transform=axes.get_yaxis_transform(), fontsize=7,
-        ha="right", va="bottom",
-    )  # fmt: skip
+    label = f"rounding of one number, {ROUNDOFF[precision]:.0e}"
+    axes.axhline(ROUNDOFF[precision], color=INK, linestyle="--", linewidth=1, label=label)
     first = np.arange(1, min(FIRST_STEPS, len(others[0][1])) + 1)
     axes.plot(first, rounding(precision, len(first)), color="#D55E00", linewidth=1.5, label="allowed, steps 1-10")
     axes.set_yscale("log")
@@ -329,6 +352,8 @@ def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def _confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """One matrix for all implementations that guess alike, as they do in lockstep."""
+    alike: list[tuple[list[str], Predictions, RunResult]] = []
     for entry in entries:
         run = entry.runs[0]
         assert run.result is not None
@@ -336,14 +361,19 @@ def _confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
             predictions = Predictions.read(run.run_dir)
         except UserError:  # made by an implementation that writes none
             continue
-        names = class_names(
-            run.result.config.dataset, int(max(predictions.labels.max(), predictions.guesses.max())) + 1
-        )
-        counts = predictions.confusion(len(names))
-        yield _confusion(entry.implementation, counts, names)
+        for names, others, _ in alike:
+            if np.array_equal(others.guesses, predictions.guesses):
+                names.append(entry.implementation)
+                break
+        else:
+            alike.append(([entry.implementation], predictions, run.result))
+    for implementations, predictions, result in alike:
+        largest = int(max(predictions.labels.max(), predictions.guesses.max()))
+        names = class_names(result.config.dataset, largest + 1)
+        yield _confusion(implementations, predictions.confusion(len(names)), names)
 
 
-def _confusion(implementation: str, counts: NDArray[np.int64], names: Sequence[str]) -> Chart:
+def _confusion(implementations: Sequence[str], counts: NDArray[np.int64], names: Sequence[str]) -> Chart:
     figure, axes = _figure(4.1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -356,41 +386,41 @@ def _confusion(implementation: str, counts: NDArray[np.int64], names: Sequence[s
         axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("Guess")
     axes.set_ylabel("Class")
-    right = int(np.trace(counts))
+    right, who = int(np.trace(counts)), ", ".join(implementations)
     worst = [(int(counts[i, j]), names[i], names[j]) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
-    words = "; ".join(
-        f"{label} taken for {guess} {count} times" for count, label, guess in sorted(worst, reverse=True)[:5]
-    )
-    alt = f"Confusion matrix of {implementation}: {right} of {counts.sum()} right; {words or 'no mistakes'}"
-    return Chart(f"confusion-{implementation}", f"Confusion matrix: {implementation}", alt, figure)
+    worst.sort(reverse=True)
+    words = "; ".join(f"{label} taken for {guess} {count} times" for count, label, guess in worst[:5])
+    alt = f"Confusion matrix of {who}: {right} of {counts.sum()} right; {words or 'no mistakes'}"
+    return Chart(f"confusion-{'-'.join(implementations)}", f"Confusion matrix: {who}", alt, figure)
 
 
 # --- A sweep's charts ---
 
 
-def study_charts(study: Study) -> Iterator[Chart]:
-    """One chart for each number that there is, over the swept values, a line for each implementation."""
-    with rc_context(STYLE):
-        for name, label, value, spread in (
-            ("speed-up", "Speed-up in images per second", _speed_up, _speed_up_spread),
-            ("efficiency", "Efficiency", lambda one: one.efficiency, None),
-            ("images-per-second", "Images per second", lambda one: one.row.images_per_second, _speed_spread),
-            ("target-epochs", "Epochs to the target accuracy", lambda one: one.row.target_epochs, None),
-            ("target-steps", "Steps to the target accuracy", lambda one: one.row.target_steps, None),
-            ("target-seconds", "Seconds to the target accuracy", lambda one: one.row.target_seconds, _target_spread),
-            ("final-accuracy", "Final test accuracy", lambda one: one.row.test_accuracy, _accuracy_spread),
-            ("final-loss", "Final test loss", lambda one: one.row.test_loss, None),
-        ):
-            if any(value(one) is not None for one in study.rows):
-                yield _study_chart(study, name, label, value, spread)
+def study_charts(study: Study) -> list[Maker]:
+    """What makes one chart for each number that there is, over the swept values, a line for each implementation."""
+    kinds: list[tuple[str, str, Value, Spread | None]] = [
+        ("speed-up", "Speed-up in images per second", _speed_up, _speed_up_spread),
+        ("efficiency", "Efficiency", lambda one: one.efficiency, None),
+        ("images-per-second", "Images per second", lambda one: one.row.images_per_second, _speed_spread),
+        ("target-epochs", "Epochs to the target accuracy", lambda one: one.row.target_epochs, None),
+        ("target-steps", "Steps to the target accuracy", lambda one: one.row.target_steps, None),
+        ("target-seconds", "Seconds to the target accuracy", lambda one: one.row.target_seconds, _target_spread),
+        ("final-accuracy", "Final test accuracy", lambda one: one.row.test_accuracy, _accuracy_spread),
+        ("final-loss", "Final test loss", lambda one: one.row.test_loss, None),
+    ]
+    return [
+        partial(_styled, partial(_study_chart, study, *kind), "")
+        for kind in kinds
+        if any(kind[2](one) is not None for one in study.rows)
+    ]
 
 
+Value = Callable[[StudyRow], float | None]
 Spread = Callable[[StudyRow], tuple[float | None, float | None]]
 
 
-def _study_chart(
-    study: Study, name: str, label: str, value: Callable[[StudyRow], float | None], spread: Spread | None
-) -> Chart:
+def _study_chart(study: Study, name: str, label: str, value: Value, spread: Spread | None) -> Iterator[Chart]:
     figure, axes = _figure()
     labels = list(dict.fromkeys(one.x for one in study.rows))
     places = {x: float(x) if study.numeric else float(n) for n, x in enumerate(labels)}
@@ -405,7 +435,7 @@ def _study_chart(
         x, y = [places[one.x] for one, _ in known], [v for _, v in known]
         pattern = "--" if "weak" in one_series else look.pattern if len(series) == len(found) else "-"
         axes.plot(x, y, color=look.colour, linestyle=pattern, marker=MARKERS[number % len(MARKERS)], label=one_series)
-        for one, v in known:
+        for one, _ in known:
             low, high = spread(one) if spread else (None, None)
             if low is not None and high is not None:
                 axes.plot([places[one.x]] * 2, [low, high], color=look.colour, linewidth=5, alpha=0.3)
@@ -422,9 +452,7 @@ def _study_chart(
     axes.set_xlabel(study.option)
     axes.set_ylabel(label)
     axes.legend()
-    return Chart(
-        f"sweep-{name}", f"{label} by {study.option}", f"{label} by {study.option}: {'; '.join(words)}", figure
-    )
+    yield Chart(f"sweep-{name}", f"{label} by {study.option}", f"{label} by {study.option}: {'; '.join(words)}", figure)
 
 
 def _speed_up(one: StudyRow) -> float | None:
@@ -445,3 +473,53 @@ def _target_spread(one: StudyRow) -> tuple[float | None, float | None]:
 
 def _accuracy_spread(one: StudyRow) -> tuple[float | None, float | None]:
     return one.row.test_accuracy_low, one.row.test_accuracy_high
+
+
+# --- Drawing ---
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A chart whose files are written: name and title as in `Chart`, and its SVG for the page."""
+
+    name: str
+    title: str
+    svg: str
+
+
+def draw(makers: Sequence[Maker], folder: Path) -> list[list[Drawn]]:
+    """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; a list for each maker, in their order.
+
+    In several processes where they can be had by forking, which brings all that is loaded with it.
+    """
+    if sys.platform != "linux" or num_cores() < 2 or len(makers) < 2:
+        return [_draw(maker, folder) for maker in makers]
+    with ProcessPoolExecutor(
+        min(num_cores(), len(makers)),
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=_keep,
+        initargs=(makers, folder),  # inherited, not sent
+    ) as workers:
+        return list(workers.map(_draw_kept, range(len(makers))))
+
+
+def _draw(maker: Maker, folder: Path) -> list[Drawn]:
+    drawn = []
+    for chart in maker():
+        svg = chart.svg()
+        write_text(folder / f"{chart.name}.svg", svg)
+        (folder / f"{chart.name}.png").write_bytes(chart.png())
+        drawn.append(Drawn(chart.name, chart.title, chart.inline(svg)))
+    return drawn
+
+
+_kept: list[tuple[Sequence[Maker], Path]] = []  # in a worker process, what it was started with
+
+
+def _keep(makers: Sequence[Maker], folder: Path) -> None:
+    _kept.append((makers, folder))
+
+
+def _draw_kept(index: int) -> list[Drawn]:
+    makers, folder = _kept[-1]
+    return _draw(makers[index], folder)

@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from common.errors import UserError
 from common.formats import Images
 from common.predictions import Predictions
 from common.results import write_text
-from comparison.figures import Chart, study_charts, table_charts
+from comparison.figures import Drawn, draw, study_charts, table_charts
 from comparison.rows import Table
 from comparison.statistics import CONFIDENCE, MIN_ROUNDS
 from comparison.summary import Summary
@@ -36,6 +36,7 @@ from comparison.table import (
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
 MAX_GALLERY = 24
+HIDDEN = {"run_dir", "dry_run"}  # of a run's options; they are compare.py's own to set
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -68,7 +69,7 @@ class Section:
 
     lines: list[str]
     grids: list[Grid]
-    charts: list[tuple[Chart, str]]
+    charts: list[Drawn]
     mistakes: list[Mistake]
     num_mistakes: int
 
@@ -77,13 +78,20 @@ def write_report(summary: Summary) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = summary.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
+    for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # of charts that there may no longer be
+        left_over.unlink()
     study = make_study(summary)
     study_grids: list[Grid] = []
-    study_figures: list[tuple[Chart, str]] = []
+    makers = [study_charts(study)] if study else []
+    makers += [table_charts(table, f"-{table.number}" if table.number > 1 else "") for table in summary.tables]
+    drawn = iter(draw([maker for group in makers for maker in group], folder))
+    charts = [[chart for _ in group for chart in next(drawn)] for group in makers]
     if study:
-        study_grids = [_grid(columns, study.rows, study_name) for columns in study_columns(study)]
-        study_figures = list(_drawn(study_charts(study), folder))
-    sections = [_section(table, folder) for table in summary.tables]
+        study_grids = [
+            _grid(columns, study.rows, study_name, lambda one: one.row.status) for columns in study_columns(study)
+        ]
+    study_figures = charts.pop(0) if study else []
+    sections = [_section(table, drawn) for table, drawn in zip(summary.tables, charts, strict=True)]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -122,40 +130,26 @@ def _title(summary: Summary) -> str:
     return f"{config.model} on {config.dataset}: {', '.join(summary.request.options.implementations)}"
 
 
-def _section(table: Table, folder: Path) -> Section:
-    grids = [_grid(columns, table.rows, row_name) for columns in column_groups(table.rows)]
-    charts = list(_drawn(table_charts(table, f"-{table.number}" if table.number > 1 else ""), folder))
-    mistakes, number = find_mistakes(table)
-    return Section(what_was_compared(table), grids, charts, mistakes, number)
+def _section(table: Table, charts: list[Drawn]) -> Section:
+    grids = [_grid(columns, table.rows, row_name, lambda row: row.status) for columns in column_groups(table.rows)]
+    return Section(what_was_compared(table), grids, charts, *find_mistakes(table))
 
 
-def _grid(columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str]) -> Grid:
-    good = [getattr(row, "row", row).status == "ok" for row in rows]
-    cells = [[column.cell(row) for column in columns] for row in rows]
-    return Grid(
-        [column.heading for column in columns],
-        [(name(row), texts, fine) for row, texts, fine in zip(rows, cells, good, strict=True)],
-    )
+def _grid(
+    columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str], status: Callable[[Kind], str]
+) -> Grid:
+    cells = [(name(row), [column.cell(row) for column in columns], status(row) == "ok") for row in rows]
+    return Grid([column.heading for column in columns], cells)
 
 
-def _drawn(charts: Iterator[Chart], folder: Path) -> Iterator[tuple[Chart, str]]:
-    """Each chart with its SVG for the page, once its files are written."""
-    for chart in charts:
-        svg = chart.svg()
-        write_text(folder / f"{chart.name}.svg", svg)
-        (folder / f"{chart.name}.png").write_bytes(chart.png())
-        yield chart, chart.inline(svg)
-
-
-def _versions(summary: Summary) -> list[tuple[str, str, str]]:
-    """Implementation, package, version, for whatever its runs have found."""
-    found = {
-        (run.record.implementation, package, version): None
-        for run in summary.runs
-        if run.result
-        for package, version in run.result.versions.items()
-    }
-    return list(found)
+def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
+    """Implementations, and for each package what their runs have found, in that order."""
+    names = list(dict.fromkeys(run.record.implementation for run in summary.runs if run.result))
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for run in summary.runs:
+        for package, version in run.result.versions.items() if run.result else ():
+            found.setdefault(package, {}).setdefault(run.record.implementation, {})[version] = None
+    return names, {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
 
 
 # --- Gallery ---
@@ -187,20 +181,15 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
         return len(guesses) > 1, max(scores)
 
     names = class_names(table.first_result.config.dataset, 256)
+    labels = next(iter(found.values())).labels
     chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
-    label = {index: next(int(one.labels[index]) for one in found.values()) for index in chosen}
     return [
         Mistake(
             index,
             _picture(pictures[index]),
-            names[label[index]],
+            names[labels[index]],
             [
-                (
-                    name,
-                    names[int(one.guesses[index])],
-                    float(one.scores[index]),
-                    bool(one.guesses[index] == label[index]),
-                )
+                (name, names[one.guesses[index]], float(one.scores[index]), bool(one.guesses[index] == labels[index]))
                 for name, one in found.items()
             ],
         )

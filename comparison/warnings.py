@@ -21,9 +21,7 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run]) -> list[str]:
             found += _first_run(entry, where)
         found += _too_wide(table, where)
     if not any(row.num_rounds > 1 for table in tables for row in table.rows):
-        found.append(
-            "one round: no telling a difference in speed from the machine's moods; --repeats 5 shows the spread"
-        )
+        found.append("one round only: a difference in speed may be the machine's mood; --repeats 5 shows the spread")
     return found
 
 

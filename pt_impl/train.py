@@ -17,7 +17,7 @@ from common.config import TrainConfig
 from common.errors import ReplicaError, UserError, one_line_errors
 from common.experiment import Experiment
 from common.launch import first_pid, under_torchrun
-from common.recorder import Recorder
+from common.recorder import Recorder, end_soon
 from common.timeline import Timeline
 from pt_impl.data import Batch, test_data, train_data
 from pt_impl.devices import (
@@ -192,6 +192,7 @@ def main(config: TrainConfig) -> None:
         try:
             while not replicas.join(grace_period=GRACE_SECONDS):
                 pass
+            end_soon()
         except multiprocessing.ProcessExitedException as error:
             if error.signal_name:
                 raise ReplicaError(f"replica {error.error_index} was ended by {error.signal_name}") from None

@@ -52,8 +52,12 @@ def batches(
 
 
 def distribute(data: tf.data.Dataset, strategy: tf.distribute.Strategy) -> tf.distribute.DistributedDataset:
+    # Nothing is left to be tuned, and the thread that would do it is waited for when an iterator ends.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    data = data.prefetch(2 * strategy.num_replicas_in_sync).with_options(options)
     # From a function: the batches are sharded already, and the strategy must not split them again.
-    return strategy.distribute_datasets_from_function(lambda context: data.prefetch(2 * strategy.num_replicas_in_sync))
+    return strategy.distribute_datasets_from_function(lambda context: data)
 
 
 def on_host(array: NDArray[Any]) -> tf.Tensor:
