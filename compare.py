@@ -18,7 +18,7 @@ from types import FrameType
 from rich.console import Console
 
 from common.cli import parse_options
-from common.errors import one_line_errors
+from common.errors import whole_program
 from comparison.files import write_tables
 from comparison.live import LiveView
 from comparison.options import CompareConfig
@@ -97,5 +97,5 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    with one_line_errors("compare.py"):
+    with whole_program("compare.py"):
         sys.exit(main())

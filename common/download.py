@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -89,7 +88,7 @@ class Source:
                         self.check(name, content, url)
                         _write(folder / f"{name}.gz", gzip.compress(content, compresslevel=1, mtime=0))
                 return
-            except (requests.RequestException, OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
+            except (OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
                 failures.append(f"{url}: {_reason(error)}")
         raise UserError(
             f"{', '.join(names)} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures)
@@ -110,6 +109,8 @@ class Source:
 
 def _reason(error: Exception) -> str:
     """Short: what requests says of a failed connection repeats the address three times."""
+    import requests  # whose exceptions are OSErrors
+
     if isinstance(error, requests.RequestException) and error.response is None:
         return type(error).__name__
     return str(error)
@@ -149,7 +150,8 @@ def _download(url: str, folder: Path) -> Iterator[Path]:
     try:
         bar = _Bar(url)
         try:
-            # Imported here: it takes a tenth of a second that most runs, whose data are there, need not wait.
+            # Imported here, and requests with it: they take a quarter of a second that runs whose data are there can do
+            # without.
             import pooch
 
             pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, temporary, None)

@@ -6,7 +6,6 @@ each other; `common.timeline` sees that every second counts once. Between fetche
 to a list.
 """
 
-import gc
 import json
 import math
 import time
@@ -40,15 +39,6 @@ from common.weights import Arrays, arrays_sha256, write_arrays
 
 # Steps left out of images_per_second: caches fill and allocators settle. Half the run where it is short.
 WARMUP_STEPS = 10
-
-
-def end_soon() -> None:
-    """To be called where a process has nothing more to do.
-
-    Without it the interpreter looks through all objects of a framework for garbage when it ends, more than once:
-    one to two seconds, measured with today's torch, TensorFlow and Lightning; with it 0.1 to 0.4.
-    """
-    gc.freeze()
 
 
 class Recorder:
@@ -238,7 +228,6 @@ class Recorder:
 
     def finish(self, weights: Weights, packages: tuple[str, ...], device_peak_memory_bytes: int | None) -> None:
         """Writes the trained weights, canonical, and the result, and says where they are."""
-        end_soon()
         if not self.writes:
             return
         assert self.evaluation is not None and self.monitor is not None

@@ -18,7 +18,7 @@ from common.predictions import Predictions
 from common.results import write_text
 from comparison.figures import Drawn, draw, study_charts, table_charts
 from comparison.rows import Table
-from comparison.statistics import CONFIDENCE, MIN_ROUNDS
+from comparison.statistics import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.summary import Summary
 from comparison.sweep import make_study
 from comparison.table import (
@@ -121,6 +121,7 @@ def write_report(summary: Summary) -> None:
         ),
         confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
         min_rounds=MIN_ROUNDS,
+        warm_up_from=WARM_UP_FROM,
     )
     write_text(summary.folder / REPORT_FILE, page)
 

@@ -325,11 +325,11 @@ def _lockstep(reference: Entry, entry: Entry) -> tuple[Lockstep | None, str | No
 
 
 def pairs(reference: Entry, entry: Entry) -> list[tuple[float, float]]:
-    """Images per second of the entry and of the reference, for each round in which both have them."""
+    """Images per second of the entry and of the reference, for each round in which both have them, in their order."""
     speeds = {run.round_key: run.result.images_per_second for run in reference.runs if run.result}
     return [
         (run.result.images_per_second, speed)
-        for run in entry.runs
+        for run in sorted(entry.runs, key=lambda run: (run.record.round, run.record.started))
         if run.result and run.result.images_per_second and (speed := speeds.get(run.round_key))
     ]
 

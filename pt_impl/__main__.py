@@ -1,12 +1,12 @@
 """`python -m pt_impl`, alone or under torchrun: reads the options, then trains. `--help` prints them all."""
 
 from common.cli import parse_train_config
-from common.errors import one_line_errors
+from common.errors import whole_program
 from common.launch import is_first_process
 
 # Worker processes import this file under another name; only the one that was started trains from here.
 if __name__ == "__main__":
-    with one_line_errors("python -m pt_impl", shown=is_first_process()):
+    with whole_program("python -m pt_impl", shown=is_first_process()):
         config = parse_train_config("pt_impl", "Trains a network with PyTorch (DistributedDataParallel).")
         # Imported here: a mistake in the options is told at once, not after PyTorch has loaded.
         from pt_impl.train import main

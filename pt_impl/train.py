@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
 from common.config import TrainConfig
-from common.errors import ReplicaError, UserError, one_line_errors
+from common.errors import ReplicaError, UserError, whole_program
 from common.experiment import Experiment
 from common.launch import first_pid, under_torchrun
-from common.recorder import Recorder, end_soon
+from common.recorder import Recorder
 from common.timeline import Timeline
 from pt_impl.data import Batch, test_data, train_data
 from pt_impl.devices import (
@@ -192,7 +192,6 @@ def main(config: TrainConfig) -> None:
         try:
             while not replicas.join(grace_period=GRACE_SECONDS):
                 pass
-            end_soon()
         except multiprocessing.ProcessExitedException as error:
             if error.signal_name:
                 raise ReplicaError(f"replica {error.error_index} was ended by {error.signal_name}") from None
@@ -203,7 +202,7 @@ def run_replica(
     rank: int, config: TrainConfig, init_method: str, timeline: Timeline, experiment: Experiment | None = None
 ) -> None:
     """The whole run of one replica, in a process of its own if there are several."""
-    with one_line_errors("python -m pt_impl", shown=rank == 0):
+    with whole_program("python -m pt_impl", shown=rank == 0):
         timeline.enter("build")
         device = join_group(config, rank, init_method)
         timeline.enter("data")

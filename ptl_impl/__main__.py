@@ -1,10 +1,10 @@
 """`python -m ptl_impl`: reads the options, then trains. `--help` prints them all."""
 
 from common.cli import parse_train_config
-from common.errors import one_line_errors
+from common.errors import whole_program
 from common.launch import is_first_process
 
-with one_line_errors("python -m ptl_impl", shown=is_first_process()):
+with whole_program("python -m ptl_impl", shown=is_first_process()):
     config = parse_train_config("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")
     # Imported here: a mistake in the options is told at once, not after Lightning has loaded.
     from ptl_impl.train import main

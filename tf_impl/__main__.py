@@ -3,9 +3,9 @@
 import os
 
 from common.cli import parse_train_config
-from common.errors import one_line_errors
+from common.errors import whole_program
 
-with one_line_errors("python -m tf_impl"):
+with whole_program("python -m tf_impl"):
     config = parse_train_config("tf_impl", "Trains a network with TensorFlow (tf.distribute.MirroredStrategy).")
     # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

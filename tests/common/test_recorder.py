@@ -10,6 +10,7 @@ from common.experiment import Experiment
 from common.recorder import Recorder
 from common.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.rundir import new_run_dir, prepare_run_dir
+from common.timeline import Timeline
 
 
 def make(run_dir, **options):
@@ -22,7 +23,7 @@ def make(run_dir, **options):
         "Fake",
         Experiment.make(config).with_run_dir("fake"),
         device_name="none",
-        first_pid=1,
+        timeline=Timeline.begin(1),
         writes=True,
         fetch=lambda losses: [log.append(("fetch", len(losses)))] and list(losses),
         synchronize=lambda: log.append("synchronize"),
@@ -37,8 +38,8 @@ def clock(monkeypatch):
     class Clock:
         now = 110.0
 
-    monkeypatch.setattr(recorder_module.time, "perf_counter", lambda: Clock.now)
-    monkeypatch.setattr(recorder_module, "process_start", lambda pid: 100.0)
+    monkeypatch.setattr(recorder_module.time, "perf_counter", lambda: Clock.now)  # for all modules
+    monkeypatch.setattr("common.timeline.process_start", lambda pid: 100.0)
     monkeypatch.setattr(recorder_module, "peak_memory_bytes", lambda pid: 7)
     return Clock
 
@@ -71,6 +72,9 @@ def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
     # Steps 7 to 12 take a second each and hold 10, 5, 10, 10, 10 and 5 examples.
     assert result.images_per_second == pytest.approx(50 / 6)
     assert result.wall_seconds == clock.now - 100 and result.peak_memory_bytes == 7
+    # Nothing but the tests' own clock moves on: 10 seconds until here, 5 to the end of the first step.
+    phases = {"imports": 10, "data": 0, "build": 5, "training": 11, "evaluation": 9, "rest": 3 * 100 + 3 * 50}
+    assert result.phase_seconds == phases and sum(phases.values()) == result.wall_seconds
     assert log.count("synchronize") == 2 + 3  # after the first step, after warm-up, at the end of each epoch
     assert [item for item in log if item != "synchronize"] == [("fetch", 4)] * 3
 
@@ -144,7 +148,9 @@ def test_results_that_do_not_add_up_are_refused(tmp_path, clock):
         {"test_accuracy": 0.9},
         {"test_loss": float("nan")},
         {"config_sha256": "0" * 64},
-        {"schema_version": 2},
+        {"schema_version": 1},
+        {"phase_seconds": {**good["phase_seconds"], "rest": 1.0}},
+        {"phase_seconds": {"imports": good["wall_seconds"]}},
         {"extra": 1},
         {"num_steps": -1},
     ):

@@ -8,7 +8,7 @@ import numpy as np
 
 from common.cli import parse_train_config
 from common.devices import resolve_devices
-from common.errors import one_line_errors
+from common.errors import whole_program
 from common.experiment import Experiment
 from common.recorder import Recorder
 from common.timeline import Timeline
@@ -16,7 +16,7 @@ from common.timeline import Timeline
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
     """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step."""
-    with one_line_errors(f"python -m {name}_impl"):
+    with whole_program(f"python -m {name}_impl"):
         timeline = Timeline.begin(os.getpid())
         timeline.enter("data")
         config = resolve_devices(

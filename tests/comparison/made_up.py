@@ -1,0 +1,160 @@
+"""Comparisons with made-up numbers: folders as compare.py leaves them, without a run."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.config import TrainConfig
+from common.experiment import Experiment
+from common.machine import describe_machine
+from common.predictions import Predictions
+from common.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
+from common.timeline import PHASES
+from common.weights import arrays_sha256
+from comparison.options import CompareConfig
+from comparison.request import find_runs, summarise
+from comparison.store import RECORD_FILE, Record, Request
+from comparison.study import comparison_jobs, make_variants, tuning_jobs
+
+MACHINE = describe_machine()
+
+
+@dataclass
+class MadeUp:
+    """What is true of a run; a test's function makes one for each job.
+
+    Attributes:
+      accuracies: of the test set after each epoch.
+      loss_factor: on the reference's losses.
+      changes: of fields of the result.
+    """
+
+    speed: float | None = 1000.0
+    accuracies: tuple[float, ...] = (0.5, 0.9)
+    loss_factor: float = 1.0
+    process_seconds: float = 12.0
+    other_load: float = 0.0
+    failure: str | None = None
+    changes: dict | None = None
+
+
+def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
+    """Writes a comparison as asked for by `options`, whose runs are as `make` says; returns its summary."""
+    options = CompareConfig(**{"epochs": 2, "train_size": 640, **options})
+    config = options.train_config().replace(accelerator="cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    request = Request(
+        schema_version=1,
+        created="2026-01-01T00:00:00+00:00",
+        commands=["python compare.py"],
+        options=options,
+        config=config,
+    )
+    request.write(folder)
+    variants = make_variants(options, config)
+    jobs = [*tuning_jobs(options, variants), *comparison_jobs(options, variants)]
+    for number, job in enumerate(jobs):
+        if only(job):
+            write_run(folder, job, make(job), number)
+    runs, missing = find_runs(folder, request)
+    return summarise(folder, request, runs, len(missing))
+
+
+def write_run(folder, job, truth, number):
+    run_dir = folder / job.path
+    run_dir.mkdir(parents=True)
+    record = Record(
+        schema_version=1,
+        implementation=job.implementation,
+        variant=dict(job.variant.values),
+        seed=job.seed,
+        round=job.round,
+        tuning=job.tuning,
+        started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
+        process_seconds=truth.process_seconds,
+        other_load=truth.other_load,
+        failure=truth.failure,
+    )
+    (run_dir / RECORD_FILE).write_text(record.model_dump_json())
+    if truth.failure:
+        (run_dir / "log.txt").write_text("the reason\n")
+        return
+    epochs = len(truth.accuracies)
+    config = TrainConfig(
+        **{
+            **job.config.model_dump(),
+            "epochs": epochs,
+            "devices": 1 if job.config.devices == "auto" else job.config.devices,
+            "threads_per_device": 1 if job.config.threads_per_device == "auto" else job.config.threads_per_device,
+        }
+    )
+    experiment = Experiment.make(config)
+    dataset, plan = experiment.dataset, experiment.plan
+    losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * truth.loss_factor
+    count = len(dataset.test_labels)
+    lines = [
+        {"kind": "plan", "total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, "num_epochs": epochs}
+    ]
+    corrects = [round(accuracy * count) for accuracy in truth.accuracies]
+    for epoch, correct in enumerate(corrects, 1):
+        steps = range((epoch - 1) * plan.steps_per_epoch, min(epoch * plan.steps_per_epoch, plan.total_steps))
+        lines += [{"kind": "step", "step": step + 1, "loss": losses[step]} for step in steps]
+        evaluation = {
+            "test_loss": 1 / epoch,
+            "test_accuracy": correct / count,
+            "test_correct": correct,
+            "test_count": count,
+        }
+        seconds = {"train_seconds": 2.0, "eval_seconds": 0.5}
+        lines.append({"kind": "epoch", "epoch": epoch, "train_loss": 2 / epoch, **evaluation, **seconds})
+    (run_dir / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    logits = np.eye(dataset.num_classes)[dataset.test_labels]
+    logits[corrects[-1] :] = np.roll(logits[corrects[-1] :], 1, axis=1)
+    Predictions.make(logits, dataset.test_labels, dataset.test_images).write(run_dir)
+    wall = truth.process_seconds - 0.5
+    phases = dict.fromkeys(PHASES, 0.0) | {
+        "imports": 4.0,
+        "build": wall - 9.25,
+        "training": 4.0,
+        "evaluation": 1.0,
+        "rest": 0.25,
+    }
+    fields = {
+        "schema_version": SCHEMA_VERSION,
+        "implementation": job.implementation,
+        "config": config,
+        "config_sha256": config.sha256(),
+        "data_sha256": dataset.sha256,
+        "initial_weights_sha256": arrays_sha256(experiment.initial_weights),
+        "num_parameters": experiment.model.num_parameters,
+        "flops_per_image": experiment.model.flops_per_image,
+        "num_steps": plan.total_steps,
+        "train_count": plan.train_size,
+        "test_count": count,
+        "test_correct": corrects[-1],
+        "test_accuracy": corrects[-1] / count,
+        "test_loss": 1 / epochs,
+        "startup_seconds": 6.0,
+        "epoch_train_seconds": [2.0] * epochs,
+        "eval_seconds": [0.5] * epochs,
+        "wall_seconds": wall,
+        "phase_seconds": phases | {"rest": wall - sum(phases.values())},
+        "warmup_steps": 5,
+        "images_per_second": truth.speed,
+        "peak_memory_bytes": 500 * 2**20,
+        "device_peak_memory_bytes": None,
+        "cpu_utilisation": 0.9,
+        "gpu_utilisation": None,
+        "joules_per_image": None,
+        "energy_source": None,
+        "accelerator": "cpu",
+        "devices": config.devices,
+        "threads_per_device": config.threads_per_device,
+        "device_name": "made up",
+        "machine": MACHINE,
+        "versions": {"python": "3.11.0", "made-up": "1.0"},
+        "git": {"commit": "a" * 40, "dirty": False},
+    }
+    write_result(run_dir, RunResult(**{**fields, **(truth.changes or {})}))

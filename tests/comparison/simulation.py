@@ -1,0 +1,30 @@
+"""Made-up timings of two implementations on a machine as they are: for testing the statistics on what is known."""
+
+import numpy as np
+
+
+def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_start=1.3):
+    """Images per second of an implementation and of a reference in `count` rounds of rotating order.
+
+    Args:
+      ratio: how many times as fast the implementation truly is.
+      noise: standard deviation of one implementation's log speed over the rounds, without the first run.
+      shares: of that variance: the machine's drift (a trend, waves and at times a step, which hit neighbouring
+        runs alike), each run's own jitter, and outliers (one run in twenty is slower, at times much slower).
+      slow_start: how many times as long the very first run takes.
+    """
+    runs = 2 * count
+    drift, jitter, outliers = (noise * np.sqrt(share) for share in shares)
+    x = np.linspace(0, 1, runs)
+    course = rng.normal() * x + np.sin(2 * np.pi * (x * rng.uniform(0.5, 2) + rng.random()))
+    if rng.random() < 0.5:
+        course += x > rng.random()
+    log_seconds = (course - course.mean()) / course.std() * drift + rng.normal(0, jitter, runs)
+    probability = 0.05
+    scale = outliers / np.sqrt(2 * probability - probability**2)  # of an exponential distribution
+    log_seconds += (rng.random(runs) < probability) * rng.exponential(scale, runs)
+    log_seconds[0] += np.log(slow_start)
+    first, second = log_seconds[0::2], log_seconds[1::2]
+    swapped = np.arange(count) % 2 == 1
+    reference, implementation = np.where(swapped, second, first), np.where(swapped, first, second)
+    return ratio * np.exp(-implementation), np.exp(-reference)

@@ -1,0 +1,152 @@
+import json
+
+import jsonschema
+import pytest
+from made_up import MACHINE, MadeUp, comparison
+
+from comparison.files import write_tables
+from comparison.rows import phase_seconds
+from comparison.statistics import paired_ratio
+
+SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
+
+
+def fast(job, **more):
+    """Each implementation with its own speed, a little off in every round."""
+    return MadeUp(speed=SPEEDS[job.implementation] * (1 + 0.01 * ((job.round * 7 + job.seed) % 5)), **more)
+
+
+def test_speed_is_a_median_and_ratios_are_from_pairs_of_the_same_round(tmp_path):
+    drift = {1: 1.0, 2: 0.5, 3: 0.9, 4: 1.1}  # the machine, as fast as it happens to be
+
+    def make(job):
+        return MadeUp(speed=SPEEDS[job.implementation] * drift[job.round])
+
+    (table,) = comparison(tmp_path, make, repeats=4).tables
+    rows = {row.implementation: row for row in table.rows}
+    assert list(rows) == ["tf", "pt", "ptl"]
+    assert rows["pt"].images_per_second == pytest.approx(3000 * 0.95)
+    assert (rows["pt"].images_per_second_q1, rows["pt"].images_per_second_q3) == pytest.approx((2400, 3075))
+    assert rows["pt"].ratio == pytest.approx(3) and rows["pt"].verdict == "faster" and rows["pt"].num_rounds == 4
+    assert (rows["tf"].ratio, rows["tf"].verdict, rows["tf"].ratio_low) == (1, None, None)
+
+
+def test_rounds_in_which_one_is_missing_make_no_pair(tmp_path):
+    def make(job):
+        return fast(job, failure="exit status 1" if (job.implementation, job.round) == ("pt", 2) else None)
+
+    summary = comparison(tmp_path, make, repeats=4)
+    _, pt, ptl = summary.rows
+    assert (pt.num_rounds, pt.num_runs, pt.num_failed, pt.status) == (3, 3, 1, "some failed")
+    assert "1 of 4 runs failed, the first one: exit status 1" in pt.note
+    assert ptl.num_rounds == 4 and ptl.status == "ok" and not summary.succeeded
+    speeds = [3000 * (1 + 0.01 * (round * 7 % 5)) for round in (1, 3, 4)]
+    assert pt.ratio == pytest.approx(paired_ratio(speeds, [one / 3 for one in speeds]).estimate)
+
+
+def test_accuracy_is_the_mean_over_seeds_with_its_interval(tmp_path):
+    accuracy = {0: 340, 1: 345, 2: 350}
+
+    def make(job):
+        return MadeUp(accuracies=(0.5, accuracy[job.seed] / 355))
+
+    (table,) = comparison(tmp_path, make, seeds=[0, 1, 2], repeats=2).tables
+    for row in table.rows:
+        assert row.num_seeds == 3 and row.num_runs == 6
+        assert row.test_accuracy == pytest.approx(345 / 355)
+        half = 4.302652729911275 * (5 / 355) / 3**0.5  # of three seeds, not of six runs
+        assert (row.test_accuracy_low, row.test_accuracy_high) == pytest.approx((345 / 355 - half, 345 / 355 + half))
+    assert comparison(tmp_path / "one").rows[0].test_accuracy_low is None
+
+
+def test_one_that_parts_in_any_seed_is_a_different_training(tmp_path):
+    def make(job):
+        return fast(job, loss_factor=1.01 if (job.implementation, job.seed) == ("ptl", 1) else 1.0)
+
+    summary = comparison(tmp_path, make, seeds=[0, 1])
+    tf, pt, ptl = summary.rows
+    assert (tf.status, pt.status, ptl.status) == ("ok", "ok", "different training")
+    assert ptl.ratio is None and "step 1 of 20" in ptl.note and pt.loss_difference_all_steps == 0
+    assert not summary.succeeded
+
+
+def test_other_data_settings_or_machines_never_share_a_table(tmp_path):
+    elsewhere = MACHINE.model_copy(update={"processor": "another", "hostname": "node2"})
+    for changes, words in (
+        ({"data_sha256": "1" * 64}, "data_sha256"),
+        ({"machine": elsewhere}, f"processor: {MACHINE.processor} and another"),
+    ):
+        folder = tmp_path / words[:6]
+        summary = comparison(
+            folder, lambda job, c=changes: fast(job, changes=c if job.implementation == "pt" else None)
+        )
+        assert [[row.implementation for row in table.rows] for table in summary.tables] == [["tf", "ptl"], ["pt"]]
+        assert words in summary.tables[1].apart and words in summary.tables[1].rows[0].note
+        assert summary.tables[1].rows[0].ratio == 1 and not summary.succeeded
+    # A machine that changes in the middle: each half is compared with itself.
+    summary = comparison(
+        tmp_path / "half", lambda job: fast(job, changes={"machine": elsewhere} if job.round > 2 else None), repeats=4
+    )
+    assert [[row.num_rounds for row in table.rows] for table in summary.tables] == [[2, 2, 2], [2, 2, 2]]
+    assert any("not all runs are from the same machine" in line for line in summary.warnings)
+
+
+def test_phases_add_up_to_what_was_seen_from_outside(tmp_path):
+    summary = comparison(tmp_path, lambda job: MadeUp(process_seconds=12.0 + job.round), repeats=3)
+    for run in summary.runs:
+        assert sum(phase_seconds(run).values()) == pytest.approx(run.record.process_seconds)
+    for row in summary.rows:
+        parts = (
+            row.imports_seconds,
+            row.data_seconds,
+            row.build_seconds,
+            row.training_seconds,
+            row.evaluation_seconds,
+            row.rest_seconds,
+        )
+        assert row.wall_seconds == 14 and sum(parts) == pytest.approx(14)  # the run of middle length
+
+
+def test_the_target_is_reached_after_an_epoch_and_its_steps_and_seconds(tmp_path):
+    accuracies = {"tf": (0.2, 0.96, 0.97), "pt": (0.96, 0.2, 0.97), "ptl": (0.1, 0.2, 0.3)}
+
+    def make(job):
+        return MadeUp(accuracies=accuracies[job.implementation])
+
+    tf, pt, ptl = comparison(tmp_path, make, target_accuracy=0.95, repeats=2).rows
+    assert (tf.target_reached, tf.target_epochs, tf.target_steps, tf.target_seconds) == (2, 2, 20, 5.0)
+    assert (pt.target_epochs, pt.target_steps, pt.target_seconds) == (1, 10, 2.5)  # first reached; start-up is apart
+    assert (ptl.target_reached, ptl.target_epochs, ptl.target_seconds) == (0, None, None)
+    assert comparison(tmp_path / "none").rows[0].target_reached is None
+
+
+def test_a_mean_over_those_alone_that_reached_the_target_is_not_given(tmp_path):
+    def make(job):
+        return MadeUp(accuracies=(0.5, 0.9 if job.seed else 0.97))
+
+    rows = comparison(tmp_path, make, target_accuracy=0.95, seeds=[0, 1]).rows
+    assert [(row.target_reached, row.num_runs, row.target_seconds) for row in rows] == [(1, 2, None)] * 3
+
+
+def test_unknown_is_null_and_never_zero(tmp_path):
+    def make(job):
+        return MadeUp(changes={"joules_per_image": 0.002, "energy_source": "RAPL"} if job.round == 1 else None)
+
+    summary = comparison(tmp_path, make, repeats=2)
+    assert all(row.joules_per_image is None for row in summary.rows)  # known in one round only
+    write_tables(summary)
+    header, *lines = [line.split(",") for line in (tmp_path / "results.csv").read_text().splitlines()]
+    assert all(line[header.index("joules_per_image")] == "" for line in lines)
+
+
+def test_results_json_keeps_its_published_schema(tmp_path):
+    summary = comparison(tmp_path, fast, repeats=3, sweep=["batch-size=32,64"], target_accuracy=0.8)
+    write_tables(summary)
+    content = json.loads((tmp_path / "results.json").read_text())
+    schema = json.loads((tmp_path / content["$schema"]).read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(content, schema)
+    assert len(content["rows"]) == 6 and len(content["runs"]) == 18
+    content["rows"][0]["ratio"] = "fast"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, schema)

@@ -1,0 +1,124 @@
+import pytest
+from made_up import MadeUp, comparison
+
+from common.errors import UserError
+from comparison.options import CompareConfig
+from comparison.store import epochs_to, tuned
+from comparison.study import comparison_jobs, make_variants, tuning_jobs
+
+
+def study(**options):
+    options = CompareConfig(**options)
+    variants = make_variants(options, options.train_config().replace(accelerator="cpu"))
+    return options, variants
+
+
+def order(**options):
+    options, variants = study(**options)
+    return [(job.variant.name, job.seed, job.round, job.implementation) for job in comparison_jobs(options, variants)]
+
+
+def test_every_round_runs_each_implementation_once_and_begins_with_another():
+    jobs = order(repeats=4)
+    rounds = [[name for *_, number, name in jobs if number == one] for one in (1, 2, 3, 4)]
+    assert rounds == [["tf", "pt", "ptl"], ["pt", "ptl", "tf"], ["ptl", "tf", "pt"], ["tf", "pt", "ptl"]]
+    assert [number for *_, number, _ in jobs] == sorted(number for *_, number, _ in jobs)
+
+
+def test_seeds_and_sweeps_are_crossed_with_implementations_and_rounds():
+    jobs = order(repeats=2, seeds=[5, 7], sweep=["batch-size=32,64", "momentum=0,0.9"], implementations=["pt", "ptl"])
+    assert len(jobs) == len(set(jobs)) == 2 * 2 * 4 * 2
+    assert jobs[0] == ("batch-size=32,momentum=0", 5, 1, "pt")
+    assert {seed for _, seed, _, _ in jobs} == {5, 7}
+    # Rounds outside: every variant is run before the next round begins.
+    assert len({variant for variant, *_ in jobs[:8]}) == 4 and {one[1:3] for one in jobs[:8]} == {(5, 1)}
+    assert jobs[8][0] != jobs[0][0]  # the next round begins with another variant
+
+
+def test_every_run_has_a_folder_of_its_own_that_says_what_it_is():
+    options, variants = study(sweep=["devices=1,2"], seeds=[3], repeats=2)
+    paths = [str(job.path) for job in comparison_jobs(options, variants)]
+    assert len(set(paths)) == len(paths)
+    assert "runs/devices=2,scaling=weak/seed-3/round-2/tf" in paths
+    options, variants = study()
+    assert str(next(comparison_jobs(options, variants)).path) == "runs/seed-0/round-1/tf"
+
+
+def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_are_shared_out(monkeypatch):
+    monkeypatch.setattr("comparison.study.num_cores", lambda: 8)
+    _, variants = study(sweep=["devices=1,2,4"], batch_size=32)
+    found = {one.name: (one.config.devices, one.config.batch_size, one.config.threads_per_device) for one in variants}
+    assert found == {
+        "devices=1,scaling=strong": (1, 32, 2),
+        "devices=2,scaling=strong": (2, 32, 2),
+        "devices=2,scaling=weak": (2, 64, 2),
+        "devices=4,scaling=strong": (4, 32, 2),
+        "devices=4,scaling=weak": (4, 128, 2),
+    }
+    _, variants = study(sweep=["devices=1,2"], scaling="weak", threads_per_device=3)
+    assert [(one.config.batch_size, one.config.threads_per_device) for one in variants] == [(64, 3), (128, 3)]
+
+
+def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
+    for rule, rates in (("keep", [0.1, 0.1, 0.1]), ("linear", [0.05, 0.1, 0.4])):
+        _, variants = study(sweep=["batch-size=32,64,256"], learning_rate=0.1, sweep_learning_rate=rule)
+        assert [one.config.learning_rate for one in variants] == pytest.approx(rates)
+
+
+def test_tuning_has_runs_of_its_own_and_seeds_that_are_not_reported():
+    options, variants = study(
+        sweep=["batch-size=32,64"], sweep_learning_rate="tune", tune_over=[0.1, 0.2, 0.4], seeds=[0, 4]
+    )
+    jobs = list(tuning_jobs(options, variants))
+    assert len(jobs) == 2 * 3 * 2 and {job.implementation for job in jobs} == {"tf"}
+    assert {job.seed for job in jobs} == {5, 6}
+    assert str(jobs[0].path) == "tuning/batch-size=32/learning-rate=0.1/seed-5/round-1/tf"
+
+
+def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
+    accuracies = {
+        (32, 0.1): (0.2, 0.9, 0.91),  # reaches 0.9 in the second epoch
+        (32, 0.2): (0.2, 0.3, 0.99),  # ends higher, but later
+        (64, 0.1): (0.1, 0.1, 0.2),
+        (64, 0.2): (0.1, 0.1, 0.3),  # never reached: the higher accuracy
+    }
+
+    def make(job):
+        return MadeUp(accuracies=accuracies[job.config.batch_size, job.config.learning_rate])
+
+    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2]}
+    summary = comparison(tmp_path, make, only=lambda job: job.tuning, epochs=3, **options)
+    assert summary.missing == 6 and not summary.tables
+    request = summary.request
+    variants = make_variants(request.options, request.config)
+    for target, rates in ((0.9, [0.1, 0.2]), (None, [0.2, 0.2])):
+        found = tuned(variants, list(summary.runs), target)
+        assert [one.config.learning_rate for one in found] == rates
+    assert [epochs_to(run, 0.9) for run in summary.runs] == [2, 3, None, None]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (["batch-size"], "should be OPTION=VALUE"),
+        (["batch-size="], "should be OPTION=VALUE"),
+        (["batch-size=32,"], "should be OPTION=VALUE"),
+        (["colour=red"], "--colour cannot be swept"),
+        (["seed=1,2"], "seeds have an option of their own, --seeds"),
+        (["data-dir=a,b"], "--data-dir cannot be swept"),
+        (["batch-size=32,32"], "a value stands twice"),
+        (["batch-size=32,x"], "--sweep batch-size=x: should be a valid integer"),
+        (["batch-size=32,0"], "--sweep batch-size=0: should be greater than 0"),
+        (["momentum=0.9", "momentum=0.5"], "momentum is swept twice"),
+        (["devices=1,auto"], "should be numbers of devices"),
+        (["nesterov=true", "momentum=0,0.9"], "--nesterov true needs --momentum above 0"),
+    ],
+)
+def test_sweeps_that_can_not_be_are_told(sweep, message):
+    with pytest.raises(UserError, match=message):
+        study(sweep=sweep)
+
+
+def test_a_rule_for_the_learning_rate_needs_a_sweep_that_changes_the_batch():
+    with pytest.raises(UserError, match="no sweep changes the batch size"):
+        study(sweep=["momentum=0,0.9"], sweep_learning_rate="linear")
