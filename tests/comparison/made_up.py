@@ -119,7 +119,6 @@ def write_run(folder, job, truth, number):
         "build": wall - 9.25,
         "training": 4.0,
         "evaluation": 1.0,
-        "rest": 0.25,
     }
     fields = {
         "schema_version": SCHEMA_VERSION,
