@@ -29,12 +29,13 @@ from comparison.store import Request, tuned
 from comparison.study import Job, comparison_jobs, make_variants, tuning_jobs
 from comparison.table import print_tables
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ABOUT = "Trains the same network with every implementation and tabulates accuracy and speed."
 
 
 def main() -> int:
     """Runs the command line; returns the exit status."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in STOPPING:
         signal.signal(number, _interrupt)
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
@@ -45,6 +46,8 @@ def main() -> int:
             make_runs(folder, request, console)
         except KeyboardInterrupt:
             interrupted = True
+            for number in STOPPING:  # the report of what is finished takes a second or two, and is wanted
+                signal.signal(number, signal.SIG_IGN)
 
     runs, missing = find_runs(folder, request)
     if runs:

@@ -256,7 +256,10 @@ def print_tables(console: Console, summary: Summary) -> None:
     """What was compared, the tables and the remarks; with a sweep, its table instead of one for each variant."""
     study = make_study(summary)
     if study:
-        for line in [*what_was_compared(summary.tables[0])[:-1], f"swept: {study.option}"]:
+        for line in [
+            *what_was_compared(summary.tables[0])[:-1],
+            f"swept: {study.option}; above stands its first value",
+        ]:
             console.print(line)
         for group in study_columns(study):
             console.print()

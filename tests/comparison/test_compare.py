@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,10 @@ def project(tmp_path_factory):
     return folder
 
 
+def run_dir(output, name, number=1):
+    return output / "runs" / "seed-0" / f"round-{number}" / name
+
+
 def compare(project, output, *implementations, expect=0, options=SHORT):
     """Runs compare.py; returns what it printed and the rows of results.csv."""
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", *implementations, *options)
@@ -42,25 +47,28 @@ def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     assert float(rows[1]["ratio"]) == pytest.approx(speeds[1] / speeds[0])
     assert rows[0]["loss_difference_all_steps"] == "" and float(rows[1]["loss_difference_all_steps"]) == 0
     assert "cnn on digits: 500 training and 355 test images, 53,002 parameters" in text
-    assert "batch 20, 2 epochs, 50 steps, 32-bit, seed 0" in text
+    assert "batch 20, 2 epochs, 50 steps, 32-bit, seed 0\n" in text
     assert "one: done" in text and "two: epoch 2/2  accuracy 49.86%" in text
     lines = text.splitlines()
-    table = lines[next(n for n, line in enumerate(lines) if line.startswith("cnn on digits")) : -1]
-    assert len(table) > 8 and max(map(len, table)) <= 80
+    start, end = (next(n for n, line in enumerate(lines) if line.startswith(w)) for w in ("cnn on digits", "warning"))
+    assert end - start > 12 and max(map(len, lines[start:end])) <= 80
 
 
 def test_the_same_table_is_written_in_three_forms(project, tmp_path):
     text, rows = compare(project, tmp_path / "r", "one", "two")
     stored = json.loads((tmp_path / "r" / "results.json").read_text())
     assert [row["implementation"] for row in stored["rows"]] == ["one", "two"]
-    assert stored["results"]["two"]["test_count"] == 355 and "compare.py" in stored["command"]
+    assert [run["result"]["test_count"] for run in stored["runs"]] == [355, 355] and "compare.py" in stored["command"]
     for row, other in zip(rows, stored["rows"], strict=True):
+        other |= {"variant": "", "run_dirs": " ".join(other["run_dirs"])}
         assert {name: "" if value is None else str(value) for name, value in other.items()} == row
     page = (tmp_path / "r" / "results.md").read_text()
-    (line,) = [line for line in page.splitlines() if line.startswith("| two ")]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    (shown,) = [line.split() for line in text.splitlines() if line.startswith("two ")]
-    assert " ".join(cells) == " ".join(shown)
+    written = [line for line in page.splitlines() if line.startswith("| two ")]
+    shown = [line.split() for line in text.splitlines() if line.startswith("two ")]
+    assert [" ".join(line.replace("|", " ").split()) for line in written] == [" ".join(line) for line in shown]
+    with open(tmp_path / "r" / "runs.csv") as file:
+        runs = list(csv.DictReader(file))
+    assert [run["implementation"] for run in runs] == ["one", "two"] and float(runs[0]["imports_seconds"]) > 0
 
 
 def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp_path):
@@ -72,8 +80,8 @@ def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp
 
 def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, tmp_path):
     text, rows = compare(project, tmp_path / "r", "one", "fewer", "two", expect=1)
-    assert [row["table"] for row in rows] == ["1", "2", "1"]
-    assert "not in the same table as one: test_count: 355 and 354" in rows[1]["note"]
+    assert [(row["implementation"], row["table"]) for row in rows] == [("one", "1"), ("two", "1"), ("fewer", "2")]
+    assert "not in the same table as the runs above: test_count: 355 and 354" in rows[2]["note"]
     assert text.count("cnn on digits") == 2 and "354 test images" in text
 
 
@@ -89,7 +97,7 @@ def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_p
     text, rows = compare(project, tmp_path / "r", name, "one", "two", expect=1)
     assert [row["status"] for row in rows] == ["failed", "ok", "ok"]
     assert reason in rows[0]["note"] and rows[0]["test_accuracy"] == ""
-    assert f"{name}: failed" in text and log in text and str(tmp_path / "r" / name / "log.txt") in text
+    assert f"{name}: failed" in text and log in text and str(run_dir(tmp_path / "r", name) / "log.txt") in text
     assert float(rows[1]["ratio"]) == 1 and rows[2]["ratio"]  # the first row that finished is the reference
 
 
@@ -116,7 +124,7 @@ def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
     assert time.monotonic() - started < 40
     assert [row["status"] for row in rows] == ["failed", "ok"]
     assert "still running after --timeout 8 seconds" in rows[0]["note"]
-    pids = list(map(int, (tmp_path / "r" / "hang" / "pids").read_text().split()))
+    pids = list(map(int, (run_dir(tmp_path / "r", "hang") / "pids").read_text().split()))
     assert len(pids) == 2 and gone(pids)
 
 
@@ -132,7 +140,8 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
         env={**os.environ, "COLUMNS": "80"},
     )
     pids = (
-        wait_for((tmp_path / "r" / "hang" / "pids").exists) and (tmp_path / "r" / "hang" / "pids").read_text().split()
+        wait_for((run_dir(tmp_path / "r", "hang") / "pids").exists)
+        and (run_dir(tmp_path / "r", "hang") / "pids").read_text().split()
     )
     for number in numbers:
         process.send_signal(number)
@@ -140,8 +149,9 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert gone(map(int, pids))
-    assert "without a result: hang, two" in err and str(tmp_path / "r") in err and "Traceback" not in err
-    assert "one " in out and not (tmp_path / "r" / "two").exists()
+    assert "interrupted; without a result: runs/seed-0/round-1/hang and 1 more" in err and "Traceback" not in err
+    assert f"python compare.py --resume {tmp_path / 'r'} does the rest" in err
+    assert "one " in out and not run_dir(tmp_path / "r", "two").exists() and (tmp_path / "r" / "report.html").exists()
     with open(tmp_path / "r" / "results.csv") as file:
         assert [row["implementation"] for row in csv.DictReader(file)] == ["one"]
 
@@ -160,6 +170,18 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
         (("--output-dir", "common"), "--output-dir common: is not empty"),
         (("--output-dir", "compare.py"), "--output-dir compare.py: File exists"),
         (("--output-dir", "compare.py/x"), "--output-dir compare.py/x: Not a directory"),
+        (("--repeats", "0"), "--repeats 0: should be greater than 0"),
+        (("--seeds", "1", "1"), "--seeds 1: named twice"),
+        (("--seed", "3", "--seeds", "1", "2"), "--seed 3: not together with --seeds"),
+        (("--sweep", "colour=red"), "--sweep colour=red: --colour cannot be swept"),
+        (("--sweep", "model=cnn,lenet"), "--model lenet: needs images of at least 16 x 16"),
+        (("--sweep", "momentum=0", "--sweep", "seed=1"), "--sweep: stands twice; give all its values after one"),
+        (("--sweep-learning-rate", "tune"), "--sweep-learning-rate tune and --tune-over RATE RATE ... belong together"),
+        (("--target-accuracy", "95"), "--target-accuracy 95: should be less than or equal to 1"),
+        (("--resume", "nowhere"), "--resume nowhere: holds no comparison"),
+        (("--report-only", "common"), "--report-only common: holds no comparison"),
+        (("--baseline", "tests"), "--baseline tests: holds no comparison"),
+        (("--resume", "a", "--output-dir", "b"), "--output-dir and --resume: only one of them"),
     ],
 )
 def test_mistakes_end_in_one_line_before_anything_is_started(project, options, message):
@@ -201,8 +223,9 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
     environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     command = (sys.executable, "compare.py", "--output-dir", tmp_path / "r", "--implementations", "one", "crash", "two")
     text = run(*command, *SHORT, cwd=project, expect=1, **environment).stdout
-    stored = json.loads((tmp_path / "r" / "results.json").read_text())["results"]
-    assert {(one["accelerator"], one["devices"]) for one in stored.values()} == {(accelerator, devices)}
+    stored = json.loads((tmp_path / "r" / "results.json").read_text())["runs"]
+    results = [run["result"] for run in stored if run["result"]]
+    assert {(one["accelerator"], one["devices"]) for one in results} == {(accelerator, devices)}
     assert ("on the CPU, since there is no GPU for" in text) == (accelerator == "cpu")
     assert [row["table"] for row in json.loads((tmp_path / "r" / "results.json").read_text())["rows"]] == [1, 0, 1]
 
@@ -211,6 +234,118 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
 def test_folders_may_have_any_name_and_be_relative(project, tmp_path, folder):
     command = (sys.executable, project / "compare.py", "--implementations", "one", "--output-dir", folder, *SHORT)
     text = run(*command, cwd=tmp_path).stdout
-    assert (tmp_path / folder / "one" / "result.json").exists()
-    assert text.splitlines()[-1] == f"results: {folder}"
-    assert (tmp_path / folder / "one" / "log.txt").read_text().endswith(f"results: {tmp_path / folder / 'one'}\n")
+    there = run_dir(tmp_path / folder, "one")
+    assert (there / "result.json").exists()
+    assert text.splitlines()[-1] == f"results: {folder}, to be looked at in {folder}/report.html"
+    assert (there / "log.txt").read_text().endswith(f"results: {there}\n")
+
+
+# --- Repeating, going on, looking again ---
+
+
+def records(output):
+    return {
+        str(path.parent.relative_to(output / "runs")): json.loads(path.read_text())
+        for path in (output / "runs").glob("**/run.json")
+        if "unfinished" not in str(path)
+    }
+
+
+def test_rounds_and_seeds_are_run_in_rotating_order_and_summed_up(project, tmp_path):
+    options = (*SHORT, "--repeats", 2, "--seeds", 0, 1)
+    text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
+    started = [line.partition(":")[0] for line in text.splitlines() if line.endswith(": starting")]
+    assert started == [
+        "one (seed 0, round 1)",
+        "two (seed 0, round 1)",
+        "two (seed 1, round 1)",
+        "one (seed 1, round 1)",
+        "one (seed 0, round 2)",
+        "two (seed 0, round 2)",
+        "two (seed 1, round 2)",
+        "one (seed 1, round 2)",
+    ]
+    assert [(row["num_runs"], row["num_rounds"], row["num_seeds"]) for row in rows] == [("4", "4", "2")] * 2
+    assert rows[1]["verdict"] in ("faster", "slower", "no difference shown") and rows[1]["ratio_low"]
+    assert "seeds 0 1, 4 rounds" in text and len(records(tmp_path / "r")) == 8
+    lines = text.splitlines()
+    start, end = (next(n for n, line in enumerate(lines) if line.startswith(w)) for w in ("cnn on digits", "results:"))
+    assert all(len(line) <= 80 for line in lines[start:end] if not line.startswith("warning"))
+
+
+def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
+    output = tmp_path / "r"
+    command = (sys.executable, "compare.py", "--implementations", "one", "two", "--repeats", 2, *SHORT)
+    run(*command, "--output-dir", output, cwd=project)
+    before = records(output)
+    shutil.rmtree(output / "runs/seed-0/round-2/two")  # never begun
+    (output / "runs/seed-0/round-1/two/run.json").unlink()  # in the middle when it ended
+    done = run(sys.executable, "compare.py", "--resume", output, cwd=project)
+    assert [line for line in done.stdout.splitlines() if line.endswith("starting")] == [
+        "two: starting",
+        "two: starting",
+    ]
+    after = records(output)
+    assert set(after) == set(before)
+    again = {name for name in after if after[name] != before[name]}
+    assert again == {"seed-0/round-1/two", "seed-0/round-2/two"}
+    assert (output / "runs/seed-0/round-1/two.unfinished-1/result.json").exists()  # nothing is thrown away
+    assert len(json.loads((output / "comparison.json").read_text())["commands"]) == 2
+
+
+def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_path):
+    output = tmp_path / "r"
+    command = (sys.executable, "compare.py", "--implementations", "one", "two", *SHORT)
+    run(*command, "--output-dir", output, cwd=project)
+    path = output / "runs/seed-0/round-1/two/run.json"
+    path.write_text(path.read_text().replace('"failure": null', '"failure": "exit status 1"'))
+    done = run(sys.executable, "compare.py", "--report-only", output, cwd=project, expect=1)
+    assert "two: failed: exit status 1" in done.stdout
+    run(sys.executable, "compare.py", "--resume", output, "--repeats", 2, cwd=project)
+    assert set(records(output)) == {f"seed-0/round-{number}/{name}" for number in (1, 2) for name in ("one", "two")}
+    done = run(sys.executable, "compare.py", "--resume", output, "--batch-size", 30, cwd=project, expect=2)
+    assert done.stderr.startswith(f"compare.py: error: --batch-size 30: the comparison in {output} has 20; leave")
+    done = run(sys.executable, "compare.py", "--report-only", output, "--repeats", 5, cwd=project, expect=2)
+    assert done.stderr.startswith("compare.py: error: --repeats 5: the comparison in")
+
+
+def test_a_report_is_made_again_from_the_stored_runs_alone(project, tmp_path):
+    output, moved = tmp_path / "r", tmp_path / "moved"
+    compare(project, output, "one", "two", options=(*SHORT, "--repeats", 3))
+    made = ("results.csv", "runs.csv", "results.md", "results.json", "results.schema.json", "report.html")
+    before = {name: (output / name).read_text() for name in made}
+    for name in made:
+        (output / name).unlink()
+    output.rename(moved)
+    text = run(sys.executable, "compare.py", "--report-only", moved, cwd=project).stdout
+    assert {name: (moved / name).read_text() for name in made} == before
+    assert "starting" not in text
+    text = run(sys.executable, "compare.py", "--report-only", moved, "--target-accuracy", 0.4, cwd=project).stdout
+    assert "3 of 3" in text and "reached" in text
+
+
+def test_two_comparisons_side_by_side(project, tmp_path):
+    compare(project, tmp_path / "a", "one")
+    options = (*SHORT, "--baseline", tmp_path / "a")
+    text, _ = compare(project, tmp_path / "b", "one", options=options)
+    assert "baseline: one: the same training (largest difference in a loss 0e+00)" in text
+    assert "too few runs for an interval" in text
+
+
+def test_a_sweep_has_a_table_of_its_own(project, tmp_path):
+    options = ("--epochs", 2, "--train-size", 500, "--sweep", "batch-size=10,20", "devices=1,2", "--scaling", "strong")
+    text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
+    assert len(rows) == 8 and {row["variant"] for row in rows} == {
+        f"batch-size={size},devices={devices},scaling=strong" for size in (10, 20) for devices in (1, 2)
+    }
+    assert re.search("speed-.*effi-\n.*up.*ciency", text)
+    assert all(len(line) <= 80 for line in text[text.index("cnn on digits") : text.index("warning")].splitlines())
+    for name in ("sweep-speed-up", "sweep-efficiency", "sweep-final-accuracy", "lockstep-4"):
+        assert (tmp_path / "r" / "figures" / f"{name}.png").exists()
+
+
+def test_a_learning_rate_is_tuned_before_it_is_used(project, tmp_path):
+    options = ("--epochs", 2, "--train-size", 500, "--sweep", "batch-size=10,20", "--sweep-learning-rate", "tune")
+    text, rows = compare(project, tmp_path / "r", "one", "two", options=(*options, "--tune-over", 0.1, 0.2))
+    assert text.count("tuning): starting") == 4 and len(rows) == 4
+    assert {row["learning_rate"] for row in rows} == {"0.1"}  # all alike, so the first one

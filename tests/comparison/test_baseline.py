@@ -1,0 +1,63 @@
+import pytest
+from made_up import MACHINE, MadeUp, comparison
+
+
+def beside(tmp_path, now, then=lambda job: wobbly(job), **options):
+    """What is said of a comparison beside an earlier one."""
+    options = {"repeats": 5, "implementations": ["pt"], **options}
+    comparison(tmp_path / "then", then, **options)
+    return comparison(tmp_path / "now", now, **options, baseline=tmp_path / "then").baseline
+
+
+def wobbly(job, factor=1.0, **more):
+    return MadeUp(speed=1000 * factor * (1 + 0.01 * ((job.round * 3) % 5)), **more)
+
+
+def test_the_same_again(tmp_path):
+    lines = beside(tmp_path, wobbly)
+    assert lines[0] == "pt: the same training (largest difference in a loss 0e+00)"
+    assert lines[1] == "pt: accuracy 90.14%, now 90.14% (+0.00 points)"
+    assert "speed 1.00 times the baseline's, 95 % interval 0.98 to 1.02: no difference shown" in lines[2]
+    assert "what changed in between: nothing that is recorded, and the machine's load at another time" in lines[2]
+    assert len(lines) == 3
+
+
+def test_a_change_of_speed_versions_and_code(tmp_path):
+    changes = {"versions": {"python": "3.11.0", "made-up": "2.0"}, "git": {"commit": "b" * 40, "dirty": False}}
+    lines = beside(tmp_path, lambda job: wobbly(job, 1.5, changes=changes))
+    assert "pt: versions changed: made-up 1.0, now 2.0" in lines
+    assert f"pt: code changed: commit {'a' * 12}, now {'b' * 12}" in lines
+    assert "speed 1.50 times" in lines[-1] and "faster" in lines[-1] and "versions, code" in lines[-1]
+
+
+def test_a_difference_of_machines_is_not_called_one_of_code(tmp_path):
+    other = MACHINE.model_copy(update={"processor": "another"})
+    lines = beside(tmp_path, lambda job: wobbly(job, 2.0, changes={"machine": other}))
+    assert "the machine changed" in lines[-1] and "so none is given" in lines[-1]
+    assert not any("faster" in line or "times the baseline" in line for line in lines)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 32}, {"learning_rate": 0.1}])
+def test_another_experiment_is_not_set_beside_it(tmp_path, options):
+    comparison(tmp_path / "then", wobbly, implementations=["pt"])
+    now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then", **options)
+    (line,) = now.baseline
+    assert "not the same experiment" in line and next(iter(options)) in line
+
+
+def test_another_training_and_another_accuracy(tmp_path):
+    lines = beside(tmp_path, lambda job: wobbly(job, loss_factor=1.01, accuracies=(0.5, 0.8)))
+    assert "pt: not the same training: the first losses differ by more than rounding explains" in lines
+    assert "pt: accuracy 90.14%, now 80.00% (-10.14 points)" in lines
+
+
+def test_what_the_baseline_lacks(tmp_path):
+    comparison(tmp_path / "then", wobbly, implementations=["tf"])
+    now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
+    assert now.baseline == ["pt: not in the baseline", "nothing in the baseline can be set beside this comparison"]
+
+
+def test_seeds_of_which_none_is_in_both(tmp_path):
+    comparison(tmp_path / "then", wobbly, implementations=["pt"], seeds=[0])
+    now = comparison(tmp_path / "now", wobbly, implementations=["pt"], seeds=[1], baseline=tmp_path / "then")
+    assert "pt: no seed in common, so not known whether it is the same training" in now.baseline

@@ -1,0 +1,277 @@
+"""report.html, as a browser shows it."""
+
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from made_up import MadeUp, comparison
+from PIL import Image
+
+from comparison.figures import draw, table_charts
+from comparison.report import find_mistakes, write_report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# Its own traffic, which has no place in a test, and what root and containers need.
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
+FLAGS += ["--disable-component-update", "--no-first-run"]
+
+TABLE_CHARTS = [
+    "loss-epochs",
+    "loss-seconds",
+    "accuracy-epochs",
+    "accuracy-seconds",
+    "throughput",
+    "ratio",
+    "breakdown",
+    "lockstep",
+    "confusion-tf-ptl",
+    "confusion-pt",
+]
+SWEEP_CHARTS = ["speed-up", "efficiency", "images-per-second"]
+SWEEP_CHARTS += ["target-epochs", "target-steps", "target-seconds", "final-accuracy", "final-loss"]
+
+
+def noisy(job):
+    devices = int(dict(job.variant.values).get("devices", 1))
+    return MadeUp(
+        speed={"tf": 8000, "pt": 27000, "ptl": 25500}[job.implementation]
+        * devices**0.8
+        * (1 + 0.05 * ((job.round * 3) % 5)),
+        accuracies=(0.6, 0.97, 0.98 if job.implementation == "pt" else 0.985),
+        loss_factor=1 + 1e-7 * (job.implementation != "tf"),
+    )
+
+
+@pytest.fixture(scope="module")
+def simple(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("simple")
+    options = {"repeats": 5, "seeds": [0, 1], "target_accuracy": 0.95}
+    write_report(comparison(folder, noisy, **options))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    write_report(
+        comparison(folder, noisy, repeats=3, sweep=["devices=1,2"], target_accuracy=0.95, threads_per_device=1)
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine; Debian's package is called chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def opened(browser, folder, width, **options):
+    """The page, from the file system; whatever the console says, or would be fetched, fails the test at the end."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    page.complaints = []
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("requestfailed", lambda request: page.complaints.append(request.url))
+    page.on(
+        "request", lambda request: request.url.startswith(("file:", "data:")) or page.complaints.append(request.url)
+    )
+    page.goto((folder / "report.html").as_uri())
+    return page
+
+
+# What sticks out of the window, but for what can be scrolled, and what sticks out of its own figure.
+CUT_OFF = """() => {
+  const width = document.documentElement.clientWidth, found = [];
+  if (document.documentElement.scrollWidth > width) found.push("page " + document.documentElement.scrollWidth);
+  for (const one of document.querySelectorAll("body *")) {
+    if (one.closest("svg") || (one.closest(".scroll") && !one.matches(".scroll"))) continue;
+    const box = one.getBoundingClientRect(), hides = getComputedStyle(one).overflowX == "hidden";
+    if (box.width && (box.left < -0.5 || box.right > width + 0.5)) found.push(one.tagName + " " + box.right);
+    if (hides && one.scrollWidth > one.clientWidth) found.push("hidden " + one.tagName);
+  }
+  for (const svg of document.querySelectorAll("figure svg")) {
+    const frame = svg.getBoundingClientRect();
+    for (const one of svg.querySelectorAll("[id*=text], [id*=legend], [id*=xtick], [id*=ytick]")) {
+      const box = one.getBoundingClientRect();
+      const aside = box.left < frame.left - 0.5 || box.right > frame.right + 0.5;
+      const above = box.top < frame.top - 0.5 || box.bottom > frame.bottom + 0.5;
+      if (box.width && (aside || above)) found.push(svg.closest("figure").id + " " + one.id);
+    }
+  }
+  return found;
+}"""
+DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
+  const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
+  const visible = one => one.getBoundingClientRect().width > 0;
+  const marks = [...svg.querySelectorAll("path, image, use")].filter(visible).length;
+  return [figure.id, box.width > 200 && box.height > 60 && marks > 10, svg.getAttribute("aria-label").length > 40];
+})"""
+COLOURS = """() => {
+  const text = document.querySelector("figure [id*=text] use, figure [id*=text] path");
+  const of = (one, name) => getComputedStyle(one)[name], dim = document.querySelector(".dim");
+  return [of(document.body, "backgroundColor"), of(document.body, "color"), of(text, "fill"), of(dim, "color")];
+}"""
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["simple", "sweep"])
+def test_every_figure_is_drawn_and_nothing_is_cut_off(request, browser, kind, width, scheme):
+    page = opened(browser, request.getfixturevalue(kind), width, color_scheme=scheme)
+    expected = set(TABLE_CHARTS)
+    if kind == "sweep":
+        expected = {f"{name}{suffix}" for name in TABLE_CHARTS for suffix in ("", "-2", "-3")}
+        expected |= {f"sweep-{name}" for name in SWEEP_CHARTS}
+    drawn = page.evaluate(DRAWN)
+    assert {name for name, *_ in drawn} == expected
+    assert [name for name, visible, described in drawn if not (visible and described)] == []
+    assert page.evaluate(CUT_OFF) == []
+    assert page.complaints == []
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "document.querySelector('.scroll').className = ''",
+        "document.querySelector('figure svg').setAttribute('viewBox', '0 0 200 223')",
+        "document.querySelector('h1').style.width = '900px'",
+    ],
+)
+def test_the_check_for_what_is_cut_off_can_fail(browser, simple, damage):
+    page = opened(browser, simple, 400)
+    page.evaluate(f"() => {{ {damage}; }}")
+    assert page.evaluate(CUT_OFF) != []
+    page.close()
+
+
+def luminance(colour):
+    red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", colour)[:3])
+    linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in (red, green, blue)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_background_in_figures_too(browser, simple, scheme):
+    """Contrast of at least 4.5, as WCAG 2.1 (1.4.3) asks for."""
+    page = opened(browser, simple, 1400, color_scheme=scheme)
+    colours = page.evaluate(COLOURS)
+    background, *foregrounds = map(luminance, colours)
+    assert (background < 0.05) == (scheme == "dark")
+    for one in foregrounds:
+        low, high = sorted((one, background))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, colours
+    page.close()
+
+
+def test_on_paper_it_is_whole_and_black_on_white(browser, simple):
+    page = opened(browser, simple, 718, color_scheme="dark")  # A4 less its margins, at 96 dots an inch
+    page.emulate_media(media="print")
+    assert page.evaluate(CUT_OFF) == []
+    assert page.evaluate(
+        "() => [...document.querySelectorAll('table')].every(one => one.getBoundingClientRect().right <= 719)"
+    )
+    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert len(page.pdf(format="A4")) > 20_000
+    page.close()
+
+
+def test_the_page_says_what_a_reader_asks(browser, simple):
+    page = opened(browser, simple, 1400)
+    text = page.inner_text("body")
+    for words in (
+        "faster",
+        "AMD" if "AMD" in text else "processor",
+        "made-up",
+        "git checkout aaaa",
+        "python compare.py",
+    ):
+        assert words in text
+    assert "±" in text and "10 rounds" in text
+    assert page.locator(".gallery img").count() > 0
+    assert page.evaluate(
+        "() => [...document.querySelectorAll('.gallery img')].every(one => one.naturalWidth > 0 && one.alt)"
+    )
+    ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(one => one.id)")
+    assert len(ids) == len(set(ids))
+    page.close()
+
+
+# --- Without a browser ---
+
+
+def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep):
+    for folder in (simple, sweep):
+        page = (folder / "report.html").read_text()
+        assert len(page) < 5e6
+        assert not re.findall(r"<(?:script|link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", page)
+        assert (
+            "@@" not in page and "None" not in page and "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
+        )
+
+
+def test_figures_are_files_too(simple):
+    names = sorted(path.stem for path in (simple / "figures").glob("*.svg"))
+    assert names == sorted(TABLE_CHARTS) == sorted(path.stem for path in (simple / "figures").glob("*.png"))
+    for name in names:
+        ElementTree.parse(simple / "figures" / f"{name}.svg")  # well-formed
+        pixels = np.asarray(Image.open(simple / "figures" / f"{name}.png").convert("L"))
+        assert pixels.shape[1] > 500 and pixels.std() > 5
+
+
+def test_reports_are_made_again_alike_and_forget_what_is_gone(tmp_path):
+    summary = comparison(tmp_path, noisy, repeats=3)
+    write_report(summary)
+    first = (tmp_path / "report.html").read_text()
+    (tmp_path / "figures" / "old.png").write_bytes(b"")
+    write_report(summary)
+    assert (tmp_path / "report.html").read_text() == first
+    assert not (tmp_path / "figures" / "old.png").exists()
+
+
+def test_the_gallery_shows_first_what_they_disagree_on(tmp_path):
+    (table,) = comparison(tmp_path, noisy).tables
+    mistakes, number = find_mistakes(table)
+    assert number == 7 and len(mistakes) == 7  # 355 less 98 % of them
+    assert [len({guess for _, guess, *_ in one.guesses}) > 1 for one in mistakes] == [True] * 2 + [False] * 5
+    for one in mistakes:
+        for name, guess, score, right in one.guesses:
+            assert (guess == one.label) == right and 0 < score <= 1 and name in ("tf", "pt", "ptl")
+
+
+def test_names_are_shown_as_they_are(tmp_path):
+    folder = tmp_path / "<b>&'x"
+    write_report(comparison(folder, lambda job: MadeUp(failure="<script>alert(1)</script>")))
+    page = (folder / "report.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("make", [lambda job: MadeUp(failure="exit status 1"), lambda job: MadeUp(speed=None)])
+def test_failures_and_runs_too_short_for_a_speed_have_a_page_too(tmp_path, make):
+    summary = comparison(tmp_path, make)
+    write_report(summary)
+    assert "<h1>" in (tmp_path / "report.html").read_text()
+
+
+def test_runs_without_predictions_lack_only_what_is_made_of_them(tmp_path):
+    summary = comparison(tmp_path, noisy, implementations=["pt"])
+    for path in tmp_path.glob("runs/**/predictions.safetensors"):
+        path.unlink()
+    drawn = [one.name for group in draw(table_charts(summary.tables[0]), tmp_path) for one in group]
+    assert "confusion-pt" not in drawn and "accuracy-epochs" in drawn
+    assert find_mistakes(summary.tables[0]) == ([], 0)
+
+
+def test_drawing_in_one_process_and_in_several_is_the_same(tmp_path, monkeypatch):
+    makers = table_charts(comparison(tmp_path / "c", noisy).tables[0])
+    several = draw(makers, tmp_path)
+    monkeypatch.setattr("comparison.figures.num_cores", lambda: 1)
+    assert draw(makers, tmp_path) == several
