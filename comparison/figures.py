@@ -428,7 +428,8 @@ def _study_chart(study: Study, name: str, label: str, value: Value, spread: Spre
     found = looks(list(dict.fromkeys(one.row.implementation for one in study.rows)))
     words = []
     for number, one_series in enumerate(series):
-        known = [(one, v) for one in study.rows if one.series == one_series and (v := value(one)) is not None]
+        members = [one for one in study.rows if one.series == one_series or _also_in(one, one_series, study)]
+        known = [(one, v) for one in members if (v := value(one)) is not None]
         if not known:
             continue
         look = found[known[0][0].row.implementation]
@@ -451,8 +452,18 @@ def _study_chart(study: Study, name: str, label: str, value: Value, spread: Spre
     axes.minorticks_off()
     axes.set_xlabel(study.option)
     axes.set_ylabel(label)
-    axes.legend()
+    if len(series) > 3:
+        figure.legend(loc="outside upper center", ncols=3)
+    else:
+        axes.legend()
     yield Chart(f"sweep-{name}", f"{label} by {study.option}", f"{label} by {study.option}: {'; '.join(words)}", figure)
+
+
+def _also_in(one: StudyRow, series: str, study: Study) -> bool:
+    """Whether a row is the first one of weak scaling, too: one device is the same experiment in both."""
+    strong = re.sub(r"\bweak$", "strong", series)
+    has_first = any(other.series == series and other.x == "1" for other in study.rows)
+    return study.kind == "devices" and one.x == "1" and one.series == strong != series and not has_first
 
 
 def _speed_up(one: StudyRow) -> float | None:

@@ -36,6 +36,7 @@ from comparison.table import (
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
 MAX_GALLERY = 24
+MAX_DRAWN = 8  # tables with figures; those of a sweep's further variants have their numbers
 HIDDEN = {"run_dir", "dry_run"}  # of a run's options; they are compare.py's own to set
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -83,7 +84,10 @@ def write_report(summary: Summary) -> None:
     study = make_study(summary)
     study_grids: list[Grid] = []
     makers = [study_charts(study)] if study else []
-    makers += [table_charts(table, f"-{table.number}" if table.number > 1 else "") for table in summary.tables]
+    makers += [
+        table_charts(table, f"-{table.number}" if table.number > 1 else "") for table in summary.tables[:MAX_DRAWN]
+    ]
+    makers += [[] for _ in summary.tables[MAX_DRAWN:]]
     drawn = iter(draw([maker for group in makers for maker in group], folder))
     charts = [[chart for _ in group for chart in next(drawn)] for group in makers]
     if study:

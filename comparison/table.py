@@ -165,7 +165,7 @@ def study_columns(study: Study) -> list[list[Column[StudyRow]]]:
         lifted("middle", "half"),
         lifted("ratio", ""),
         lifted("", "verdict"),
-        Column[StudyRow]("speed-", "up", lambda one: text(one.speed_up.estimate if one.speed_up else None, "{:.2f}")),
+        Column[StudyRow]("speed", "up", lambda one: text(one.speed_up.estimate if one.speed_up else None, "{:.2f}")),
         Column[StudyRow]("speed-up", "95 %", lambda one: span(*_ends(one), "{:.2f}".format)),
         Column[StudyRow]("effi-", "ciency", lambda one: text(one.efficiency, "{:.0%}")),
     ]
