@@ -91,7 +91,7 @@ class Chart:
 
     def png(self) -> bytes:
         file = io.BytesIO()
-        self.figure.savefig(file, format="png", dpi=130)
+        self.figure.savefig(file, format="png", dpi=120)
         return file.getvalue()
 
     def svg(self) -> str:

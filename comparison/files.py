@@ -1,10 +1,16 @@
 """Everything that a comparison's folder holds beside its runs."""
 
 import json
+from functools import cache
 
 from common.results import write_text
 from comparison.summary import Results, Summary
 from comparison.table import runs_to_csv, to_csv, to_markdown
+
+
+@cache
+def _schema() -> str:
+    return json.dumps(Results.model_json_schema(mode="serialization"), indent=2) + "\n"
 
 
 def write_tables(summary: Summary) -> None:
@@ -13,6 +19,5 @@ def write_tables(summary: Summary) -> None:
     write_text(folder / "results.csv", to_csv(summary))
     write_text(folder / "runs.csv", runs_to_csv(summary))
     write_text(folder / "results.json", summary.results().model_dump_json(indent=2, by_alias=True) + "\n")
-    schema = Results.model_json_schema(mode="serialization")
-    write_text(folder / "results.schema.json", json.dumps(schema, indent=2) + "\n")
+    write_text(folder / "results.schema.json", _schema())
     write_text(folder / "results.md", to_markdown(summary))

@@ -77,9 +77,9 @@ def test_training_files_stay_short_enough_to_be_read():
 def test_the_documents_are_whole_and_name_only_options_that_exist():
     fields = {*TrainConfig.model_fields, *CompareConfig.model_fields}
     options = {option_name(field) for field in fields} | {"--config", "--help", "--nproc-per-node"}
-    for path in REPOSITORY.glob("*.md"):
+    for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= options, path.name
-        for name in re.findall(r"`((?:common|comparison|tests|tf_impl|pt_impl|ptl_impl)/[\w/.]+)`", text):
+        for name in re.findall(r"`((?:common|comparison|docs|tests|tf_impl|pt_impl|ptl_impl)/[\w/.]+)`", text):
             assert (REPOSITORY / name).exists(), f"{path.name} names {name}"
