@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from common.datasets import class_names
@@ -78,12 +79,7 @@ class Chart:
     figure: Figure
 
     def __post_init__(self) -> None:
-        # Once for all formats, which takes as long as drawing.
-        for axes in self.figure.axes:
-            for axis in (axes.xaxis, axes.yaxis):
-                if axis.get_scale() == "log" and not isinstance(axis.get_major_formatter(), FixedFormatter):
-                    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
-                    axis.set_minor_formatter(NullFormatter())
+        # Once for all formats, since it takes as long as drawing.
         engine = self.figure.get_layout_engine()
         if engine is not None:
             engine.execute(self.figure)
@@ -119,6 +115,13 @@ def _escaped(text: str) -> str:
 def _figure(height: float = HEIGHT) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def _logarithmic(axis: Axis) -> None:
+    """With numbers that people read at once, and few marks: both are most of the time that drawing takes."""
+    scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
+    scale("log", nonpositive="mask", subs=[])
+    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ def _curves(
                 if len(runs) > 1:
                     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.15, lw=0)
         if name == "loss":
-            axes.set_yscale("log")
+            _logarithmic(axes.yaxis)
         axes.set_ylabel(label)
         axes.set_xlabel("Epoch" if axis == "epochs" else "Seconds of training and evaluation, without start-up")
         if axis == "epochs":
@@ -335,9 +338,9 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
     axes.axhline(ROUNDOFF[precision], color=INK, linestyle="--", linewidth=1, label=label)
     first = np.arange(1, min(FIRST_STEPS, len(others[0][1])) + 1)
     axes.plot(first, rounding(precision, len(first)), color="#D55E00", linewidth=1.5, label="allowed, steps 1-10")
-    axes.set_yscale("log")
+    _logarithmic(axes.yaxis)
     if len(others[0][1]) > 200:
-        axes.set_xscale("log")
+        _logarithmic(axes.xaxis)
     axes.set_xlabel("Step")
     axes.set_ylabel(f"Difference in loss from {entries[0].implementation}")
     axes.legend()

@@ -130,7 +130,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         recorder.start_evaluation()
         recorder.end_epoch(*evaluate(network, normalise, testing, device))
 
-    if recorder.writes:
+    if rank == 0:
         recorder.save_predictions(predict(network, normalise, experiment.dataset, config.eval_batch_size))
     weights = get_weights(network, experiment.model)
     recorder.finish(weights, ("torch",), device_peak_memory_bytes(device))

