@@ -120,24 +120,35 @@ def write_result(run_dir: Path, result: RunResult) -> None:
     write_text(run_dir / RESULT_FILE, result.model_dump_json(indent=2) + "\n")
 
 
-def not_valid(path: Path, error: ValidationError) -> UserError:
+def _not_valid(path: Path, error: ValidationError) -> UserError:
     """The first complaint about a file, with the field it is about."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or path.stem
     return UserError(f"{path}: not valid: {where}: {first['msg']}")
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
+    """A JSON file that keeps `schema`.
+
+    Raises:
+      UserError: the file is missing or breaks the schema; begins with `prefix`.
+    """
+    try:
+        return schema.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{prefix}{path}: missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        raise _not_valid(path, error) from None
+
+
 def read_result(run_dir: Path) -> RunResult:
     """Raises UserError where the file is missing or breaks the schema."""
-    path = run_dir / RESULT_FILE
-    try:
-        return RunResult.model_validate_json(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    except ValidationError as error:
-        raise not_valid(path, error) from None
+    return read_model(RunResult, run_dir / RESULT_FILE)
 
 
 class PlanLine(BaseModel):
@@ -181,7 +192,7 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
     try:
         return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
-        raise not_valid(source, error) from None
+        raise _not_valid(source, error) from None
 
 
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:

@@ -16,9 +16,11 @@ from common.errors import UserError
 from common.formats import Images
 from common.predictions import Predictions
 from common.results import write_text
-from comparison.figures import Drawn, draw, study_charts, table_charts
+from comparison.charts import Drawn, draw
+from comparison.figures import table_charts
 from comparison.rows import Table
 from comparison.statistics import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
+from comparison.study_figures import study_charts
 from comparison.summary import Summary
 from comparison.sweep import make_study
 from comparison.table import (

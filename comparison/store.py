@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.config import TrainConfig
 from common.errors import UserError
@@ -14,8 +14,8 @@ from common.results import (
     METRICS_FILE,
     EpochLine,
     RunResult,
-    not_valid,
     read_metrics,
+    read_model,
     read_result,
     read_step_losses,
     write_text,
@@ -54,7 +54,7 @@ class Request(BaseModel):
     @classmethod
     def read(cls, folder: Path, option: str) -> "Request":
         """Raises UserError, which names `option`, where the folder holds no comparison."""
-        return _read(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
+        return read_model(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
 
 
 class Record(BaseModel):
@@ -123,7 +123,7 @@ def read_run(folder: Path, job: Job) -> Run | None:
     run_dir = folder / job.path
     if not (run_dir / RECORD_FILE).exists():
         return None
-    return load_run(run_dir, _read(Record, run_dir / RECORD_FILE, ""))
+    return load_run(run_dir, read_model(Record, run_dir / RECORD_FILE))
 
 
 def load_run(run_dir: Path, record: Record) -> Run:
@@ -182,17 +182,3 @@ def epochs_to(run: Run, accuracy: float | None) -> int | None:
     if accuracy is None:
         return None
     return next((line.epoch for line in run.epochs if line.test_accuracy >= accuracy), None)
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def _read(schema: type[Model], path: Path, prefix: str) -> Model:
-    try:
-        return schema.model_validate_json(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{prefix}{path}: missing") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
-    except ValidationError as error:
-        raise not_valid(path, error) from None

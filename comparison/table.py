@@ -137,7 +137,9 @@ LEGEND = (
 def reached(row: Row) -> str:
     if row.target_reached is None:
         return ""
-    return "yes" if row.num_runs == row.target_reached == 1 else f"{row.target_reached} of {row.num_runs}"
+    if row.num_runs == 1:
+        return "yes" if row.target_reached else "no"
+    return f"{row.target_reached} of {row.num_runs}"
 
 
 def column_groups(rows: Sequence[Row]) -> list[list[Column[Row]]]:

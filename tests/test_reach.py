@@ -1,10 +1,14 @@
 """What the whole must reach."""
 
 import csv
+import json
 import sys
+import time
 
 import pytest
 from conftest import run
+
+from common.timeline import PHASES
 
 
 def compare(folder, *options):
@@ -18,6 +22,25 @@ def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
     assert [row["implementation"] for row in rows] == ["tf", "pt", "ptl"]
     assert all(row["status"] == "ok" and row["table"] == "1" for row in rows)
     assert all(float(row["test_accuracy"]) > 0.97 for row in rows)
+    for row in rows:
+        wall = float(row["wall_seconds"])
+        assert sum(float(row[f"{phase}_seconds"]) for phase in PHASES) == pytest.approx(wall, rel=0.02)
+        # What a run does not tell of itself is how long its processes take to end.
+        assert float(row["rest_seconds"]) < 0.4 * wall
+
+
+@pytest.mark.slow
+def test_five_rounds_take_less_than_six_minutes_and_little_is_added_to_the_runs(tmp_path):
+    started = time.monotonic()
+    rows = compare(tmp_path / "r", "--repeats", 5)
+    seconds = time.monotonic() - started
+    runs = [
+        run["record"]["process_seconds"] for run in json.loads((tmp_path / "r" / "results.json").read_text())["runs"]
+    ]
+    assert len(runs) == 15 and seconds < 360
+    assert seconds - sum(runs) < 0.03 * sum(runs), (seconds, sum(runs))
+    assert all(row["num_rounds"] == "5" for row in rows)
+    assert (tmp_path / "r" / "report.html").stat().st_size < 5e6
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ import pytest
 from made_up import MadeUp, comparison
 from PIL import Image
 
-from comparison.figures import draw, table_charts
+from comparison.charts import draw
+from comparison.figures import table_charts
 from comparison.report import find_mistakes, write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -273,5 +274,5 @@ def test_runs_without_predictions_lack_only_what_is_made_of_them(tmp_path):
 def test_drawing_in_one_process_and_in_several_is_the_same(tmp_path, monkeypatch):
     makers = table_charts(comparison(tmp_path / "c", noisy).tables[0])
     several = draw(makers, tmp_path)
-    monkeypatch.setattr("comparison.figures.num_cores", lambda: 1)
+    monkeypatch.setattr("comparison.charts.num_cores", lambda: 1)
     assert draw(makers, tmp_path) == several

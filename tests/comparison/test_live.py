@@ -1,0 +1,49 @@
+import io
+
+from made_up import MadeUp, comparison
+from rich.console import Console
+
+from common.results import EpochLine, PlanLine, StepLine
+from comparison.live import LiveView
+from comparison.study import comparison_jobs, make_variants
+
+
+def shown(tmp_path, terminal, finished):
+    """What a person has seen when the first `finished` of nine runs are over and the next has taken a step."""
+    summary = comparison(
+        tmp_path, lambda job: MadeUp(process_seconds=100 if job.implementation == "tf" else 40), repeats=3
+    )
+    options = summary.request.options
+    jobs = list(comparison_jobs(options, make_variants(options, summary.request.config)))
+    by_dir = {run.run_dir: run for run in summary.runs}
+    text = io.StringIO()
+    console = Console(file=text, width=80, force_terminal=terminal, highlight=False, markup=False, color_system=None)
+    with LiveView(console, len(jobs), []) as view:
+        for number, job in enumerate(jobs[: finished + 1]):
+            view.start(job, jobs[number + 1 :])
+            view.see(PlanLine(kind="plan", total_steps=20, steps_per_epoch=10, num_epochs=2))
+            view.see(StepLine(kind="step", step=10, loss=1.5))
+            evaluation = {"test_loss": 0.1, "test_accuracy": 0.9, "test_correct": 9, "test_count": 10}
+            view.see(EpochLine(kind="epoch", epoch=1, train_loss=1.0, train_seconds=1, eval_seconds=1, **evaluation))
+            if number < finished:
+                view.end(by_dir[tmp_path / job.path])
+    return text.getvalue()
+
+
+def test_the_time_left_is_that_of_the_runs_to_come_by_their_kind(tmp_path):
+    # Of 3 x (100 + 40 + 40) seconds one round is done; the run that has just begun takes its time, too.
+    assert "3 of 9, 6:00 left" in shown(tmp_path / "a", True, 3)
+    assert "4 of 9, 5:20 left" in shown(tmp_path / "b", True, 4)  # the second round begins with pt
+    assert "left" not in shown(tmp_path / "c", True, 0)  # nobody knows yet
+
+
+def test_bars_fit_80_columns_and_plain_lines_are_plain(tmp_path):
+    lines = shown(tmp_path / "a", True, 5).replace("\x1b", "\n").splitlines()
+    assert max(len(line) for line in lines) <= 85  # with what is left of the codes that move the cursor
+    plain = shown(tmp_path / "b", False, 2)
+    assert "\x1b" not in plain and "left" not in plain
+    assert plain.splitlines()[:3] == [
+        "tf (seed 0, round 1): starting",
+        "tf (seed 0, round 1): done after 100.0 s",
+        "pt (seed 0, round 1): starting",
+    ]
