@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.config import TrainConfig
+from common.errors import UserError
 from common.experiment import Experiment
 from comparison.baseline import what_changed
 from comparison.devices import same_devices
@@ -71,17 +72,16 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
 
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
-    """Tables, warnings and what has changed since the baseline, from whatever runs have ended so far.
-
-    Raises:
-      UserError: a baseline that can't be read.
-    """
+    """Tables, warnings and what has changed since the baseline, from whatever runs have ended so far."""
     tables = _tables(folder, request, runs)
     baseline: list[str] = []
     if request.options.baseline:
-        earlier = Request.read(request.options.baseline, "--baseline")
-        earlier_runs, _ = find_runs(request.options.baseline, earlier)
-        baseline = what_changed(tables, _tables(request.options.baseline, earlier, earlier_runs))
+        try:
+            earlier = Request.read(request.options.baseline, "--baseline")
+            earlier_runs, _ = find_runs(request.options.baseline, earlier)
+            baseline = what_changed(tables, _tables(request.options.baseline, earlier, earlier_runs))
+        except UserError as error:  # it was there when the comparison began; that it is gone is no reason to lose this
+            baseline = [str(error)]
     return Summary(folder, request, tables, list(runs), missing, find_warnings(tables, runs), baseline)
 
 

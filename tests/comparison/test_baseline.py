@@ -61,3 +61,9 @@ def test_seeds_of_which_none_is_in_both(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["pt"], seeds=[0])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], seeds=[1], baseline=tmp_path / "then")
     assert "pt: no seed in common, so not known whether it is the same training" in now.baseline
+
+
+def test_a_baseline_that_is_gone_loses_nothing_but_itself(tmp_path):
+    now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
+    (line,) = now.baseline
+    assert "holds no comparison" in line and now.rows[0].images_per_second
