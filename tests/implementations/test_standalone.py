@@ -33,7 +33,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder(tmp_path, implem
     assert max(map(len, lines[:6])) <= 80
 
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.json", "metrics.jsonl", "model.safetensors", "result.json"}
+    assert names == {"config.json", "metrics.jsonl", "model.safetensors", "predictions.safetensors", "result.json"}
     result = read_result(folder)
     assert json.loads((folder / "config.json").read_text()) == result.config.model_dump(mode="json")
     assert result.implementation == implementation and result.devices == 2
