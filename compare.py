@@ -91,7 +91,8 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
                     continue
                 missing.remove(next(one for one in missing if one.path == job.path))
                 view.start(job, missing)
-                run = run_job(folder, job, interpreters[job.implementation], options.timeout, view.see)
+                interpreter, session = interpreters[job.implementation], len(request.commands)
+                run = run_job(folder, job, session, interpreter, options.timeout, view.see)
                 runs[folder / job.path] = run
                 view.end(run)
                 write_tables(summarise(folder, request, list(runs.values()), len(missing)))

@@ -27,7 +27,7 @@ class Monitor:
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
         gpus = visible_gpus(num_gpus) if num_gpus else []
-        self.energy = EnergyMeter(gpu_counters(gpus) if num_gpus else cpu_counters())
+        self.energy = EnergyMeter((gpu_counters(gpus) if gpus else []) if num_gpus else cpu_counters())
         self._gpus = GpuSampler(gpus) if gpus else None
         self._started = self._cpu_seconds = 0.0
         self.cpu_utilisation: float | None = None

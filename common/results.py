@@ -96,6 +96,13 @@ class RunResult(BaseModel):
         config = self.config
         return Plan.make(self.train_count, config.batch_size, config.epochs, config.max_steps)
 
+    @property
+    def code(self) -> str:
+        """The commit it was made from, for people: `0123456789ab`, `0123456789ab with uncommitted changes`."""
+        git = self.git or {}
+        changed = " with uncommitted changes" if git.get("dirty") else ""
+        return f"{str(git.get('commit', 'unknown'))[:12]}{changed}"
+
     @model_validator(mode="after")
     def _adds_up(self) -> "RunResult":
         if not math.isclose(self.test_accuracy, self.test_correct / self.test_count, rel_tol=1e-12):

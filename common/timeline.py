@@ -8,7 +8,7 @@ from common.machine import process_start
 
 # imports: interpreter and libraries, of every process that rank 0 waits for. data: reading and checking it.
 # build: network, weights, processes, tracing, compiling, and the first step. training: all steps but the first.
-# rest: fetching losses, loaders made anew, predictions, files.
+# rest: fetching an epoch's last losses, loaders made anew, predictions, files.
 Phase = Literal["imports", "data", "build", "training", "evaluation", "rest"]
 PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "rest")
 

@@ -50,18 +50,20 @@ def _entry_changes(entry: Entry, old: Entry) -> Iterator[str]:
     machines = old_result.machine.differences(new_result.machine)
     if old_result.device_name != new_result.device_name:
         machines.append(f"device: {old_result.device_name} and {new_result.device_name}")
-    commits = [str((result.git or {}).get("commit", "unknown"))[:12] for result in (old_result, new_result)]
+    codes = old_result.code, new_result.code
+    # Two trees with uncommitted changes may be any two, also at the same commit.
+    code_changed = codes[0] != codes[1] or "uncommitted" in codes[1]
     if versions:
         yield f"versions changed: {'; '.join(versions)}"
-    if commits[0] != commits[1]:
-        yield f"code changed: commit {commits[0]}, now {commits[1]}"
+    if code_changed:
+        yield f"code {'changed' if codes[0] != codes[1] else 'may have changed'}: commit {codes[0]}, now {codes[1]}"
     if machines:
         yield (
             f"the machine changed ({'; '.join(machines)}): a difference in speed would be the machine's, so none is"
             " given"
         )
         return
-    yield _speed(entry, old, bool(versions), commits[0] != commits[1])
+    yield _speed(entry, old, bool(versions), code_changed)
 
 
 def _training(entry: Entry, old: Entry) -> str:

@@ -19,6 +19,9 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
 
     Where there is an NVIDIA GPU, each implementation is asked what it sees (`--dry-run`); the GPUs are used if
     all of them see one, as many as all of them see. One that can't be asked has no say: its row will tell why.
+
+    Raises:
+      UserError: more devices asked for than there are GPUs.
     """
     if config.accelerator != "auto":
         return config
@@ -27,7 +30,7 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
     seen: dict[str, TrainConfig] = {}
     for name, interpreter in interpreters.items():
         with tempfile.TemporaryDirectory() as folder:
-            asked = config.replace(run_dir=Path(folder), dry_run=True)
+            asked = config.replace(run_dir=Path(folder), dry_run=True, devices="auto")
             try:
                 run_process(name, interpreter, asked, Path(folder), timeout, lambda line: None)
                 seen[name] = TrainConfig(**json.loads((Path(folder) / CONFIG_FILE).read_text()))
@@ -38,6 +41,10 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
         console.print(f"on the CPU, since there is no GPU for {', '.join(blind) or 'any of them'}", soft_wrap=True)
         return config.replace(accelerator="cpu")
     devices = min(found.devices for found in seen.values() if found.devices != "auto")
+    if config.devices != "auto":
+        if config.devices > devices:
+            raise UserError(f"--devices {config.devices}: all can use {devices} GPUs; --accelerator cpu needs none")
+        devices = config.devices
     return config.replace(accelerator="gpu", devices=devices)
 
 

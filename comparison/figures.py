@@ -16,7 +16,7 @@ from common.results import RunResult
 from common.timeline import PHASES
 from comparison.charts import INK, Chart, Maker, logarithmic, looks, new_figure, styled
 from comparison.lockstep import FIRST_STEPS, loss_differences, rounding
-from comparison.rows import Entry, Row, Table, phase_seconds
+from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs
 from comparison.store import Run
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
@@ -227,8 +227,7 @@ def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 def _confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
     """One matrix for all implementations that guess alike, as they do in lockstep."""
     alike: list[tuple[list[str], Predictions, RunResult]] = []
-    for entry in entries:
-        run = entry.runs[0]
+    for implementation, run in same_seed_runs(entries).items():
         assert run.result is not None
         try:
             predictions = Predictions.read(run.run_dir)
@@ -236,10 +235,10 @@ def _confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
             continue
         for names, others, _ in alike:
             if np.array_equal(others.guesses, predictions.guesses):
-                names.append(entry.implementation)
+                names.append(implementation)
                 break
         else:
-            alike.append(([entry.implementation], predictions, run.result))
+            alike.append(([implementation], predictions, run.result))
     for implementations, predictions, result in alike:
         largest = int(max(predictions.labels.max(), predictions.guesses.max()))
         names = class_names(result.config.dataset, largest + 1)

@@ -83,10 +83,6 @@ class CompareConfig(TrainingOptions):
             raise ValueError(f"{named[0]} and {named[1]}: only one of them")
         return self
 
-    def replace(self, **changes: Any) -> "CompareConfig":
-        """A validated copy with some fields changed."""
-        return CompareConfig(**{**self.model_dump(exclude_unset=True), **changes})
-
     @property
     def all_seeds(self) -> list[int]:
         return self.seeds or [self.seed]
@@ -141,13 +137,26 @@ class CompareConfig(TrainingOptions):
             for name in self.model_fields_set
             if name not in FOLDERS and getattr(self, name) != getattr(stored, name)
         }
+        stored_values = stored.model_dump(exclude_unset=True)
+        if "seeds" in given:
+            stored_values.pop("seed", None)  # which --seeds has to name, too
+        for name, had in (("seeds", stored.all_seeds), ("implementations", stored.implementations)):
+            if name in given and not set(given[name]) >= set(had):
+                raise UserError(
+                    f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has {_shown(had)}; name"
+                    " these and what is to come on top"
+                )
+        if given.get("repeats", stored.repeats) < stored.repeats:
+            raise UserError(f"--repeats {given['repeats']}: the comparison in {folder} has {stored.repeats} already")
+        if stored.sweep_learning_rate == "tune" and "repeats" in allowed:
+            allowed = allowed - {"seeds", "target_accuracy", "implementations"}  # on which the chosen rates rest
         for name in sorted(given.keys() - allowed):
             raise UserError(
                 f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has"
                 f" {_shown(getattr(stored, name))}; leave the option out, or start a new comparison"
             )
         try:
-            return stored.replace(**given)
+            return CompareConfig(**{**stored_values, **given})
         except ValidationError as error:
             raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 

@@ -135,6 +135,11 @@ class Table:
     def rows(self) -> list[Row]:
         return [entry.row for entry in self.entries if entry.row]
 
+    @property
+    def same_seed_runs(self) -> dict[str, Run]:
+        """Implementation -> its first run with the seed of the first row's first run; without those that have none."""
+        return same_seed_runs([entry for entry in self.entries if entry.runs])
+
     def entry(self, implementation: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.implementation == implementation), None)
 
@@ -142,6 +147,17 @@ class Table:
         """Any run of the table with the same seed."""
         runs = (one for entry in self.entries for one in entry.runs if one.record.seed == run.record.seed)
         return next(runs, None)
+
+
+def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
+    """See `Table.same_seed_runs`; entries without runs are not among them."""
+    found = {}
+    for entry in entries:
+        seed = entries[0].runs[0].record.seed
+        run = next((run for run in entry.runs if run.record.seed == seed), None)
+        if run:
+            found[entry.implementation] = run
+    return found
 
 
 def make_tables(
@@ -209,6 +225,11 @@ def _apart(table: Table, run: Run) -> list[str]:
         found = different_settings(partner.result, result)
     else:  # what depends on the seed differs
         found = different_settings(first, result, same_seed=False)
+    entry = table.entry(run.record.implementation)
+    # Of the same implementation only: frameworks may name the same device differently.
+    names = [entry.runs[0].result.device_name, result.device_name] if entry and entry.runs[0].result else []
+    if len(set(names)) > 1:
+        found.append(f"device: {names[0]} and {names[1]}")
     return found + first.machine.differences(result.machine)
 
 

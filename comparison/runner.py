@@ -22,7 +22,9 @@ POLL_SECONDS = 0.1
 GRACE_SECONDS = 5  # between asking processes to end and ending them
 
 
-def run_job(folder: Path, job: Job, interpreter: str, timeout: float, look_on: Callable[[MetricsLine], None]) -> Run:
+def run_job(
+    folder: Path, job: Job, session: int, interpreter: str, timeout: float, look_on: Callable[[MetricsLine], None]
+) -> Run:
     """Runs `<interpreter> -m <implementation>_impl` to its end, and records how that was.
 
     A run has succeeded if and only if it exited with 0 and its files are valid. None of its processes
@@ -30,6 +32,7 @@ def run_job(folder: Path, job: Job, interpreter: str, timeout: float, look_on: C
 
     Args:
       folder: of the comparison.
+      session: see `Record`.
       timeout: seconds, after which the run is ended and counts as failed.
       look_on: called with every line of the run's metrics, soon after it was written.
     """
@@ -48,6 +51,7 @@ def run_job(folder: Path, job: Job, interpreter: str, timeout: float, look_on: C
         schema_version=1,
         implementation=job.implementation,
         variant=dict(job.variant.values),
+        session=session,
         seed=job.seed,
         round=job.round,
         tuning=job.tuning,

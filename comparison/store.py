@@ -65,6 +65,7 @@ class Record(BaseModel):
       started: ISO 8601, UTC.
       process_seconds: from before the process was started until it had ended.
       other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
+      session: which of the request's commands made it, from 1: those that resumed it came later.
       failure: one line on why there is no result; None where there is one.
     """
 
@@ -73,6 +74,7 @@ class Record(BaseModel):
     schema_version: Literal[1]
     implementation: str
     variant: Values
+    session: int = Field(gt=0)
     seed: int
     round: int = Field(gt=0)
     tuning: bool
@@ -97,9 +99,9 @@ class Run:
     losses: list[float] = field(default_factory=list)
 
     @property
-    def round_key(self) -> tuple[int, int]:
-        """Runs with the same one were made in the same round with the same seed: a pair."""
-        return self.record.seed, self.record.round
+    def round_key(self) -> tuple[int, int, int]:
+        """Runs with the same one were made one after the other, in the same round with the same seed: a pair."""
+        return self.record.seed, self.record.round, self.record.session
 
     @cached_property
     def epochs(self) -> list[EpochLine]:
@@ -149,20 +151,29 @@ def clear_unfinished(run_dir: Path) -> None:
 
 
 def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
-    """Each variant with the best of the learning rates it was tuned over.
+    """Each variant with the best of the learning rates it was tuned over; as it is where it was not.
 
-    Best: the target accuracy reached with the most seeds, then in the fewest epochs on average; without a
-    target, or where none reaches it, the highest mean test accuracy, then the lowest mean test loss.
+    Best: finished with the most seeds; of these the target accuracy reached with the most seeds, then in the
+    fewest epochs on average; without a target, or where none reaches it, the highest mean test accuracy, then
+    the lowest mean test loss. What a variant has been run with already stays.
+
+    Raises:
+      UserError: a variant for which no rate could be trained.
     """
     chosen = []
     for variant in variants:
+        of_variant = [run for run in runs if run.record.variant == dict(variant.values)]
+        tuning = [run for run in of_variant if run.record.tuning]
+        if not tuning:
+            chosen.append(variant)
+            continue
         rates: dict[float, list[Run]] = {}
-        for run in runs:
-            if run.record.tuning and run.record.variant == dict(variant.values) and run.result:
+        for run in tuning:
+            if run.result:
                 rates.setdefault(run.result.config.learning_rate, []).append(run)
         if not rates:
-            chosen.append(variant)  # every one of them failed, as its runs will say
-            continue
+            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(tuning)}")
+        used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.tuning]
 
         def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
             results = [run.result for run in rates[rate] if run.result]
@@ -170,11 +181,17 @@ def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | Non
             accuracy = sum(result.test_accuracy for result in results) / len(results)
             loss = sum(result.test_loss for result in results) / len(results)
             mean_epochs = sum(reached) / len(reached) if reached else 0.0
-            return len(reached), -mean_epochs, accuracy, -loss
+            return len(results), len(reached), -mean_epochs, accuracy, -loss
 
-        best = max(rates, key=merit)
+        best = used[0] if used else max(rates, key=merit)
         chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
     return chosen
+
+
+def _failure(runs: list[Run]) -> str:
+    """Why the first of them failed, in the words of its log where it has any."""
+    words = runs[0].last_log_lines(1)
+    return f"{runs[0].record.failure}{': ' + words[0] if words else ''}"
 
 
 def epochs_to(run: Run, accuracy: float | None) -> int | None:

@@ -71,6 +71,8 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         if field in swept:
             raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
         swept[field] = values
+    if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
+        raise UserError("--sweep-learning-rate tune: not together with a sweep of the learning rate itself")
     variants = []
     for combination in itertools.product(*swept.values()):
         texts = dict(zip(swept, combination, strict=True))
@@ -91,7 +93,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                 scaled = config.replace(batch_size=config.batch_size * int(texts["devices"]))
             if options.sweep_learning_rate == "linear":
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": as the batch grows, so does the rate.
-                scaled = scaled.replace(learning_rate=base.learning_rate * scaled.batch_size / base.batch_size)
+                scaled = scaled.replace(learning_rate=config.learning_rate * scaled.batch_size / base.batch_size)
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
     if options.sweep_learning_rate != "keep" and len({variant.config.batch_size for variant in variants}) < 2:
         raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")

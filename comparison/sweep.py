@@ -88,6 +88,9 @@ def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, floa
     # With both scalings, one device stands under strong alone: it is the same experiment.
     same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or one.variant["devices"] == "1"]
     base = min(same, key=lambda one: int(one.variant["devices"]))
+    fewest = min(int(table.variant["devices"]) for table in tables)
+    if int(base.variant["devices"]) > fewest:
+        return None, None  # its own run with the fewest has failed: another base would have another ideal
     found = pairs(base, entry)
     if not found:
         return None, None

@@ -204,7 +204,7 @@ def what_was_compared(table: Table) -> list[str]:
     records = [run.record for entry in table.entries for run in entry.runs]
     seeds = list(dict.fromkeys(record.seed for record in records))
     shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
-    rounds = max(len({run.round_key for run in entry.runs}) for entry in table.entries)
+    rounds = len({(record.seed, record.round) for record in records})
     shown += f", {rounds} rounds" if rounds > 1 else ""
     rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
     if config.warmup_steps:
@@ -233,7 +233,8 @@ def notes(tables: Sequence[Table]) -> list[str]:
             row = entry.row
             if row and row.note:
                 status = "" if row.status == "ok" else f" {row.status}:"
-                lines.append(f"{row.implementation}:{status} {row.note}")
+                where = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+                lines.append(f"{row.implementation}{f' ({where})' if where else ''}:{status} {row.note}")
             lines += _log_lines(entry)
     return lines
 
@@ -258,10 +259,8 @@ def print_tables(console: Console, summary: Summary) -> None:
     """What was compared, the tables and the remarks; with a sweep, its table instead of one for each variant."""
     study = make_study(summary)
     if study:
-        for line in [
-            *what_was_compared(summary.tables[0])[:-1],
-            f"swept: {study.option}; above stands its first value",
-        ]:
+        first = next(table for table in summary.tables if table.first_result)
+        for line in [*what_was_compared(first), f"swept: {study.option}"]:
             console.print(line)
         for group in study_columns(study):
             console.print()

@@ -14,13 +14,15 @@ WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
 
 def find_warnings(tables: Sequence[Table], runs: Sequence[Run]) -> list[str]:
     """In the order in which a reader should know."""
-    found = [*_machines(runs), *_versions(runs), *_commits(runs), *_load(runs), *_threads(tables)]
+    found = [*_machines(runs), *_versions(runs), *_commits(runs), *_load(runs), *_threads(tables), *_tuning(runs)]
+    found += _sessions(tables)
     for table in tables:
         where = _where(table)
         for entry in table.entries:
             found += _first_run(entry, where)
         found += _too_wide(table, where)
-    if not any(row.num_rounds > 1 for table in tables for row in table.rows):
+    measured = any(row.images_per_second for table in tables for row in table.rows)
+    if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
         found.append("one round only: a difference in speed may be the machine's mood; --repeats 5 shows the spread")
     return found
 
@@ -56,9 +58,29 @@ def _versions(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _commits(runs: Sequence[Run]) -> Iterator[str]:
-    commits = dict.fromkeys(str((run.result.git or {}).get("commit")) for run in runs if run.result)
-    if len(commits) > 1:
-        yield f"the code changed between runs: commits {' and '.join(commit[:12] for commit in commits)}"
+    codes = dict.fromkeys(run.result.code for run in runs if run.result)
+    if len(codes) > 1:
+        yield f"the code changed between runs: commits {' and '.join(codes)}"
+
+
+def _sessions(tables: Sequence[Table]) -> Iterator[str]:
+    for table in tables:
+        made: dict[tuple[int, int], set[int]] = {}
+        for run in (run for entry in table.entries for run in entry.runs):
+            made.setdefault((run.record.seed, run.record.round), set()).add(run.record.session)
+        split = sum(len(sessions) > 1 for sessions in made.values())
+        if split:
+            yield (
+                f"{split} of {len(made)} rounds{_where(table)} were finished later (--resume): runs of different times"
+                " are no pairs, and a ratio is from the other rounds"
+            )
+
+
+def _tuning(runs: Sequence[Run]) -> Iterator[str]:
+    tuning = [run for run in runs if run.record.tuning]
+    failed = [run for run in tuning if run.result is None]
+    if failed:
+        yield f"{len(failed)} of {len(tuning)} runs for tuning failed, the first one in {failed[0].run_dir}"
 
 
 def _load(runs: Sequence[Run]) -> Iterator[str]:

@@ -1,3 +1,4 @@
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -27,8 +28,6 @@ print(monitor.cpu_utilisation * num_cores(), monitor.gpu_utilisation)
 
 
 def test_idle_is_near_zero_and_too_short_is_unknown():
-    import os
-
     watch = Monitor(os.getpid(), 0)
     watch.start()
     time.sleep(0.3)
@@ -114,8 +113,6 @@ def test_energy_and_use_of_gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     monkeypatch.setattr(monitor, "GPU_SAMPLE_SECONDS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    import os
-
     watch = Monitor(os.getpid(), 2)
     watch.start()
     watch.energy.resume()
@@ -143,3 +140,5 @@ def test_gpus_that_do_not_count_energy_leave_it_unknown(monkeypatch):
     assert gpu_counters(["0"]) == []
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert visible_gpus(1) == []
+    watch = Monitor(os.getpid(), 1)
+    assert watch.energy.joules is None and watch.energy.source is None

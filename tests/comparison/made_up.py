@@ -36,6 +36,7 @@ class MadeUp:
     process_seconds: float = 12.0
     other_load: float = 0.0
     failure: str | None = None
+    session: int = 1
     changes: dict | None = None
 
 
@@ -68,6 +69,7 @@ def write_run(folder, job, truth, number):
         schema_version=1,
         implementation=job.implementation,
         variant=dict(job.variant.values),
+        session=truth.session,
         seed=job.seed,
         round=job.round,
         tuning=job.tuning,

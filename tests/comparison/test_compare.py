@@ -305,6 +305,13 @@ def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_pa
     assert set(records(output)) == {f"seed-0/round-{number}/{name}" for number in (1, 2) for name in ("one", "two")}
     done = run(sys.executable, "compare.py", "--resume", output, "--batch-size", 30, cwd=project, expect=2)
     assert done.stderr.startswith(f"compare.py: error: --batch-size 30: the comparison in {output} has 20; leave")
+    for options, words in (
+        (("--repeats", 1), f"--repeats 1: the comparison in {output} has 2 already"),
+        (("--seeds", 1), f"--seeds 1: the comparison in {output} has 0; name these and what is to come on top"),
+        (("--implementations", "two"), f"--implementations two: the comparison in {output} has one two; name these"),
+    ):
+        done = run(sys.executable, "compare.py", "--resume", output, *options, cwd=project, expect=2)
+        assert done.stderr.startswith(f"compare.py: error: {words}")
     done = run(sys.executable, "compare.py", "--report-only", output, "--repeats", 5, cwd=project, expect=2)
     assert done.stderr.startswith("compare.py: error: --repeats 5: the comparison in")
 

@@ -44,6 +44,23 @@ def test_rounds_in_which_one_is_missing_make_no_pair(tmp_path):
     assert pt.ratio == pytest.approx(paired_ratio(speeds, [one / 3 for one in speeds]).estimate)
 
 
+def test_runs_of_different_times_make_no_pair(tmp_path):
+    def make(job):
+        return fast(job, session=2 if job.implementation == "ptl" or job.round == 4 else 1)
+
+    summary = comparison(tmp_path, make, repeats=4)
+    assert [row.num_rounds for row in summary.rows] == [4, 4, 1]
+    assert summary.rows[2].verdict is None and summary.rows[2].images_per_second
+    assert any(line.startswith("3 of 4 rounds were finished later") for line in summary.warnings)
+
+
+def test_runs_on_another_kind_of_gpu_have_a_table_of_their_own(tmp_path):
+    late = {2: {"device_name": "another GPU"}}
+    summary = comparison(tmp_path, lambda job: fast(job, changes=late.get(job.round)), repeats=2)
+    assert [[row.num_rounds for row in table.rows] for table in summary.tables][1:] == [[1, 1, 1]]
+    assert "device: made up and another GPU" in summary.tables[1].apart
+
+
 def test_accuracy_is_the_mean_over_seeds_with_its_interval(tmp_path):
     accuracy = {0: 340, 1: 345, 2: 350}
 

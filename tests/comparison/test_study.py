@@ -65,6 +65,14 @@ def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
         assert [one.config.learning_rate for one in variants] == pytest.approx(rates)
 
 
+def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
+    options = {"sweep": ["learning-rate=0.01,0.1", "batch-size=64,128"], "batch_size": 64}
+    _, variants = study(**options, sweep_learning_rate="linear")
+    assert [one.config.learning_rate for one in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
+    with pytest.raises(UserError, match="not together with a sweep of the learning rate"):
+        study(**options, sweep_learning_rate="tune", tune_over=[0.1])
+
+
 def test_tuning_has_runs_of_its_own_and_seeds_that_are_not_reported():
     options, variants = study(
         sweep=["batch-size=32,64"], sweep_learning_rate="tune", tune_over=[0.1, 0.2, 0.4], seeds=[0, 4]
@@ -95,6 +103,33 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
         found = tuned(variants, list(summary.runs), target)
         assert [one.config.learning_rate for one in found] == rates
     assert [epochs_to(run, 0.9) for run in summary.runs] == [2, 3, None, None]
+
+
+def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path):
+    def make(job):
+        risky = job.config.learning_rate == 0.2
+        failure = "exit status 1" if risky and job.seed == 3 else None
+        return MadeUp(accuracies=(0.5, 0.99 if risky else 0.9), failure=failure)
+
+    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2], "seeds": [0, 1]}
+    summary = comparison(tmp_path / "a", make, only=lambda job: job.tuning, **options)
+    variants = make_variants(summary.request.options, summary.request.config)
+    assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.1, 0.1]
+    assert any("2 of 8 runs for tuning failed" in line for line in summary.warnings)
+    summary = comparison(
+        tmp_path / "b", lambda job: MadeUp(failure="exit status 1"), only=lambda job: job.tuning, **options
+    )
+    with pytest.raises(
+        UserError, match="none of the rates could be trained for batch-size=32: exit status 1: the reason"
+    ):
+        tuned(variants, list(summary.runs), None)
+
+
+def test_what_has_been_run_keeps_its_rate(tmp_path):
+    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2]}
+    summary = comparison(tmp_path, lambda job: MadeUp(), **options)
+    variants = make_variants(summary.request.options, summary.request.config)
+    assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.05, 0.05]
 
 
 @pytest.mark.parametrize(
