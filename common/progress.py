@@ -46,9 +46,17 @@ class TrainingProgress:
             self._task, completed=step, epoch=f"{epoch}/{self._num_epochs}", loss=f"{loss:.4f}", speed=speed
         )
 
-    def epoch(self, epoch: int, train_loss: float, test_loss: float, test_accuracy: float, speed: float | None) -> None:
-        shown = "" if speed is None else f", {speed:,.0f} images/s"
+    def epoch(
+        self,
+        epoch: int,
+        train_loss: float,
+        train_accuracy: float,
+        test_loss: float,
+        test_accuracy: float,
+        speed: float | None,
+    ) -> None:
+        shown = "" if speed is None else f"; {speed:,.0f} images/s"
         self.line(
-            f"epoch {epoch:{len(str(self._num_epochs))}}/{self._num_epochs}: train loss {train_loss:.4f},"
-            f" test {test_loss:.4f}, accuracy {test_accuracy:.2%}{shown}"
+            f"epoch {epoch:{len(str(self._num_epochs))}}/{self._num_epochs}: loss {train_loss:.4f},"
+            f" accuracy {train_accuracy:.2%}; test {test_loss:.4f}, {test_accuracy:.2%}{shown}"
         )

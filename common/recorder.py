@@ -9,7 +9,7 @@ to a list.
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -51,8 +51,8 @@ class Recorder:
       device_name: of the device trained on.
       timeline: begun with the process that the user started; start-up and memory count from it.
       writes: whether this is the process that writes and prints.
-      fetch: from a list of this process's shares of step losses, device scalars, to the global losses as
-        floats; with several processes they all call it at the same steps.
+      fetch: from a list of this process's shares of steps, (loss, correct answers) as device scalars, to the
+        global ones as numbers; with several processes they all call it at the same steps.
       synchronize: waits until the device has done what it was given.
     """
 
@@ -65,7 +65,7 @@ class Recorder:
         device_name: str,
         timeline: Timeline,
         writes: bool,
-        fetch: Callable[[list[Any]], list[float]],
+        fetch: Callable[[list[tuple[Any, Any]]], Sequence[tuple[float, float]]],
         synchronize: Callable[[], None],
     ) -> None:
         config, plan = experiment.config, experiment.plan
@@ -83,8 +83,9 @@ class Recorder:
         self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2)) if plan.total_steps else 0
 
         self.steps_done = 0
-        self.pending: list[Any] = []
+        self.pending: list[tuple[Any, Any]] = []
         self.epoch_losses: list[float] = []
+        self.epoch_correct = 0
         self.startup_seconds: float | None = None
         self.epoch_train_seconds: list[float] = []
         self.eval_seconds: list[float] = []
@@ -123,15 +124,20 @@ class Recorder:
     # --- Training ---
 
     def start_epoch(self) -> None:
-        self.epoch_losses = []
+        self.epoch_losses, self.epoch_correct = [], 0
         if self.steps_done:
             if self.monitor:
                 self.monitor.energy.resume()
             self.segment_start = self.timed_start = self.timeline.enter("training")
 
-    def step(self, loss: Any) -> None:
-        """Takes this process's share of a step's global loss, a scalar on the device, without fetching it."""
-        self.pending.append(loss)
+    def step(self, loss: Any, correct: Any) -> None:
+        """Takes this process's share of a step, scalars on the device, without fetching them.
+
+        Args:
+          loss: of the global batch's mean loss.
+          correct: answers, as they were before the update.
+        """
+        self.pending.append((loss, correct))
         self.steps_done += 1
         if self.steps_done == 1:
             self.synchronize()
@@ -161,7 +167,7 @@ class Recorder:
         """Fetches and writes the losses that are pending."""
         if not self.pending:
             return
-        losses = self.fetch(self.pending)
+        losses, correct = zip(*self.fetch(self.pending), strict=True)
         if self.monitor:
             self.monitor.energy.update()
         first = self.steps_done - len(losses) + 1
@@ -174,6 +180,7 @@ class Recorder:
                 )
         self._write(*({"kind": "step", "step": step, "loss": loss} for step, loss in enumerate(losses, first)))
         self.epoch_losses += losses
+        self.epoch_correct += int(sum(correct))
         epoch = self.plan.epoch_of(self.steps_done)
         seconds = time.perf_counter() - self.segment_start
         done = self.plan.images((epoch - 1) * self.plan.steps_per_epoch + 1, self.steps_done)
@@ -198,18 +205,20 @@ class Recorder:
             "test_correct": correct,
             "test_count": count,
         }
-        epoch, train_loss, train_seconds, speed = 0, None, None, None
+        epoch, train_loss, train_accuracy, train_seconds, speed = 0, None, None, None, None
         if self.epoch_losses:
             epoch = len(self.epoch_train_seconds)
             first = (epoch - 1) * self.plan.steps_per_epoch + 1
             counts = [self.plan.count(step) for step in range(first, self.steps_done + 1)]
             train_loss = math.fsum(map(math.prod, zip(self.epoch_losses, counts, strict=True))) / sum(counts)
+            train_accuracy = self.epoch_correct / sum(counts)
             train_seconds = self.epoch_train_seconds[-1]
             timed = sum(counts) - (counts[0] if first == 1 else 0)  # the first step counts as start-up
             speed = timed / train_seconds if timed and train_seconds > 0 else None
-            self.progress.epoch(epoch, train_loss, loss_sum / count, correct / count, speed)
+            self.progress.epoch(epoch, train_loss, train_accuracy, loss_sum / count, correct / count, speed)
+        training = {"train_loss": train_loss, "train_accuracy": train_accuracy}
         seconds = {"train_seconds": train_seconds, "eval_seconds": self.eval_seconds[-1]}
-        self._write({"kind": "epoch", "epoch": epoch, "train_loss": train_loss, **self.evaluation, **seconds})
+        self._write({"kind": "epoch", "epoch": epoch, **training, **self.evaluation, **seconds})
 
     # --- Result ---
 

@@ -181,6 +181,7 @@ class EpochLine(BaseModel):
     kind: Literal["epoch"]
     epoch: int = Field(ge=0)
     train_loss: float | None
+    train_accuracy: float | None = Field(None, ge=0, le=1)  # of each example before the step that it was trained in
     test_loss: float = Field(allow_inf_nan=False)
     test_accuracy: float = Field(ge=0, le=1)
     test_correct: int = Field(ge=0)

@@ -50,16 +50,25 @@ def _loss_curves(entries: Sequence[Entry]) -> Iterator[Chart]:
         entries,
         "loss",
         "Loss",
-        [("training", lambda line: line.train_loss, 0.45), ("test", lambda line: line.test_loss, 1)],
+        [("training", lambda line: line.train_loss), ("test", lambda line: line.test_loss)],
     )
 
 
 def _accuracy_curves(entries: Sequence[Entry]) -> Iterator[Chart]:
-    yield from _curves(entries, "accuracy", "Test accuracy, %", [("", lambda line: 100 * line.test_accuracy, 1)])
+    yield from _curves(
+        entries,
+        "accuracy",
+        "Accuracy, %",
+        [("training", lambda line: _percent(line.train_accuracy)), ("test", lambda line: _percent(line.test_accuracy))],
+    )
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 def _curves(
-    entries: Sequence[Entry], name: str, label: str, kinds: Sequence[tuple[str, Callable[[Any], float | None], float]]
+    entries: Sequence[Entry], name: str, label: str, kinds: Sequence[tuple[str, Callable[[Any], float | None]]]
 ) -> Iterator[Chart]:
     """Over epochs, the mean over seeds with all of them in a band; over seconds, each one's typical run."""
     if not any(line.epoch for entry in entries for line in entry.runs[0].epochs):
@@ -69,7 +78,7 @@ def _curves(
         figure, axes = new_figure()
         for entry in entries:
             look = found[entry.implementation]
-            for kind, value, alpha in kinds:
+            for kind, value in kinds:
                 runs = _by_seed(entry) if axis == "epochs" else [_typical(entry)]
                 values = np.array([[value(line) for line in run.epochs] for run in runs], dtype=float)
                 x = [line.epoch for line in runs[0].epochs] if axis == "epochs" else _seconds(runs[0])
@@ -79,9 +88,9 @@ def _curves(
                     color=look.colour,
                     linewidth=look.width,
                     linestyle=look.pattern,
-                    alpha=alpha,
+                    alpha=0.45 if kind == "training" else 1,
                     marker=look.marker if len(x) < 3 else None,
-                    label=f"{entry.implementation} {kind}".strip(),
+                    label=f"{entry.implementation} {kind}",
                 )
                 if len(runs) > 1:
                     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.15, lw=0)
@@ -91,7 +100,7 @@ def _curves(
         axes.set_xlabel("Epoch" if axis == "epochs" else "Seconds of training and evaluation, without start-up")
         if axis == "epochs":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(ncols=2 if len(kinds) > 1 else 1)
+        axes.legend(ncols=2)
         title = f"{label.partition(',')[0]} over {axis}"
         yield Chart(f"{name}-{axis}", title, _curve_alt(entries, title), figure)
 

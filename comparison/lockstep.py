@@ -134,6 +134,11 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     if len(evaluations[0]) != len(evaluations[1]):
         return f"{len(evaluations[0])} and {len(evaluations[1])} evaluations, while every step's loss agrees"
     for one, two in zip(*evaluations, strict=True):
+        if one.train_accuracy != two.train_accuracy:
+            return (
+                f"epoch {one.epoch}: train_accuracy is {one.train_accuracy} and {two.train_accuracy}, while every"
+                " step's loss agrees: suspect how correct answers are counted in training"
+            )
         for name in ("test_count", "test_correct", "test_loss"):
             values = getattr(one, name), getattr(two, name)
             if not math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):

@@ -59,15 +59,16 @@ def train_step(
     scheduler: LRScheduler,
     batch: Batch,
     world_size: int,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels, count = batch
     optimizer.zero_grad(set_to_none=True)
-    loss = loss_of(model(normalise(images)), labels, count)
+    logits = model(normalise(images))
+    loss = loss_of(logits, labels, count)
     # DistributedDataParallel averages the gradients over the replicas: times their number it is the sum.
     (loss * world_size).backward()
     optimizer.step()
     scheduler.step()
-    return loss.detach()
+    return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
 
 def eval_step(model: nn.Module, normalise: Normalise, batch: Batch) -> torch.Tensor:
@@ -122,7 +123,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         recorder.start_epoch()
         for batch in training:
             batch = to_device(batch, device)
-            recorder.step(train_step(model, normalise, optimizer, scheduler, batch, config.devices))
+            recorder.step(*train_step(model, normalise, optimizer, scheduler, batch, config.devices))
         recorder.end_training()
         recorder.start_evaluation()
         recorder.end_epoch(*evaluate(network, normalise, testing, device))
@@ -136,9 +137,10 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     recorder.finish(weights, ("torch",), device_peak_memory_bytes(device))
 
 
-def fetch_losses(losses: list[torch.Tensor]) -> list[float]:
-    """Global losses of several steps as floats: the replicas' shares in one tensor, summed at once."""
-    return sum_over_replicas(torch.stack(losses).double()).tolist()
+def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:
+    """Global losses and correct answers of several steps: the replicas' shares in one tensor, summed at once."""
+    shares = torch.stack([torch.stack(column).double() for column in zip(*steps, strict=True)], dim=1)
+    return sum_over_replicas(shares).tolist()
 
 
 # --- First batch: for comparing implementations layer by layer ---
@@ -215,7 +217,7 @@ def run_replica(
             device_name=device_name(device),
             timeline=timeline,
             writes=rank == 0,
-            fetch=fetch_losses,
+            fetch=fetch_steps,
             synchronize=synchronize,
         ) as recorder:
             train(recorder.experiment, rank, device, recorder)

@@ -29,10 +29,12 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, torch.Tensor]:
         images, labels, count = batch
-        loss = loss_of(self(images), labels, count)
+        logits = self(images)
+        loss = loss_of(logits, labels, count)
+        correct = (logits.detach().argmax(dim=1) == labels).sum()
         # The ddp strategy averages the gradients over the replicas: times their number it is the sum.
         # Lightning calls backward on "loss", steps the optimizer and the scheduler.
-        return {"loss": loss * self.trainer.world_size, "share": loss.detach()}
+        return {"loss": loss * self.trainer.world_size, "share": loss.detach(), "correct": correct}
 
     def on_validation_epoch_start(self) -> None:
         self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)

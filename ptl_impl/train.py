@@ -49,7 +49,7 @@ class Recording(pl.Callback):
         batch: Any,
         batch_index: int,
     ) -> None:
-        self.recorder.step(outputs["share"])
+        self.recorder.step(outputs["share"], outputs["correct"])
         # Here, and not when evaluation starts: before that Lightning makes a new loader and waits for all ranks.
         if batch_index + 1 == self.recorder.plan.steps_in_epoch(trainer.current_epoch + 1):
             self.recorder.end_training()
@@ -107,9 +107,10 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     wait_for_replicas()
 
 
-def fetch_losses(losses: list[torch.Tensor]) -> list[float]:
-    """Global losses of several steps as floats: the replicas' shares in one tensor, summed at once."""
-    return sum_over_replicas(torch.stack(losses).double()).tolist()
+def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:
+    """Global losses and correct answers of several steps: the replicas' shares in one tensor, summed at once."""
+    shares = torch.stack([torch.stack(column).double() for column in zip(*steps, strict=True)], dim=1)
+    return sum_over_replicas(shares).tolist()
 
 
 # --- First batch: for comparing implementations layer by layer ---
@@ -157,7 +158,7 @@ def main(config: TrainConfig) -> None:
         device_name=device_name(device),
         timeline=timeline,
         writes=is_first_process(),
-        fetch=fetch_losses,
+        fetch=fetch_steps,
         synchronize=synchronize,
     ) as recorder:
         train(experiment, device, recorder)

@@ -59,7 +59,7 @@ def test_the_implementations_have_the_same_files_and_functions():
     assert files[0] == files[1] == files[2]
     assert files[0] == ["__init__.py", "__main__.py", "data.py", "devices.py", "model.py", "optimizer.py", "train.py"]
     for name, functions in {
-        "train.py": {"main", "train", "fetch_losses"},
+        "train.py": {"main", "train", "fetch_steps"},
         "devices.py": {"setup_devices"},
         "optimizer.py": {"make_optimizer"},
     }.items():

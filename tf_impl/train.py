@@ -32,19 +32,20 @@ def loss_of(logits: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor
 
 def make_train_step(
     experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, optimizer: keras.Optimizer, spec: Any
-) -> Callable[[Batch], tf.Tensor]:
-    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+) -> Callable[[Batch], tuple[tf.Tensor, tf.Tensor]]:
+    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             logits = model(normalise(images, experiment.dataset, experiment.config.precision), training=True)
             loss = loss_of(logits, labels, count)
         gradients = tape.gradient(loss, model.trainable_variables)
         # The strategy sums the gradients over the replicas here.
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
+        return loss, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
     @tf.function(input_signature=[spec])  # one graph for all sizes of batches and shards
-    def train_step(batch: Batch) -> tf.Tensor:
-        return strategy.reduce(SUM, strategy.run(replica_step, args=batch), axis=None)
+    def train_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        shares = strategy.run(replica_step, args=batch)
+        return tuple(strategy.reduce(SUM, value, axis=None) for value in shares)
 
     return train_step
 
@@ -97,7 +98,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     for epoch in range(1, plan.num_epochs + 1):
         recorder.start_epoch()
         for _ in range(plan.steps_in_epoch(epoch)):
-            recorder.step(train_step(next(batches)))
+            recorder.step(*train_step(next(batches)))
         recorder.end_training()
         recorder.start_evaluation()
         recorder.end_epoch(*evaluate(eval_step, testing))
@@ -110,9 +111,10 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     return batches
 
 
-def fetch_losses(losses: list[tf.Tensor]) -> list[float]:
-    """Global losses of several steps, which the strategy has summed already, as floats."""
-    return tf.stack(losses).numpy().tolist()
+def fetch_steps(steps: list[tuple[tf.Tensor, tf.Tensor]]) -> list[tuple[float, float]]:
+    """Global losses and correct answers of several steps, which the strategy has summed already."""
+    losses, correct = (tf.stack(column).numpy().tolist() for column in zip(*steps, strict=True))
+    return list(zip(losses, correct, strict=True))
 
 
 def synchronize() -> None:
@@ -168,7 +170,7 @@ def main(config: TrainConfig) -> None:
         device_name=device_name(experiment.config),
         timeline=timeline,
         writes=True,
-        fetch=fetch_losses,
+        fetch=fetch_steps,
         synchronize=synchronize,
     ) as recorder:
         iterator = train(experiment, strategy, recorder)

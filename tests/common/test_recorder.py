@@ -25,7 +25,7 @@ def make(run_dir, **options):
         device_name="none",
         timeline=Timeline.begin(1),
         writes=True,
-        fetch=lambda losses: [log.append(("fetch", len(losses)))] and list(losses),
+        fetch=lambda steps: [log.append(("fetch", len(steps)))] and list(steps),
         synchronize=lambda: log.append("synchronize"),
     )
     return recorder, log
@@ -57,7 +57,7 @@ def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
             recorder.start_epoch()
             for step in range(4):
                 clock.now += 5 if epoch == step == 0 else 1  # the first step compiles
-                recorder.step(float(next(losses)))
+                recorder.step(float(next(losses)), 1)
             recorder.end_training()
             clock.now += 100  # between training and evaluation, and no part of either
             recorder.start_evaluation()
@@ -83,15 +83,16 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
     recorder, _ = make(tmp_path, epochs=1)
     with recorder:
         recorder.start_epoch()
-        for loss in (1.0, 2.0, 3.0, 8.0):
+        for loss, correct in ((1.0, 4), (2.0, 5), (3.0, 7), (8.0, 5)):
             clock.now += 1
-            recorder.step(loss)
+            recorder.step(loss, correct)
         recorder.end_training()
         recorder.start_evaluation()
         recorder.end_epoch(71.0, 284, 355)
     assert read_step_losses(tmp_path) == [1, 2, 3, 8]
     (epoch,) = read_metrics(tmp_path, EpochLine)
     assert epoch.train_loss == pytest.approx((10 + 20 + 30 + 40) / 35)
+    assert epoch.train_accuracy == 21 / 35
     assert (epoch.test_loss, epoch.test_accuracy) == (0.2, 0.8)
     assert (epoch.train_seconds, epoch.eval_seconds) == (3, 0)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -103,7 +104,7 @@ def test_losses_are_fetched_every_n_steps_and_at_the_epochs_end(tmp_path, clock)
     with recorder:
         recorder.start_epoch()
         for index in range(4):
-            recorder.step(1.0)
+            recorder.step(1.0, 1)
             assert len(read_step_losses(tmp_path)) == (0 if index < 2 else 3)
         recorder.end_training()
     assert [item for item in log if item != "synchronize"] == [("fetch", 3), ("fetch", 1)]
@@ -115,7 +116,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, clock, loss):
     with recorder, pytest.raises(DivergedError, match=f"loss of step 2 is {loss}; a smaller --learning-rate than 0.05"):
         recorder.start_epoch()
         for one in (1.0, loss, 1.0):
-            recorder.step(one)
+            recorder.step(one, 1)
         recorder.end_training()
     assert not (tmp_path / "result.json").exists()
 

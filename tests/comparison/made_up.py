@@ -109,7 +109,8 @@ def write_run(folder, job, truth, number):
             "test_count": count,
         }
         seconds = {"train_seconds": 2.0, "eval_seconds": 0.5}
-        lines.append({"kind": "epoch", "epoch": epoch, "train_loss": 2 / epoch, **evaluation, **seconds})
+        training = {"train_loss": 2 / epoch, "train_accuracy": correct / count}
+        lines.append({"kind": "epoch", "epoch": epoch, **training, **evaluation, **seconds})
     (run_dir / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     logits = np.eye(dataset.num_classes)[dataset.test_labels]

@@ -36,7 +36,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
             device_name="none",
             timeline=timeline,
             writes=True,
-            fetch=lambda losses: losses,
+            fetch=lambda steps: steps,
             synchronize=lambda: None,
         ) as recorder:
             step = 0
@@ -45,7 +45,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
                 recorder.start_epoch()
                 for _ in range(experiment.plan.steps_in_epoch(epoch)):
                     step += 1
-                    recorder.step(2.3 * math.exp(-step / 100) * loss_factor)
+                    recorder.step(2.3 * math.exp(-step / 100) * loss_factor, 1)
                 recorder.end_training()
                 recorder.start_evaluation()
                 recorder.end_epoch(0.5 * count, count // 2, count)

@@ -78,7 +78,7 @@ def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implemen
     assert process.wait() == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert re.search(r"epoch [123]/3 .* \d+/12 loss \d\.\d{4}  [\d,]+ images/s", text), text
-    assert "epoch 3/3: train loss" in text and f"results: {tmp_path}" in text
+    assert "epoch 3/3: loss" in text and f"results: {tmp_path}" in text
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

@@ -95,6 +95,12 @@ MUTATIONS = {
         "weight_decay=0.0",
         ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
     ),
+    "answers taken for correct in training": (
+        *("tf", 1, "tf_impl/train.py"),
+        "return loss, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)",
+        "return loss, tf.size(labels, tf.int64)",
+        ["epoch 1: train_accuracy is 0.", " and 1.0", "how correct answers are counted in training"],
+    ),
     "images cut to float32 at the input": (
         *("tf", 1, "tf_impl/model.py"),
         "keras.Input(spec.image_shape, dtype=DTYPES[precision])",
