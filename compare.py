@@ -23,7 +23,7 @@ from types import FrameType
 from rich.console import Console
 
 from common.cli import parse_options
-from common.errors import whole_program
+from common.errors import leave, whole_program
 from comparison.files import write_tables
 from comparison.live import LiveView
 from comparison.options import CompareConfig
@@ -109,4 +109,4 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     with whole_program("compare.py"):
-        sys.exit(main())
+        leave(main())

@@ -81,6 +81,12 @@ class TrainingOptions(BaseModel):
     )
     precision: Precision = Field("32", description="bits of every float: weights, activations, gradients")
 
+    data_on: Literal["auto", "device", "host"] = Field(
+        "auto",
+        description="device: the data set in each device's memory, batches gathered there as a part of the step; host:"
+        " batches gathered ahead of it and copied; auto: device for what is in memory and up to 2 GiB",
+    )
+
     # Evaluation and output
     eval_batch_size: int = Field(1000, gt=0, description="global batch size of evaluation")
     log_every_n_steps: int = Field(

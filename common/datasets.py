@@ -43,6 +43,11 @@ class Dataset:
         height, width, channels = self.train_images.shape[1:]
         return height, width, channels
 
+    @property
+    def nbytes(self) -> int:
+        """Of all images."""
+        return self.train_images.nbytes + self.test_images.nbytes
+
 
 # Mean and standard deviation of each channel over the training images, as shares of the largest pixel
 # value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR-10: as in many public training scripts. Digits

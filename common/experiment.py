@@ -12,6 +12,8 @@ from common.results import CONFIG_FILE, write_text
 from common.rundir import prepare_run_dir
 from common.weights import read_arrays
 
+MAX_RESIDENT_BYTES = 2 * 2**30  # of a data set that is put into every device's memory unasked
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -38,6 +40,8 @@ class Experiment:
             weights = model.check(
                 read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
             )
+        if config.data_on == "auto":
+            config = config.replace(data_on="device" if dataset.nbytes <= MAX_RESIDENT_BYTES else "host")
         return cls(config, dataset, model, plan, UpdateRule.make(config, plan.total_steps), weights)
 
     def with_run_dir(self, name: str) -> "Experiment":

@@ -130,15 +130,22 @@ class Recorder:
                 self.monitor.energy.resume()
             self.segment_start = self.timed_start = self.timeline.enter("training")
 
-    def step(self, loss: Any, correct: Any) -> None:
-        """Takes this process's share of a step, scalars on the device, without fetching them.
+    def steps_to_go(self) -> int:
+        """How many steps may be taken before it must be told: until it next reads the clock or fetches."""
+        plan, done, every = self.plan, self.steps_done, self.config.log_every_n_steps
+        epoch_end = min(plan.total_steps, plan.epoch_of(done + 1) * plan.steps_per_epoch)
+        stops = (1, self.warmup_steps, done // every * every + every, epoch_end)
+        return min(stop for stop in stops if stop > done) - done
+
+    def step(self, loss: Any, correct: Any, number: int = 1) -> None:
+        """Takes this process's share of a step, without fetching it; or of `number` steps, `steps_to_go` at most.
 
         Args:
-          loss: of the global batch's mean loss.
-          correct: answers, as they were before the update.
+          loss: of the global batch's mean loss; a scalar on the device, or one of (number,).
+          correct: answers, as they were before the update; alike.
         """
         self.pending.append((loss, correct))
-        self.steps_done += 1
+        self.steps_done += number
         if self.steps_done == 1:
             self.synchronize()
             if self.monitor:

@@ -22,7 +22,7 @@ TOLERANCE = {"32": 1e-5, "64": 1e-10}
 # in three steps leaves a factor of 20 above that; another network or update rule parts by more in steps 1 to 3.
 FLOAT32_START, FLOAT32_GROWTH = 1e-6, 10 ** (1 / 3)
 
-MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device")
+MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device", "data_on")
 
 
 def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Batches in PyTorch: a sampler that gives each rank its shard of each batch, a data set that gathers it."""
+"""Batches in PyTorch: a sampler gives each rank its shard of each batch, gathered on the device or ahead of it."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,25 +7,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from common.batches import epoch_order, shards
+from common.config import TrainConfig
 from common.experiment import Experiment
 from common.formats import Images, Labels
 
 # A batch: images uint8 (n, C, H, W), labels int64 (n,), and the size of the global batch it is part of.
 Batch = tuple[torch.Tensor, torch.Tensor, int]
 Shard = tuple[torch.Tensor, int]
-
-
-class Examples(Dataset[Batch]):
-    """A whole shard at a time: one gather instead of a Python call for each image."""
-
-    def __init__(self, images: Images, labels: Labels) -> None:
-        # NHWC -> NCHW, once; cloned, since a permuted view would hand its strides on to the gradients.
-        self.images = torch.from_numpy(images).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
-        self.labels = torch.from_numpy(labels)
-
-    def __getitem__(self, shard: Shard) -> Batch:
-        indices, count = shard
-        return self.images[indices], self.labels[indices], count
 
 
 class ShardSampler(Sampler[Shard]):
@@ -63,19 +51,71 @@ class EpochSampler(ShardSampler):
         return self.plan.steps_in_epoch(self.epoch)
 
 
-def train_data(experiment: Experiment, rank: int) -> DataLoader[Batch]:
+class Resident:
+    """A data set in the device's memory: one gather for each batch, as a part of the step."""
+
+    def __init__(self, images: Images, labels: Labels, device: torch.device) -> None:
+        # NHWC -> NCHW, once; cloned, since a permuted view would hand its strides on to the gradients.
+        moved = torch.from_numpy(images).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+        self.images, self.labels = moved.to(device), torch.from_numpy(labels).to(device)
+
+
+class ResidentLoader:
+    """What a DataLoader is, without its machinery, which takes longer than a gather."""
+
+    batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning asks for it
+
+    def __init__(self, data: Resident, sampler: ShardSampler) -> None:
+        self.data, self.sampler = data, sampler
+
+    def __iter__(self) -> Iterator[Batch]:
+        images, labels = self.data.images, self.data.labels
+        device = images.device
+        for indices, count in self.sampler:
+            on_device = indices.to(device, non_blocking=True)
+            yield images[on_device], labels[on_device], count
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+class Streamed(Dataset[Batch]):
+    """A data set in the host's memory, or in a file mapped into it: a whole shard at a time."""
+
+    def __init__(self, images: Images, labels: Labels) -> None:
+        self.images, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
+
+    def __getitem__(self, shard: Shard) -> Batch:
+        indices, count = shard
+        # NHWC -> NCHW; cloned, since a permuted view would hand its strides on to the gradients.
+        images = self.images[indices].permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+        return images, self.labels[indices], count
+
+
+Data = Resident | Streamed
+Loader = ResidentLoader | DataLoader[Batch]
+
+
+def make_data(images: Images, labels: Labels, config: TrainConfig, device: torch.device) -> Data:
+    return Resident(images, labels, device) if config.data_on == "device" else Streamed(images, labels)
+
+
+def load(data: Data, sampler: ShardSampler, config: TrainConfig) -> Loader:
+    if isinstance(data, Resident):
+        return ResidentLoader(data, sampler)
+    # batch_size=None: the sampler's items are whole shards already. Pinned memory lets copies to a GPU overlap.
+    return DataLoader(data, sampler=sampler, batch_size=None, pin_memory=config.accelerator == "gpu")
+
+
+def train_data(experiment: Experiment, rank: int, device: torch.device) -> Loader:
     """The training batches of one rank; `loader.sampler.set_epoch` comes before every epoch."""
-    dataset = experiment.dataset
-    return load(Examples(dataset.train_images, dataset.train_labels), EpochSampler(experiment, rank), experiment)
+    dataset, config = experiment.dataset, experiment.config
+    data = make_data(dataset.train_images, dataset.train_labels, config, device)
+    return load(data, EpochSampler(experiment, rank), config)
 
 
-def test_data(experiment: Experiment, rank: int) -> DataLoader[Batch]:
+def test_data(experiment: Experiment, rank: int, device: torch.device) -> Loader:
     """The test set once, in its own order; the shards of one rank."""
     dataset, config = experiment.dataset, experiment.config
-    sampler = ShardSampler(len(dataset.test_images), config.eval_batch_size, rank, config.devices)
-    return load(Examples(dataset.test_images, dataset.test_labels), sampler, experiment)
-
-
-def load(examples: Examples, sampler: ShardSampler, experiment: Experiment) -> DataLoader[Batch]:
-    # batch_size=None: the sampler's items are whole shards already. Pinned memory lets copies to a GPU overlap.
-    return DataLoader(examples, sampler=sampler, batch_size=None, pin_memory=experiment.config.accelerator == "gpu")
+    data = make_data(dataset.test_images, dataset.test_labels, config, device)
+    return load(data, ShardSampler(len(dataset.test_images), config.eval_batch_size, rank, config.devices), config)

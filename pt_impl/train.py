@@ -113,7 +113,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
     optimizer, scheduler = make_optimizer(network, experiment.update_rule)
-    training, testing = train_data(experiment, rank), test_data(experiment, rank)
+    training, testing = train_data(experiment, rank, device), test_data(experiment, rank, device)
 
     if config.save_first_batch:
         save_first_batch(experiment, model, network, normalise, to_device(next(iter(training)), device), recorder)

@@ -1,10 +1,9 @@
-"""Batches in Lightning: a LightningDataModule over pt_impl's data set and samplers."""
+"""Batches in Lightning: a LightningDataModule over pt_impl's data sets and samplers."""
 
 import lightning.pytorch as pl
-from torch.utils.data import DataLoader
 
 from common.experiment import Experiment
-from pt_impl.data import Batch, EpochSampler, Examples, load, test_data
+from pt_impl.data import Data, EpochSampler, Loader, load, make_data, test_data
 
 
 class ExampleData(pl.LightningDataModule):
@@ -14,16 +13,21 @@ class ExampleData(pl.LightningDataModule):
         super().__init__()
         self.experiment = experiment
         # Made once, while Lightning asks for loaders anew.
-        self.examples = Examples(experiment.dataset.train_images, experiment.dataset.train_labels)
-        self.testing: DataLoader[Batch] | None = None
+        self.training: Data | None = None
+        self.testing: Loader | None = None
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> Loader:
         # Before every epoch (reload_dataloaders_every_n_epochs), since the last may be shorter.
+        dataset, config = self.experiment.dataset, self.experiment.config
+        if self.training is None:
+            device = self.trainer.strategy.root_device
+            self.training = make_data(dataset.train_images, dataset.train_labels, config, device)
         sampler = EpochSampler(self.experiment, self.trainer.global_rank)
         sampler.set_epoch(self.trainer.current_epoch)
-        return load(self.examples, sampler, self.experiment)
+        return load(self.training, sampler, config)
 
-    def val_dataloader(self) -> DataLoader[Batch]:
+    def val_dataloader(self) -> Loader:
         if self.testing is None:
-            self.testing = test_data(self.experiment, self.trainer.global_rank)
+            device = self.trainer.strategy.root_device
+            self.testing = test_data(self.experiment, self.trainer.global_rank, device)
         return self.testing

@@ -1,5 +1,7 @@
 """The network in Lightning: pt_impl's, with its training and evaluation steps as methods."""
 
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,13 @@ class Classifier(pl.LightningModule):
         self.experiment = experiment
         self.network: nn.Sequential = make_model(experiment.model, experiment.config.precision)
         load_weights(self.network, experiment.model, experiment.initial_weights)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning notes which hook it is in some forty times a step; nn.Module would look for parameters each time.
+        if name == "_current_fx_name":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def setup(self, stage: str) -> None:
         dataset, precision = self.experiment.dataset, self.experiment.config.precision

@@ -1,8 +1,7 @@
 """Training in TensorFlow; laid out like pt_impl/train.py and ptl_impl/train.py, to be read side by side."""
 
 import os
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,17 +10,27 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.config import TrainConfig
+from common.errors import leave
 from common.experiment import Experiment
 from common.recorder import Recorder
 from common.timeline import Timeline
-from tf_impl.data import Batch, test_data, train_data
+from tf_impl.data import Data, test_data, train_data
 from tf_impl.devices import device_name, device_peak_memory_bytes, make_strategy, setup_devices
-from tf_impl.model import activations, get_weights, load_weights, make_model, named_parameters, normalise, predict
+from tf_impl.model import (
+    DTYPES,
+    activations,
+    get_weights,
+    load_weights,
+    make_model,
+    named_parameters,
+    normalise,
+    predict,
+)
 from tf_impl.optimizer import make_optimizer
 
 SUM = tf.distribute.ReduceOp.SUM
 
-# --- Steps: each is traced once into a graph that runs on every replica ---
+# --- Steps: traced once into a graph that runs on every replica, several steps in one call ---
 
 
 def loss_of(logits: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
@@ -30,90 +39,108 @@ def loss_of(logits: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor
     return tf.reduce_sum(losses) / tf.cast(count, losses.dtype)
 
 
-def make_train_step(
-    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, optimizer: keras.Optimizer, spec: Any
-) -> Callable[[Batch], tuple[tf.Tensor, tf.Tensor]]:
-    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def make_train_steps(
+    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, optimizer: keras.Optimizer, data: Data
+) -> Callable[[Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+    precision = experiment.config.precision
+
+    def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels, count = data.shard(*inputs)
         with tf.GradientTape() as tape:
-            logits = model(normalise(images, experiment.dataset, experiment.config.precision), training=True)
+            logits = model(normalise(images, experiment.dataset, precision), training=True)
             loss = loss_of(logits, labels, count)
         gradients = tape.gradient(loss, model.trainable_variables)
         # The strategy sums the gradients over the replicas here.
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
-    @tf.function(input_signature=[spec])  # one graph for all sizes of batches and shards
-    def train_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        shares = strategy.run(replica_step, args=batch)
-        return tuple(strategy.reduce(SUM, value, axis=None) for value in shares)
+    @tf.function
+    def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Global losses and correct answers, (number,) each, of an epoch's batches `first`, `first` + 1, ..."""
+        losses, correct = tf.TensorArray(DTYPES[precision], number), tf.TensorArray(tf.int64, number)
+        for step in tf.range(number):
+            shares = strategy.run(replica_step, args=data.inputs(epoch, first + step))
+            losses = losses.write(step, strategy.reduce(SUM, shares[0], axis=None))
+            correct = correct.write(step, strategy.reduce(SUM, shares[1], axis=None))
+        return losses.stack(), correct.stack()
 
-    return train_step
+    return train_steps
 
 
-def make_eval_step(
-    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, spec: Any
-) -> Callable[[Batch], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def make_eval_steps(
+    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, data: Data
+) -> Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        images, labels, _ = data.shard(*inputs)
         logits = model(normalise(images, experiment.dataset, experiment.config.precision), training=False)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         correct = tf.argmax(logits, axis=1) == labels
         return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.math.count_nonzero(correct), tf.size(labels, tf.int64)
 
-    @tf.function(input_signature=[spec])
-    def eval_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        sums = strategy.run(replica_step, args=batch)
-        return tuple(strategy.reduce(SUM, value, axis=None) for value in sums)
+    @tf.function
+    def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Sum of losses, correct answers and examples over the whole test set, each example once."""
+        loss_sum, correct, count = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
+        for batch in tf.range(number):
+            shares = strategy.run(replica_step, args=data.inputs(epoch, batch))
+            loss_sum += strategy.reduce(SUM, shares[0], axis=None)
+            correct += strategy.reduce(SUM, shares[1], axis=None)
+            count += strategy.reduce(SUM, shares[2], axis=None)
+        return loss_sum, correct, count
 
-    return eval_step
+    return eval_steps
 
 
 def evaluate(
-    eval_step: Callable[[Batch], tuple[tf.Tensor, tf.Tensor, tf.Tensor]], data: Iterable[Batch]
+    eval_steps: Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]], data: Data
 ) -> tuple[float, int, int]:
     """Sum of losses, correct answers and examples over the whole test set, each example once."""
-    totals = [sum(values) for values in zip(*(eval_step(batch) for batch in data), strict=True)]
-    loss_sum, correct, count = (value.numpy().item() for value in totals)
-    return loss_sum, correct, count
+    loss_sum, correct, count = eval_steps(data.epoch(1), tf.constant(data.num_batches))
+    return loss_sum.numpy().item(), correct.numpy().item(), count.numpy().item()
 
 
 # --- Loop ---
 
 
-def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> Any:
-    """Trains, evaluates after every epoch, and writes the run folder; returns the iterator, for `leave`."""
+def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> Data:
+    """Trains, evaluates after every epoch, and writes the run folder; returns the training data."""
     config, plan = experiment.config, experiment.plan
     with strategy.scope():
         model = make_model(experiment.model, config.precision)
         load_weights(model, experiment.initial_weights)
         optimizer = make_optimizer(model, experiment.update_rule)
     training, testing = train_data(experiment, strategy), test_data(experiment, strategy)
-    train_step = make_train_step(experiment, strategy, model, optimizer, training.element_spec)
-    eval_step = make_eval_step(experiment, strategy, model, testing.element_spec)
-    eval_step.get_concrete_function()  # traced now, as a part of start-up, and not in the first evaluation
+    train_steps = make_train_steps(experiment, strategy, model, optimizer, training)
+    eval_steps = make_eval_steps(experiment, strategy, model, testing)
+    # Traced now, as a part of start-up, and not in the first evaluation.
+    eval_steps.get_concrete_function(testing.epoch(1), tf.constant(testing.num_batches))
 
     if config.save_first_batch:
-        save_first_batch(experiment, strategy, model, next(iter(training)), recorder)
+        save_first_batch(experiment, strategy, model, training, recorder)
 
-    batches = iter(training)
     for epoch in range(1, plan.num_epochs + 1):
+        order = training.epoch(epoch)
         recorder.start_epoch()
-        for _ in range(plan.steps_in_epoch(epoch)):
-            recorder.step(*train_step(next(batches)))
+        step = 0
+        while step < plan.steps_in_epoch(epoch):
+            number = recorder.steps_to_go()
+            recorder.step(*train_steps(order, tf.constant(step), tf.constant(number)), number)
+            step += number
         recorder.end_training()
         recorder.start_evaluation()
-        recorder.end_epoch(*evaluate(eval_step, testing))
+        recorder.end_epoch(*evaluate(eval_steps, testing))
     if plan.num_epochs == 0:
         recorder.start_evaluation()
-        recorder.end_epoch(*evaluate(eval_step, testing))
+        recorder.end_epoch(*evaluate(eval_steps, testing))
 
     recorder.save_predictions(predict(model, experiment.dataset, config.precision, config.eval_batch_size))
     recorder.finish(get_weights(model), ("tensorflow", "keras"), device_peak_memory_bytes(config))
-    return batches
+    return training
 
 
 def fetch_steps(steps: list[tuple[tf.Tensor, tf.Tensor]]) -> list[tuple[float, float]]:
     """Global losses and correct answers of several steps, which the strategy has summed already."""
-    losses, correct = (tf.stack(column).numpy().tolist() for column in zip(*steps, strict=True))
+    losses, correct = (tf.concat(column, axis=0).numpy().tolist() for column in zip(*steps, strict=True))
     return list(zip(losses, correct, strict=True))
 
 
@@ -126,18 +153,19 @@ def synchronize() -> None:
 
 
 def save_first_batch(
-    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, batch: Batch, recorder: Recorder
+    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, data: Data, recorder: Recorder
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
     layers = activations(model)
 
-    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
+    def replica_step(*inputs: tf.Tensor) -> tuple[Any, Any]:
+        images, labels, count = data.shard(*inputs)
         with tf.GradientTape() as tape:
             outputs = layers(normalise(images, experiment.dataset, experiment.config.precision))
             loss = loss_of(outputs[model.layers[-1].name], labels, count)
         return outputs, tape.gradient(loss, model.trainable_variables)
 
-    outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
+    outputs, gradients = strategy.run(tf.function(replica_step), args=data.inputs(data.epoch(1), tf.constant(0)))
 
     def joined(value: Any) -> NDArray[np.floating]:
         return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
@@ -173,11 +201,6 @@ def main(config: TrainConfig) -> None:
         fetch=fetch_steps,
         synchronize=synchronize,
     ) as recorder:
-        iterator = train(experiment, strategy, recorder)
-    leave(iterator)
-
-
-def leave(iterator: Any) -> None:
-    """Ends this process at once: all is written, and destroying an iterator waits for its threads, for seconds."""
-    sys.stdout.flush()
-    os._exit(0)
+        data = train(experiment, strategy, recorder)
+    assert data  # alive until here: an iterator that is destroyed waits for its threads, for seconds
+    leave()

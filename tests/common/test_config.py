@@ -45,6 +45,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         devices=2,
         threads_per_device=3,
         precision="64",
+        data_on="host",
         eval_batch_size=8,
         log_every_n_steps=9,
         save_first_batch=True,

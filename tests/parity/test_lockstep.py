@@ -96,6 +96,16 @@ def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, imple
     assert result.test_count == other_result.test_count == read_metrics(other, EpochLine)[0].test_count
 
 
+@pytest.mark.xdist_group("lenet-full")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, implementation):
+    options = (*SCENARIOS["lenet-full"], "--precision", 64, "--devices", 2)
+    streamed = train(implementation, tmp_path, *options, "--data-on", "host")
+    assert read_result(streamed).config.data_on == "host"
+    message = find_departure(runs("lenet-full", "64", *REFERENCE), streamed, 1e-10)
+    assert message is None, message
+
+
 @cases(*OTHERS)
 def test_logits_and_gradients_agree_on_the_first_batch(runs, scenario, implementation, devices):
     folders = (runs(scenario, "64", *one) for one in (REFERENCE, (implementation, devices)))

@@ -61,8 +61,8 @@ MUTATIONS = {
     ),
     "the order of examples not renewed each epoch": (
         *("tf", 1, "tf_impl/data.py"),
-        "epoch_order(config.seed, int(epoch), plan.train_size)",
-        "epoch_order(config.seed, 1, plan.train_size)",
+        "epoch_order(self.seed, epoch, self.size)",
+        "epoch_order(self.seed, 1, self.size)",
         ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
     "set_epoch forgotten": (
@@ -73,8 +73,8 @@ MUTATIONS = {
     ),
     "padded evaluation": (
         *("pt", 2, "pt_impl/data.py"),
-        "sampler = ShardSampler(",
-        "sampler = Padded(",
+        "return load(data, ShardSampler(",
+        "return load(data, Padded(",
         ["evaluation after epoch 1: test_count is 355 and 356", "suspect how the test set is sharded, padded"],
     ),
     "a last batch weighted as a full one": (
