@@ -37,6 +37,10 @@ class Resident:
     def inputs(self, order: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return self.images, self.labels, order, self.bounds[batch]
 
+    def first(self) -> tuple[tf.Tensor, ...]:
+        """The inputs of the very first batch, without a step."""
+        return self.inputs(self.epoch(1), tf.constant(0))
+
     def shard(self, images: tf.Tensor, labels: tf.Tensor, order: tf.Tensor, bounds: tf.Tensor) -> Shard:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         start, stop, count = tf.unstack(bounds[replica])
@@ -76,13 +80,17 @@ class Streamed:
         data = tf.data.Dataset.range(1, tf.int64.max).flat_map(batches)
         data = data.prefetch(2 * strategy.num_replicas_in_sync).with_options(options)
         # From a function: the batches are sharded already, and the strategy must not split them again.
-        self.iterator = iter(strategy.distribute_datasets_from_function(lambda context: data))
+        self.batches = strategy.distribute_datasets_from_function(lambda context: data)
+        self.iterator = iter(self.batches)
 
     def epoch(self, epoch: int) -> Any:
         return self.iterator
 
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)
+
+    def first(self) -> tuple[tf.Tensor, ...]:
+        return next(iter(self.batches))
 
     def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Shard:
         return images, labels, count

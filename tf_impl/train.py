@@ -165,7 +165,7 @@ def save_first_batch(
             loss = loss_of(outputs[model.layers[-1].name], labels, count)
         return outputs, tape.gradient(loss, model.trainable_variables)
 
-    outputs, gradients = strategy.run(tf.function(replica_step), args=data.inputs(data.epoch(1), tf.constant(0)))
+    outputs, gradients = strategy.run(tf.function(replica_step), args=data.first())
 
     def joined(value: Any) -> NDArray[np.floating]:
         return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
