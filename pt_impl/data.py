@@ -73,7 +73,7 @@ class ResidentLoader:
         device = images.device
         for indices, count in self.sampler:
             on_device = indices.to(device, non_blocking=True)
-            yield images[on_device], labels[on_device], count
+            yield images.index_select(0, on_device), labels.index_select(0, on_device), count
 
     def __len__(self) -> int:
         return len(self.sampler)

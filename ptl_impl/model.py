@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from common.experiment import Experiment
+from common.recorder import Recorder
 from pt_impl.data import Batch
+from pt_impl.devices import sum_over_replicas
 from pt_impl.model import Normalise, load_weights, make_model
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 
@@ -16,9 +18,9 @@ from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 class Classifier(pl.LightningModule):
     """What `train_step` and `eval_step` are in the other implementations."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
         super().__init__()
-        self.experiment = experiment
+        self.experiment, self.recorder = experiment, recorder
         self.network: nn.Sequential = make_model(experiment.model, experiment.config.precision)
         load_weights(self.network, experiment.model, experiment.initial_weights)
 
@@ -45,7 +47,20 @@ class Classifier(pl.LightningModule):
         # Lightning calls backward on "loss", steps the optimizer and the scheduler.
         return {"loss": loss * self.trainer.world_size, "share": loss.detach(), "correct": correct}
 
-    def on_validation_epoch_start(self) -> None:
+    # The recorder is told here what the written-out loops of the other implementations tell it. Not in a
+    # Callback: Lightning would go through all of its hooks in every step.
+
+    def on_train_epoch_start(self) -> None:
+        self.recorder.start_epoch()
+
+    def on_train_batch_end(self, outputs: dict[str, torch.Tensor], batch: Batch, batch_index: int) -> None:
+        self.recorder.step(outputs["share"], outputs["correct"])
+        # Here, and not when evaluation starts: before that Lightning makes a new loader and waits for all ranks.
+        if batch_index + 1 == self.recorder.plan.steps_in_epoch(self.trainer.current_epoch + 1):
+            self.recorder.end_training()
+
+    def on_validation_start(self) -> None:
+        self.recorder.start_evaluation()
         self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
@@ -55,6 +70,10 @@ class Classifier(pl.LightningModule):
         correct = (logits.argmax(dim=1) == labels).sum()
         # Instead of self.log, which would average the replicas' averages.
         self.totals += torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
+
+    def on_validation_end(self) -> None:
+        loss_sum, correct, count = sum_over_replicas(self.totals).tolist()
+        self.recorder.end_epoch(loss_sum, int(correct), int(count))
 
     def configure_optimizers(self) -> OptimizerAndScheduler:
         return make_optimizer(self.network, self.experiment.update_rule)

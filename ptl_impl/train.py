@@ -3,7 +3,6 @@
 import logging
 import os
 import warnings
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -28,58 +27,20 @@ from ptl_impl.model import Classifier
 
 PRECISIONS = {"32": "32-true", "64": "64-true"}
 
-# --- Loop: the Trainer's, which calls back ---
-
-
-class Recording(pl.Callback):
-    """Tells the recorder what the written-out loops of the other implementations tell it."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.interrupted = False
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.recorder.start_epoch()
-
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        module: pl.LightningModule,
-        outputs: dict[str, torch.Tensor],
-        batch: Any,
-        batch_index: int,
-    ) -> None:
-        self.recorder.step(outputs["share"], outputs["correct"])
-        # Here, and not when evaluation starts: before that Lightning makes a new loader and waits for all ranks.
-        if batch_index + 1 == self.recorder.plan.steps_in_epoch(trainer.current_epoch + 1):
-            self.recorder.end_training()
-
-    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.recorder.start_evaluation()
-
-    def on_validation_end(self, trainer: pl.Trainer, module: Classifier) -> None:
-        loss_sum, correct, count = sum_over_replicas(module.totals).tolist()
-        self.recorder.end_epoch(loss_sum, int(correct), int(count))
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        self.interrupted = isinstance(exception, KeyboardInterrupt)
+# --- Loop: the Trainer's, which calls the methods of Classifier ---
 
 
 def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    module, data = Classifier(experiment), ExampleData(experiment)
-    recording = Recording(recorder)
-    callbacks: list[pl.Callback] = [recording]
-    if config.save_first_batch:
-        callbacks.append(FirstBatch(recorder))
+    module, data = Classifier(experiment, recorder), ExampleData(experiment)
     trainer = pl.Trainer(
         accelerator=config.accelerator,
         devices=config.devices,
         strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
         max_epochs=plan.num_epochs,
-        callbacks=callbacks,
+        callbacks=[FirstBatch(recorder)] if config.save_first_batch else [],
         use_distributed_sampler=False,  # the samplers know their rank; Lightning's would pad
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
@@ -93,8 +54,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
             trainer.fit(module, data)
         else:
             trainer.validate(module, data, verbose=False)
-    except SystemExit:
-        if recording.interrupted:  # which Lightning turns into an exit with status 1
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit with status 1
             raise KeyboardInterrupt from None
         raise
 

@@ -1,0 +1,56 @@
+"""MNIST in PyTorch as its tutorials train it: torchvision's data set, transforms for each image, a DataLoader."""
+
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+from benchmarks.paired import write_speed
+from common.cli import parse_train_config
+from common.config import TrainConfig
+from common.datasets import NORMALISATION
+from common.errors import whole_program
+from common.models import ModelSpec
+from common.recorder import WARMUP_STEPS
+from pt_impl.devices import join_group, setup_devices
+from pt_impl.model import make_model
+
+
+def make_loader(config: TrainConfig) -> DataLoader:
+    mean, std, _ = NORMALISATION["mnist"]
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
+    dataset = datasets.MNIST(config.data_dir, train=True, transform=transform)
+    return DataLoader(dataset, batch_size=config.batch_size, shuffle=True)
+
+
+def main() -> None:
+    config = setup_devices(parse_train_config("benchmarks.loops.pt_usual", "PyTorch as in tutorials."))
+    device = join_group(config, 0, "")
+    loader = make_loader(config)
+    model = make_model(ModelSpec.make(config.model, (28, 28, 1), 10), config.precision).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
+
+    model.train()
+    images_done = 0
+    for step, (images, labels) in enumerate(loader):
+        if step == config.max_steps:
+            break
+        if step == WARMUP_STEPS:
+            start = time.perf_counter()
+        images, labels = images.to(device), labels.to(device)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        images_done += len(images) if step >= WARMUP_STEPS else 0
+        if step % config.log_every_n_steps == 0:
+            print(f"step {step}: loss {loss.item():.4f}")
+    loss.item()
+    write_speed(config.run_dir, images_per_second=images_done / (time.perf_counter() - start))
+
+
+if __name__ == "__main__":
+    with whole_program("pt_usual"):
+        main()

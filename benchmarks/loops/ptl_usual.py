@@ -1,0 +1,61 @@
+"""MNIST in Lightning as its tutorials train it: a module that logs, PyTorch's usual DataLoader, a plain Trainer."""
+
+import time
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+
+from benchmarks.loops.pt_usual import make_loader
+from benchmarks.paired import write_speed
+from common.cli import parse_train_config
+from common.config import TrainConfig
+from common.errors import whole_program
+from common.models import ModelSpec
+from common.recorder import WARMUP_STEPS
+from pt_impl.model import make_model
+from ptl_impl.devices import setup_devices
+
+
+class Model(pl.LightningModule):
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.network = make_model(ModelSpec.make(config.model, (28, 28, 1), 10), config.precision)
+
+    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
+        images, labels = batch
+        loss = F.cross_entropy(self.network(images), labels)
+        self.log("train_loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.config.learning_rate, momentum=self.config.momentum)
+
+
+class Clock(pl.Callback):
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, index: int) -> None:
+        if index == WARMUP_STEPS:
+            self.start = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, index: int
+    ) -> None:
+        self.end = time.perf_counter()
+
+
+def main() -> None:
+    config = setup_devices(parse_train_config("benchmarks.loops.ptl_usual", "Lightning as in tutorials."))
+    clock = Clock()
+    trainer = pl.Trainer(
+        max_steps=config.max_steps, accelerator=config.accelerator, default_root_dir=config.run_dir, callbacks=[clock]
+    )
+    trainer.fit(Model(config), make_loader(config))
+    images = (config.max_steps - WARMUP_STEPS) * config.batch_size
+    write_speed(config.run_dir, images_per_second=images / (clock.end - clock.start))
+
+
+if __name__ == "__main__":
+    with whole_program("ptl_usual"):
+        main()

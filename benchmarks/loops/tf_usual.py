@@ -1,0 +1,48 @@
+"""MNIST in TensorFlow as its tutorials train it: arrays of floats, `model.compile`, `model.fit`."""
+
+import os
+import time
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+
+from benchmarks.paired import write_speed
+from common.cli import parse_train_config
+from common.errors import whole_program
+from common.experiment import Experiment
+from common.recorder import WARMUP_STEPS
+from tf_impl.devices import make_strategy, setup_devices
+from tf_impl.model import make_model
+
+
+class Clock(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch == WARMUP_STEPS:
+            self.start = time.perf_counter()
+
+
+def main() -> None:
+    config = setup_devices(parse_train_config("benchmarks.loops.tf_usual", "TensorFlow as in tutorials."))
+    make_strategy(config)  # for its threads
+    dataset = Experiment.make(config).dataset
+    count = config.max_steps * config.batch_size
+    images = dataset.train_images[:count].astype("float32") / 255
+    model = make_model(Experiment.make(config).model, config.precision)
+    model.compile(
+        optimizer=keras.optimizers.SGD(config.learning_rate, momentum=config.momentum),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    clock = Clock()
+    model.fit(
+        images, dataset.train_labels[:count], batch_size=config.batch_size, epochs=1, verbose=2, callbacks=[clock]
+    )
+    timed = (config.max_steps - WARMUP_STEPS) * config.batch_size
+    write_speed(config.run_dir, images_per_second=timed / (time.perf_counter() - clock.start))
+
+
+if __name__ == "__main__":
+    with whole_program("tf_usual"):
+        main()

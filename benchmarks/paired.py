@@ -1,0 +1,147 @@
+"""Runs programs in turns and compares their speeds in pairs of the same round, since machines drift.
+
+Every program takes the options of a run, `--run-dir` among them, and leaves its speed there: an implementation
+in `result.json`, a loop of `benchmarks.loops` in `speed.json`.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+from rich.table import Table
+
+from common.cli import to_arguments
+from common.config import TrainConfig
+from common.errors import UserError
+from common.machine import REPOSITORY, describe_machine, git_state
+from common.results import write_text
+from common.rundir import new_run_dir
+
+SPEED_FILE = "speed.json"
+LOG_FILE = "log.txt"
+
+
+class BenchmarkConfig(BaseModel):
+    """The options that the benchmarks have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rounds: int = Field(7, gt=0, description="rounds; each runs every program once, in rotating order")
+    data_dir: Path = Field(Path("data"), description="folder of data sets, as for a run")
+    output_dir: Path | None = Field(None, description="folder for runs and results; unset: a new one under results/")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is measured: `python -m <module>` with the options of `config`."""
+
+    name: str
+    module: str
+    config: TrainConfig
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A question: how many times as fast is `name` as `reference`, and what is to be reached."""
+
+    name: str
+    reference: str
+    at_least: float | None = None
+
+
+Samples = dict[str, list[float]]
+
+
+def measure(programs: Sequence[Program], rounds: int, folder: Path, console: Console) -> Samples:
+    """Images per second of each program, a sample a round.
+
+    Raises:
+      UserError: a program that fails; the message names its log.
+    """
+    samples: Samples = {program.name: [] for program in programs}
+    for number in range(rounds):
+        shift = number % len(programs)
+        for program in [*programs[shift:], *programs[:shift]]:
+            run_dir = folder / f"round-{number + 1}" / program.name.replace(" ", "-")
+            speed = run(program, run_dir)["images_per_second"]
+            samples[program.name].append(speed)
+            console.print(f"round {number + 1}/{rounds}: {program.name} {speed:,.0f} images/s")
+    return samples
+
+
+def run(program: Program, run_dir: Path) -> dict[str, Any]:
+    """Runs a program to its end; returns what it has left."""
+    run_dir.mkdir(parents=True)
+    config = program.config.replace(run_dir=run_dir.absolute())
+    command = [sys.executable, "-m", program.module, *to_arguments(config)]
+    started = time.perf_counter()
+    with open(run_dir / LOG_FILE, "w") as log:
+        status = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=log, check=False).returncode
+    if status:
+        raise UserError(f"{program.name}: ended with status {status}; see {run_dir / LOG_FILE}: {shlex.join(command)}")
+    path = run_dir / SPEED_FILE
+    found: dict[str, Any] = json.loads((path if path.exists() else run_dir / "result.json").read_text())
+    return found | {"process_seconds": time.perf_counter() - started}
+
+
+def write_speed(run_dir: Path | None, **values: float) -> None:
+    """What a loop leaves in its run folder: `images_per_second` and whatever else it has measured."""
+    assert run_dir is not None
+    write_text(run_dir / SPEED_FILE, json.dumps(values) + "\n")
+
+
+def ratios(samples: Samples, pair: Pair) -> list[float]:
+    """One of each round."""
+    return [one / other for one, other in zip(samples[pair.name], samples[pair.reference], strict=True)]
+
+
+def report(
+    title: str, samples: Samples, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
+) -> None:
+    """Prints medians with the middle half of the samples, and writes all of them to `<title>.json`."""
+    table = Table(title=title, box=None)
+    for heading, side in (("", "left"), ("median", "right"), ("middle half", "right"), ("reach", "right")):
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    for name, values in samples.items():
+        low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+        table.add_row(f"{name}, images/s", f"{median:,.0f}", f"{low:,.0f}-{high:,.0f}")
+    shown = []
+    for pair in pairs:
+        values = ratios(samples, pair)
+        low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+        reach = "" if pair.at_least is None else f">= {pair.at_least} {'yes' if median >= pair.at_least else 'NO'}"
+        table.add_row(f"{pair.name} / {pair.reference}", f"{median:.3f}", f"{low:.3f}-{high:.3f}", reach)
+        shown.append({**vars(pair), "ratios": values, "median": float(median)})
+    console.print(table)
+    git = git_state()
+    document = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+        "machine": describe_machine().model_dump(),
+        "git": git,
+        "images_per_second": samples,
+        "pairs": shown,
+        **more,
+    }
+    path = folder / f"{title.replace(' ', '-')}.json"
+    write_text(path, json.dumps(document, indent=2) + "\n")
+    console.print(f"results: {path}")
+
+
+def make_folder(config: BenchmarkConfig, name: str) -> Path:
+    """The folder for all that a benchmark writes. Raises UserError where it holds something."""
+    folder = config.output_dir or new_run_dir(name, Path("results"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise UserError(f"--output-dir {folder}: is not empty")
+    return folder
