@@ -52,18 +52,34 @@ class Program:
 
 @dataclass(frozen=True)
 class Pair:
-    """A question: how many times as fast is `name` as `reference`, and what is to be reached."""
+    """A question: how does `name` stand to `reference` in the same round, and what is to be reached.
+
+    Attributes:
+      reference: None for the samples of `name` as they are.
+    """
 
     name: str
-    reference: str
+    reference: str | None
     at_least: float | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} / {self.reference}" if self.reference else self.name
+
+    def values(self, samples: dict[str, list[float]]) -> list[float]:
+        """One of each round."""
+        if self.reference is None:
+            return samples[self.name]
+        return [one / other for one, other in zip(samples[self.name], samples[self.reference], strict=True)]
 
 
 Samples = dict[str, list[float]]
 
 
-def measure(programs: Sequence[Program], rounds: int, folder: Path, console: Console) -> Samples:
-    """Images per second of each program, a sample a round.
+def measure(
+    programs: Sequence[Program], rounds: int, folder: Path, console: Console, what: str = "images_per_second"
+) -> Samples:
+    """What each program has measured, a sample a round.
 
     Raises:
       UserError: a program that fails; the message names its log.
@@ -73,9 +89,9 @@ def measure(programs: Sequence[Program], rounds: int, folder: Path, console: Con
         shift = number % len(programs)
         for program in [*programs[shift:], *programs[:shift]]:
             run_dir = folder / f"round-{number + 1}" / program.name.replace(" ", "-")
-            speed = run(program, run_dir)["images_per_second"]
-            samples[program.name].append(speed)
-            console.print(f"round {number + 1}/{rounds}: {program.name} {speed:,.0f} images/s")
+            samples[program.name].append(run(program, run_dir)[what])
+            shown = _shown(samples[program.name][-1])
+            console.print(f"round {number + 1}/{rounds}: {program.name} {what.replace('_', ' ')} {shown}")
     return samples
 
 
@@ -84,6 +100,10 @@ def run(program: Program, run_dir: Path) -> dict[str, Any]:
     run_dir.mkdir(parents=True)
     config = program.config.replace(run_dir=run_dir.absolute())
     command = [sys.executable, "-m", program.module, *to_arguments(config)]
+    if program.module.endswith("pt_limit") and config.devices not in (1, "auto"):
+        # Workers that the program started by itself would not know what was put into it.
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
+        command = [sys.executable, "-m", *torchrun, program.module, *to_arguments(config.replace(devices="auto"))]
     started = time.perf_counter()
     with open(run_dir / LOG_FILE, "w") as log:
         status = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=log, check=False).returncode
@@ -100,28 +120,26 @@ def write_speed(run_dir: Path | None, **values: float) -> None:
     write_text(run_dir / SPEED_FILE, json.dumps(values) + "\n")
 
 
-def ratios(samples: Samples, pair: Pair) -> list[float]:
-    """One of each round."""
-    return [one / other for one, other in zip(samples[pair.name], samples[pair.reference], strict=True)]
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
 
 
 def report(
-    title: str, samples: Samples, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
+    title: str, what: str, samples: Samples, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
 ) -> None:
     """Prints medians with the middle half of the samples, and writes all of them to `<title>.json`."""
     table = Table(title=title, box=None)
     for heading, side in (("", "left"), ("median", "right"), ("middle half", "right"), ("reach", "right")):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    for name, values in samples.items():
-        low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-        table.add_row(f"{name}, images/s", f"{median:,.0f}", f"{low:,.0f}-{high:,.0f}")
     shown = []
-    for pair in pairs:
-        values = ratios(samples, pair)
+    alone = {pair.name for pair in pairs if pair.reference is None}
+    for pair in [*(Pair(name, None) for name in samples if name not in alone), *pairs]:
+        values = pair.values(samples)
         low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
         reach = "" if pair.at_least is None else f">= {pair.at_least} {'yes' if median >= pair.at_least else 'NO'}"
-        table.add_row(f"{pair.name} / {pair.reference}", f"{median:.3f}", f"{low:.3f}-{high:.3f}", reach)
-        shown.append({**vars(pair), "ratios": values, "median": float(median)})
+        title_shown = pair.title if pair.reference else f"{pair.name}, {what.replace('_', ' ')}"
+        table.add_row(title_shown, _shown(median), f"{_shown(low)}-{_shown(high)}", reach)
+        shown.append({**vars(pair), "values": values, "median": float(median)})
     console.print(table)
     git = git_state()
     document = {
@@ -129,7 +147,8 @@ def report(
         "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "machine": describe_machine().model_dump(),
         "git": git,
-        "images_per_second": samples,
+        "measured": what,
+        "samples": samples,
         "pairs": shown,
         **more,
     }

@@ -30,7 +30,7 @@ def main() -> None:
     programs = [Program(name, f"{name}_impl", config) for name in ("tf", "pt", "ptl")]
     programs += [Program(f"{name} usual", f"benchmarks.loops.{name}_usual", config) for name in ("tf", "pt", "ptl")]
     samples = measure(programs, options.rounds, folder, console)
-    report("usual", samples, PAIRS, folder, console, {"config": config.training_fields()})
+    report("usual", "images_per_second", samples, PAIRS, folder, console, {"config": config.training_fields()})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A folder holds `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `tr
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,9 +81,9 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
     return info, splits[0], splits[1]
 
 
-def _open(path: Path) -> NDArray[np.generic]:
+def _open(path: Path) -> NDArray[Any]:
     try:
-        array: NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path}: not a readable .npy file: {error}") from None
     return array

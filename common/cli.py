@@ -44,8 +44,8 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             raise UserError(f"{option_name(name)}: stands twice; give all its values after one")
         parser.add_argument(
             option_name(name),
-            default=field.get_default(call_default_factory=True),
-            help=field.description,
+            default=None if field.is_required() else field.get_default(call_default_factory=True),
+            help=f"{field.description} (needed)" if field.is_required() else field.description,
             metavar=("H", "W", "C") if many == 3 else allowed,
             nargs=many or None,
         )
@@ -117,6 +117,9 @@ def _one_line(error: ValidationError) -> str:
         message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
         if not item["loc"]:  # a check over several fields, which names them itself
             by_option.setdefault("", []).append(message)
+            continue
+        if item["type"] == "missing":
+            by_option[f"{option_name(str(item['loc'][0]))}: "] = ["is needed"]
             continue
         value = item["input"]
         shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else value

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic"]
+DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet"]
 # YAML reads a bare 64 as a number; the names of precisions are text (Lightning's: 32, 64, bf16-mixed).
 Precision = Annotated[Literal["32", "64"], BeforeValidator(lambda value: str(value))]
@@ -32,7 +32,9 @@ class TrainingOptions(BaseModel):
 
     # Data
     dataset: DatasetName = Field(
-        "digits", description="the data set; all but digits and synthetic are read from --data-dir"
+        "digits",
+        description="the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of"
+        " memory-mapped arrays, which make_dataset.py makes of any folder of images",
     )
     data_dir: Path = Field(
         Path("data"),
@@ -84,7 +86,7 @@ class TrainingOptions(BaseModel):
     data_on: Literal["auto", "device", "host"] = Field(
         "auto",
         description="device: the data set in each device's memory, batches gathered there as a part of the step; host:"
-        " batches gathered ahead of it and copied; auto: device for what is in memory and up to 2 GiB",
+        " batches gathered ahead of it and copied; auto: device up to 512 MiB",
     )
 
     # Evaluation and output

@@ -1,5 +1,6 @@
 """Data sets as uint8 arrays, the same bytes for every implementation, and how they are normalised."""
 
+import hashlib
 import importlib.util
 import io
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.arrays import read_arrays_folder
 from common.batches import STREAM_SYNTHETIC, random_bits
 from common.config import DatasetName, TrainConfig
 from common.download import Source
@@ -24,6 +26,7 @@ class Dataset:
     Attributes:
       train_images, test_images: uint8 (N, H, W, C).
       train_labels, test_labels: int64 (N,), 0 up to num_classes - 1.
+      class_names: what to call each class, in the order of the labels.
       shift, scale: float32 (C,): a network sees (image - shift) * scale, in its own precision.
       sha256: hex digest over the four arrays.
     """
@@ -34,6 +37,7 @@ class Dataset:
     train_labels: Labels
     test_images: Images
     test_labels: Labels
+    class_names: list[str]
     shift: NDArray[np.float32]
     scale: NDArray[np.float32]
     sha256: str
@@ -119,6 +123,12 @@ CIFAR10_PICKLED = Source(
     urls=(),
 )
 
+# As the data sets' authors name their classes, in the order of the labels; others are called by their numbers.
+CLASS_NAMES: dict[DatasetName, list[str]] = {
+    "fashion_mnist": ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
+    "cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+}
+
 Split = tuple[Images, Labels]
 
 
@@ -128,9 +138,13 @@ def load_dataset(config: TrainConfig) -> Dataset:
     Raises:
       UserError: files that are damaged or can be had nowhere, more examples asked for than there are.
     """
-    num_classes = 10
-    if config.dataset == "synthetic":
-        num_classes = config.num_classes or 10
+    names = list(map(str, range(10)))
+    arrays_info = None
+    if config.dataset == "arrays":
+        arrays_info, train, test = read_arrays_folder(config.data_dir)
+        names = arrays_info.class_names
+    elif config.dataset == "synthetic":
+        names = list(map(str, range(config.num_classes or 10)))
         train, test = make_synthetic(config)
     elif config.dataset == "digits":
         train, test = read_digits()
@@ -139,10 +153,11 @@ def load_dataset(config: TrainConfig) -> Dataset:
     else:
         source = MNIST if config.dataset == "mnist" else FASHION_MNIST
         train, test = read_idx(config.data_dir, source)
+    names = CLASS_NAMES.get(config.dataset, names)
     train = _first(train, config.train_size, "--train-size")
     test = _first(test, config.test_size, "--test-size")
 
-    mean, std, largest = NORMALISATION[config.dataset]
+    mean, std, largest = arrays_info.normalisation if arrays_info else NORMALISATION[config.dataset]
     channels = train[0].shape[-1]
     shift = np.array([float32(value * largest) for value in mean] * (channels // len(mean)), dtype=np.float32)
     scale = np.array([float32(1 / (value * largest)) for value in std] * (channels // len(std)), dtype=np.float32)
@@ -152,7 +167,11 @@ def load_dataset(config: TrainConfig) -> Dataset:
         "test_images": test[0],
         "test_labels": test[1],
     }
-    return Dataset(config.dataset, num_classes, *train, *test, shift, scale, arrays_sha256(arrays))
+    if arrays_info:  # whose digest is over all of it, made once: reading that again would take minutes
+        digest = hashlib.sha256(f"{arrays_info.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
+    else:
+        digest = arrays_sha256(arrays)
+    return Dataset(config.dataset, len(names), *train, *test, names, shift, scale, digest)
 
 
 def _first(split: Split, size: int | None, option: str) -> Split:
@@ -223,15 +242,3 @@ def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
         noise = random_bytes(count, part)
         splits.append((noise - (noise >> 3) + patterns[labels], labels))
     return splits[0], splits[1]
-
-
-# The names that the data sets' authors give their classes, in the order of the labels.
-_CLASS_NAMES = {
-    "fashion_mnist": ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"),
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
-
-
-def class_names(dataset: DatasetName, num_classes: int) -> list[str]:
-    """What to call each class: its name, or its number where it has none."""
-    return list(_CLASS_NAMES.get(dataset) or map(str, range(num_classes)))

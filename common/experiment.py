@@ -12,7 +12,7 @@ from common.results import CONFIG_FILE, write_text
 from common.rundir import prepare_run_dir
 from common.weights import read_arrays
 
-MAX_RESIDENT_BYTES = 2 * 2**30  # of a data set that is put into every device's memory unasked
+MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
 
 
 @dataclass(frozen=True)

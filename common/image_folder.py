@@ -5,10 +5,12 @@ conversion that was interrupted goes on where it stopped.
 """
 
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+import signal
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -88,9 +90,9 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
       UserError: no images, images that can't be read where they are refused, a folder with something else in it.
     """
     listing = list_images(config)
-    _begin(config, listing)
     if (config.output / DATASET_FILE).exists():
-        raise UserError(f"--output {config.output}: holds a data set already, made of these images with these options")
+        raise UserError(f"--output {config.output}: holds a data set already; name another folder")
+    _begin(config, listing)
     _decode_all(config, listing, console)
     kept = _sort_out(config, listing, console)
     console.print("mean, deviation and checksum of all pixels")
@@ -205,20 +207,18 @@ def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -
     arguments = (config, listing)
     with bar, ProcessPoolExecutor(jobs, context, initializer=_open_arrays, initargs=arguments) as pool:
         task = bar.add_task("", total=len(status), completed=len(status) - len(to_do))
-        waiting = {pool.submit(_decode, chunk) for chunk, _ in zip(chunks, range(2 * jobs), strict=False)}
+        waiting = {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 2 * jobs)}
         try:
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     bar.advance(task, future.result())
-                    waiting |= {pool.submit(_decode, chunk) for chunk in _take(chunks)}
+                    waiting |= {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 1)}
+        except BrokenProcessPool:
+            raise UserError("a process that reads images was ended from outside; what it has done is kept") from None
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _take(chunks: Iterator[NDArray[np.int64]]) -> Sequence[NDArray[np.int64]]:
-    return [chunk] if (chunk := next(chunks, None)) is not None else []
 
 
 class _Worker:
@@ -231,6 +231,7 @@ class _Worker:
 
 
 def _open_arrays(config: ImageFolderConfig, listing: Listing) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends the others
     _Worker.config, _Worker.listing = config, listing
     _Worker.images = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
     _Worker.status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")
@@ -276,6 +277,7 @@ def read_image(path: Path, config: ImageFolderConfig) -> NDArray[np.uint8]:
 def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> tuple[int, int]:
     """Lists unreadable images and refuses or leaves them out; returns the numbers of training and test images."""
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
+    assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
     train, test = status[: listing.num_train] == DONE, status[listing.num_train :] == DONE
     if len(unreadable):

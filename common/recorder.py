@@ -263,6 +263,7 @@ class Recorder:
             initial_weights_sha256=arrays_sha256(initial),
             num_parameters=experiment.model.num_parameters,
             flops_per_image=experiment.model.flops_per_image,
+            class_names=experiment.dataset.class_names,
             num_steps=self.steps_done,
             train_count=plan.train_size,
             **self.evaluation,

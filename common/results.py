@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.machine import Machine
 from common.timeline import PHASES, Phase
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -49,13 +49,14 @@ class RunResult(BaseModel):
         them; the processors' packages on the CPU (with all else that they did), the GPUs on GPUs; null where
         the machine doesn't tell.
       energy_source: RAPL or NVML; null where there is none.
+      class_names: in the order of the labels.
       num_steps: training steps taken.
       machine: see `common.machine.Machine`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -63,6 +64,7 @@ class RunResult(BaseModel):
     initial_weights_sha256: Sha256
     num_parameters: int = Field(gt=0)
     flops_per_image: int = Field(gt=0)
+    class_names: list[str] = Field(min_length=2)
     num_steps: int = Field(ge=0)
     train_count: int = Field(gt=0)
     test_count: int = Field(gt=0)

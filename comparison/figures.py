@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from common.datasets import class_names
 from common.errors import UserError
 from common.predictions import Predictions
 from common.results import RunResult
@@ -249,8 +248,7 @@ def _confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
         else:
             alike.append(([implementation], predictions, run.result))
     for implementations, predictions, result in alike:
-        largest = int(max(predictions.labels.max(), predictions.guesses.max()))
-        names = class_names(result.config.dataset, largest + 1)
+        names = result.class_names
         yield _confusion(implementations, predictions.confusion(len(names)), names)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
-from common.datasets import class_names
 from common.errors import UserError
 from common.formats import Images
 from common.predictions import Predictions
@@ -186,7 +185,7 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
         scores = [float(one.scores[index]) for one in found.values() if one.guesses[index] != one.labels[index]]
         return len(guesses) > 1, max(scores)
 
-    names = class_names(table.first_result.config.dataset, 256)
+    names = table.first_result.class_names
     labels = next(iter(found.values())).labels
     chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
     return [

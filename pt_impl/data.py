@@ -11,7 +11,8 @@ from common.config import TrainConfig
 from common.experiment import Experiment
 from common.formats import Images, Labels
 
-# A batch: images uint8 (n, C, H, W), labels int64 (n,), and the size of the global batch it is part of.
+# A batch: images uint8 (n, C, H, W), in memory channels last as they are stored; labels int64 (n,); and the size of
+# the global batch it is part of.
 Batch = tuple[torch.Tensor, torch.Tensor, int]
 Shard = tuple[torch.Tensor, int]
 
@@ -55,9 +56,7 @@ class Resident:
     """A data set in the device's memory: one gather for each batch, as a part of the step."""
 
     def __init__(self, images: Images, labels: Labels, device: torch.device) -> None:
-        # NHWC -> NCHW, once; cloned, since a permuted view would hand its strides on to the gradients.
-        moved = torch.from_numpy(images).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
-        self.images, self.labels = moved.to(device), torch.from_numpy(labels).to(device)
+        self.images, self.labels = torch.tensor(images).to(device), torch.from_numpy(labels).to(device)
 
 
 class ResidentLoader:
@@ -73,7 +72,7 @@ class ResidentLoader:
         device = images.device
         for indices, count in self.sampler:
             on_device = indices.to(device, non_blocking=True)
-            yield images.index_select(0, on_device), labels.index_select(0, on_device), count
+            yield channels_first(images.index_select(0, on_device)), labels.index_select(0, on_device), count
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -83,13 +82,12 @@ class Streamed(Dataset[Batch]):
     """A data set in the host's memory, or in a file mapped into it: a whole shard at a time."""
 
     def __init__(self, images: Images, labels: Labels) -> None:
-        self.images, self.labels = torch.from_numpy(images), torch.from_numpy(labels)
+        self.images, self.labels = images, labels
 
     def __getitem__(self, shard: Shard) -> Batch:
         indices, count = shard
-        # NHWC -> NCHW; cloned, since a permuted view would hand its strides on to the gradients.
-        images = self.images[indices].permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
-        return images, self.labels[indices], count
+        images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
+        return channels_first(images), labels, count
 
 
 Data = Resident | Streamed
@@ -119,3 +117,13 @@ def test_data(experiment: Experiment, rank: int, device: torch.device) -> Loader
     dataset, config = experiment.dataset, experiment.config
     data = make_data(dataset.test_images, dataset.test_labels, config, device)
     return load(data, ShardSampler(len(dataset.test_images), config.eval_batch_size, rank, config.devices), config)
+
+
+def channels_first(images: torch.Tensor) -> torch.Tensor:
+    """(n, H, W, C) -> (n, C, H, W), as a view: torch.channels_last, which is what convolutions like best."""
+    return images.permute(0, 3, 1, 2)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    images, labels, count = batch
+    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True), count

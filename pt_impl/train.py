@@ -19,7 +19,7 @@ from common.experiment import Experiment
 from common.launch import first_pid, under_torchrun
 from common.recorder import Recorder
 from common.timeline import Timeline
-from pt_impl.data import Batch, test_data, train_data
+from pt_impl.data import Batch, test_data, to_device, train_data
 from pt_impl.devices import (
     concatenate_over_replicas,
     device_name,
@@ -92,11 +92,6 @@ def evaluate(
     model.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
     return loss_sum, int(correct), int(count)
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    images, labels, count = batch
-    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True), count
 
 
 # --- Loop ---

@@ -9,7 +9,7 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.recorder import Recorder
-from pt_impl.data import Batch
+from pt_impl.data import Batch, to_device
 from pt_impl.devices import sum_over_replicas
 from pt_impl.model import Normalise, load_weights, make_model
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
@@ -37,6 +37,10 @@ class Classifier(pl.LightningModule):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.network(self.normalise(images))
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_index: int) -> Batch:
+        # Instead of Lightning's own search for tensors in whatever a batch may be.
+        return to_device(batch, device)
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, torch.Tensor]:
         images, labels, count = batch

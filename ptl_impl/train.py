@@ -49,6 +49,9 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         enable_progress_bar=False,  # the recorder shows progress
         enable_model_summary=False,
     )
+    # Lightning asks all ranks in every step whether one was told to end, and waits for the answer: a broadcast that
+    # none of the others makes, and on a GPU a wait for the device. Here a signal goes to all ranks anyway.
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     try:
         if plan.num_epochs > 0:
             trainer.fit(module, data)

@@ -1,6 +1,7 @@
 """MNIST in PyTorch as its tutorials train it: torchvision's data set, transforms for each image, a DataLoader."""
 
 import time
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torchvision import datasets, transforms
 from benchmarks.paired import write_speed
 from common.cli import parse_train_config
 from common.config import TrainConfig
-from common.datasets import NORMALISATION
+from common.datasets import MNIST, NORMALISATION
 from common.errors import whole_program
 from common.models import ModelSpec
 from common.recorder import WARMUP_STEPS
@@ -18,10 +19,23 @@ from pt_impl.devices import join_group, setup_devices
 from pt_impl.model import make_model
 
 
+def mnist_root(config: TrainConfig) -> Path:
+    """The folder whose MNIST/raw holds the files unpacked, as torchvision wants them; they are unpacked if need be."""
+    paths = MNIST.fetch(config.data_dir)
+    if all(path.suffix != ".gz" for path in paths.values()):
+        return config.data_dir
+    assert config.run_dir is not None
+    root = config.run_dir / "unpacked"
+    (root / MNIST.folder).mkdir(parents=True, exist_ok=True)
+    for name, path in paths.items():
+        (root / MNIST.folder / name).write_bytes(MNIST.read(path, name))
+    return root
+
+
 def make_loader(config: TrainConfig) -> DataLoader:
     mean, std, _ = NORMALISATION["mnist"]
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
-    dataset = datasets.MNIST(config.data_dir, train=True, transform=transform)
+    dataset = datasets.MNIST(mnist_root(config), train=True, transform=transform)
     return DataLoader(dataset, batch_size=config.batch_size, shuffle=True)
 
 

@@ -131,6 +131,7 @@ def write_run(folder, job, truth, number):
         "data_sha256": dataset.sha256,
         "initial_weights_sha256": arrays_sha256(experiment.initial_weights),
         "num_parameters": experiment.model.num_parameters,
+        "class_names": dataset.class_names,
         "flops_per_image": experiment.model.flops_per_image,
         "num_steps": plan.total_steps,
         "train_count": plan.train_size,

@@ -1,4 +1,4 @@
-"""TensorFlow's bare loop: the training step over one batch in memory, on one device or under MirroredStrategy."""
+"""TensorFlow's limit: a bare loop beside tf_impl's; see benchmarks.inside."""
 
 import contextlib
 import os
@@ -9,37 +9,37 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import tensorflow as tf
 
-from benchmarks.paired import write_speed
+import tf_impl.train
+from benchmarks.inside import BareLoop, PairedRecorder
 from common.cli import parse_train_config
 from common.errors import whole_program
 from common.experiment import Experiment
-from common.recorder import WARMUP_STEPS
 from tf_impl.data import train_data
-from tf_impl.devices import make_strategy, setup_devices
 from tf_impl.model import load_weights, make_model, normalise
-from tf_impl.train import synchronize
-
-SUM = tf.distribute.ReduceOp.SUM
+from tf_impl.train import SUM, synchronize
 
 
-def main() -> None:
-    config = setup_devices(parse_train_config("benchmarks.loops.tf_bare", "TensorFlow's bare loop."))
-    strategy = make_strategy(config)
-    experiment = Experiment.make(config)
+def make_bare(experiment: Experiment) -> BareLoop:
+    """The training step over one batch in memory, as the network's input; a call of its graph for each step."""
+    config = experiment.config
+    kind = config.accelerator.upper()
+    strategy = tf.distribute.MirroredStrategy(
+        [f"{kind}:{index}" for index in range(config.devices)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice() if kind == "CPU" else None,
+    )
     several = config.devices > 1
     with strategy.scope() if several else contextlib.nullcontext():
         model = make_model(experiment.model, config.precision)
         load_weights(model, experiment.initial_weights)
         optimizer = keras.optimizers.SGD(1e-3, momentum=config.momentum)
         optimizer.build(model.trainable_variables)
-
     data = train_data(experiment, strategy)
 
-    def first_shard() -> tuple[tf.Tensor, tf.Tensor]:
-        images, labels, _ = data.shard(*data.first())
+    def first_shard(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels, _ = data.shard(*inputs)
         return normalise(images, experiment.dataset, config.precision), labels
 
-    batch = strategy.run(first_shard)
+    batch = strategy.run(tf.function(first_shard), args=data.first())
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -56,17 +56,19 @@ def main() -> None:
             return strategy.reduce(SUM, strategy.run(replica_step, args=(images, labels)), axis=None)
         return replica_step(images, labels)
 
-    steps = experiment.plan.total_steps
-    for step in range(steps):
-        if step == WARMUP_STEPS:
-            synchronize()
-            start = time.perf_counter()
-        train_step(*batch)
-    synchronize()
-    seconds = time.perf_counter() - start
-    write_speed(config.run_dir, images_per_second=(steps - WARMUP_STEPS) * config.batch_size / seconds)
+    def loop(steps: int) -> float:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            train_step(*batch)
+        synchronize()
+        return time.perf_counter() - start
+
+    return loop
 
 
 if __name__ == "__main__":
-    with whole_program("tf_bare"):
-        main()
+    with whole_program("tf_limit"):
+        PairedRecorder.make_bare = staticmethod(make_bare)
+        tf_impl.train.Recorder = PairedRecorder
+        tf_impl.train.main(parse_train_config("benchmarks.loops.tf_limit", "TensorFlow's limit."))

@@ -1,0 +1,54 @@
+"""PyTorch's limit: a bare loop beside pt_impl's; see benchmarks.inside. Several devices: under torchrun."""
+
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import pt_impl.train
+from benchmarks.inside import BareLoop, PairedRecorder
+from common.cli import parse_train_config
+from common.errors import whole_program
+from common.experiment import Experiment
+from common.launch import is_first_process
+from pt_impl.data import train_data
+from pt_impl.devices import synchronize
+from pt_impl.model import Normalise, load_weights, make_model
+
+
+def make_bare(experiment: Experiment) -> BareLoop:
+    """The training step over one batch in memory, as the network's input."""
+    config = experiment.config
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    device = torch.device("cuda", rank) if config.accelerator == "gpu" else torch.device("cpu")
+    network = make_model(experiment.model, config.precision)
+    load_weights(network, experiment.model, experiment.initial_weights)
+    model: nn.Module = network.to(device)
+    if config.devices > 1:
+        model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
+    images, labels, _ = next(iter(train_data(experiment, rank, device)))
+    images = Normalise(experiment.dataset, config.precision, device)(images.to(device))
+    labels = labels.to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=config.momentum)
+
+    def loop(steps: int) -> float:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        synchronize()
+        return time.perf_counter() - start
+
+    return loop
+
+
+if __name__ == "__main__":
+    with whole_program("pt_limit", shown=is_first_process()):
+        PairedRecorder.make_bare = staticmethod(make_bare)
+        pt_impl.train.Recorder = PairedRecorder
+        pt_impl.train.main(parse_train_config("benchmarks.loops.pt_limit", "PyTorch's limit."))

@@ -1,0 +1,37 @@
+"""PyTorch's matrix products in each precision, at their best."""
+
+import time
+
+import torch
+
+from benchmarks.paired import write_speed
+from common.cli import parse_train_config
+from common.errors import whole_program
+from pt_impl.devices import join_group, setup_devices, synchronize
+
+DTYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
+SIZES = {"cpu": 2048, "gpu": 8192}
+REPEATS = 10
+
+
+def main() -> None:
+    config = setup_devices(parse_train_config("benchmarks.loops.pt_matmul", "PyTorch's matrix products."))
+    device = join_group(config, 0, "")
+    size = SIZES[config.accelerator]
+    speeds = {}
+    for name, dtype in DTYPES.items():
+        a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
+        seconds = []
+        for _ in range(REPEATS):
+            synchronize()
+            start = time.perf_counter()
+            a @ b
+            synchronize()
+            seconds.append(time.perf_counter() - start)
+        speeds[name] = 2 * size**3 / min(seconds)
+    write_speed(config.run_dir, **speeds)
+
+
+if __name__ == "__main__":
+    with whole_program("pt_matmul"):
+        main()

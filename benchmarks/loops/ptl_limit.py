@@ -1,0 +1,26 @@
+"""Lightning beside PyTorch's bare loop, which is the limit of both; see benchmarks.inside."""
+
+import torch
+
+import ptl_impl.train
+from benchmarks.inside import BareLoop, PairedRecorder
+from benchmarks.loops import pt_limit
+from common.cli import parse_train_config
+from common.errors import whole_program
+from common.experiment import Experiment
+from common.launch import is_first_process
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def make_bare(experiment: Experiment) -> BareLoop:
+    """PyTorch's, which is asked for within Lightning's validation, and has to train there."""
+    loop = pt_limit.make_bare(experiment)
+    return torch.inference_mode(False)(torch.enable_grad()(loop))
+
+
+if __name__ == "__main__":
+    with whole_program("ptl_limit", shown=is_first_process()):
+        PairedRecorder.make_bare = staticmethod(make_bare)
+        ptl_impl.train.Recorder = PairedRecorder
+        ptl_impl.train.main(parse_train_config("benchmarks.loops.ptl_limit", "Lightning's limit."))

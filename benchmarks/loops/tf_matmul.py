@@ -1,0 +1,41 @@
+"""TensorFlow's matrix products in each precision, at their best."""
+
+import os
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import tensorflow as tf
+
+from benchmarks.paired import write_speed
+from common.cli import parse_train_config
+from common.errors import whole_program
+from tf_impl.devices import make_strategy, setup_devices
+from tf_impl.train import synchronize
+
+DTYPES = {"64": tf.float64, "32": tf.float32, "bf16": tf.bfloat16, "16": tf.float16}
+SIZES = {"cpu": 2048, "gpu": 8192}
+REPEATS = 10
+
+
+def main() -> None:
+    config = setup_devices(parse_train_config("benchmarks.loops.tf_matmul", "TensorFlow's matrix products."))
+    make_strategy(config)
+    size = SIZES[config.accelerator]
+    speeds = {}
+    for name, dtype in DTYPES.items():
+        a, b = (tf.cast(tf.random.uniform((size, size)), dtype) for _ in range(2))
+        seconds = []
+        for _ in range(REPEATS):
+            synchronize()
+            start = time.perf_counter()
+            tf.matmul(a, b)
+            synchronize()
+            seconds.append(time.perf_counter() - start)
+        speeds[name] = 2 * size**3 / min(seconds)
+    write_speed(config.run_dir, **speeds)
+
+
+if __name__ == "__main__":
+    with whole_program("tf_matmul"):
+        main()

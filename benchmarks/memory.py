@@ -1,0 +1,126 @@
+"""Memory that doesn't grow with the data: trains on a set of memory-mapped arrays larger than it may take.
+
+The set is a sparse file: its size is real, its content zeros, its speed means nothing. Private memory is what
+belongs to a process alone (RssAnon in proc(5)); pages of mapped files are the kernel's to drop at any time.
+
+    python -m benchmarks.memory
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.lib import format as npy
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder
+from common.arrays import DATASET_FILE, ArraysInfo, array_path
+from common.cli import parse_options, to_arguments
+from common.config import TrainConfig
+from common.errors import UserError, whole_program
+from common.machine import REPOSITORY
+from common.results import read_result, write_text
+
+GIB = 2**30
+REACH_BYTES = 2 * GIB
+IMAGE_SHAPE = (64, 64, 3)
+SAMPLE_SECONDS = 0.2
+
+
+class MemoryConfig(BenchmarkConfig):
+    gib: float = Field(10.5, gt=0, description="size of the training images, in GiB")
+    devices: int = Field(2, gt=0, description="replicas")
+    steps: int = Field(100, gt=0, description="training steps")
+
+
+def make_sparse_set(folder: Path, num_train: int) -> None:
+    """Arrays of zeros that take no room on the disk, with labels that count through the classes."""
+    folder.mkdir()
+    for part, count in (("train", num_train), ("test", 256)):
+        path = array_path(folder, part, "images")
+        with open(path, "wb") as file:
+            npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (count, *IMAGE_SHAPE)})
+            file.truncate(file.tell() + count * int(np.prod(IMAGE_SHAPE)))
+        np.save(array_path(folder, part, "labels"), np.arange(count) % 10)
+    names = list(map(str, range(10)))
+    info = ArraysInfo(class_names=names, mean=[0.5] * 3, std=[0.25] * 3, sha256="0" * 64)
+    write_text(folder / DATASET_FILE, info.model_dump_json(indent=2) + "\n")
+
+
+class PrivateMemory(threading.Thread):
+    """Looks at a process tree until it ends; keeps the largest RssAnon of any of its processes."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.pid, self.peak_bytes = pid, 0
+
+    def run(self) -> None:
+        while True:
+            try:
+                root = psutil.Process(self.pid)
+                for process in [root, *root.children(recursive=True)]:
+                    self.peak_bytes = max(self.peak_bytes, private_bytes(process.pid))
+            except psutil.NoSuchProcess:
+                return
+            time.sleep(SAMPLE_SECONDS)
+
+
+def private_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+
+
+def main() -> None:
+    options = parse_options(MemoryConfig, "python -m benchmarks.memory", "Measures memory on data larger than it.")
+    console = Console(highlight=False)
+    folder = make_folder(options, "memory")
+    num_train = int(options.gib * GIB / np.prod(IMAGE_SHAPE))
+    make_sparse_set(folder / "data", num_train)
+    size = array_path(folder / "data", "train", "images").stat().st_size
+    table = Table(title=f"{num_train:,} images, {size / GIB:.1f} GiB, {options.devices} replicas", box=None)
+    for heading in ("", "private memory, GiB", f"< {REACH_BYTES / GIB:g}"):
+        table.add_column(heading, justify="right")
+    found: dict[str, int] = {}
+    for name in ("tf", "pt", "ptl"):
+        config = TrainConfig(
+            dataset="arrays",
+            data_dir=(folder / "data").absolute(),
+            run_dir=(folder / name).absolute(),
+            max_steps=options.steps,
+            epochs=1,
+            batch_size=128,
+            devices=options.devices,
+            accelerator="cpu",
+        )
+        with open(folder / f"{name}-{LOG_FILE}", "w") as log:
+            command = [sys.executable, "-m", f"{name}_impl", *to_arguments(config)]
+            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
+            watch = PrivateMemory(process.pid)
+            watch.start()
+            if process.wait():
+                raise UserError(f"{name}: ended with status {process.returncode}; see {folder / f'{name}-{LOG_FILE}'}")
+        assert read_result(folder / name).num_steps == options.steps
+        # One process holds all of TensorFlow's replicas; of PyTorch's, each has its own.
+        per_replica = watch.peak_bytes / (options.devices if name == "tf" else 1)
+        found[name] = watch.peak_bytes
+        table.add_row(name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
+    console.print(table)
+    path = folder / "memory.json"
+    document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": found}
+    write_text(path, json.dumps(document, indent=2) + "\n")
+    console.print(f"results: {path}")
+
+
+if __name__ == "__main__":
+    with whole_program("python -m benchmarks.memory"):
+        main()

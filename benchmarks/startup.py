@@ -1,0 +1,56 @@
+"""Start-up: from the command to the end of the first step, and where it goes.
+
+python -m benchmarks.startup
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.paired import BenchmarkConfig, Program, make_folder, run
+from common.cli import parse_options
+from common.config import TrainConfig
+from common.errors import whole_program
+from common.machine import describe_machine
+from common.results import write_text
+
+REACH_SECONDS = 12
+
+
+def main() -> None:
+    options = parse_options(BenchmarkConfig, "python -m benchmarks.startup", "Measures start-up.")
+    console = Console(highlight=False)
+    folder = make_folder(options, "startup")
+    seconds: dict[str, list[float]] = {}
+    phases: dict[str, list[dict[str, float]]] = {}
+    for number in range(options.rounds):
+        for name in ("tf", "pt", "ptl"):
+            for devices in (1, 2):
+                config = TrainConfig(max_steps=1, devices=devices, accelerator="cpu")
+                title = f"{name} x{devices}"
+                found = run(
+                    Program(title, f"{name}_impl", config), folder / f"round-{number + 1}" / f"{name}-{devices}"
+                )
+                seconds.setdefault(title, []).append(found["startup_seconds"])
+                phases.setdefault(title, []).append(found["phase_seconds"])
+    table = Table(title="start-up, seconds", box=None)
+    for heading in ("", "median", "middle half", "imports", "data", "build", f"< {REACH_SECONDS}"):
+        table.add_column(heading, justify="right")
+    for title, values in seconds.items():
+        low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+        parts = [f"{np.median([one[part] for one in phases[title]]):.1f}" for part in ("imports", "data", "build")]
+        reached = "yes" if median < REACH_SECONDS else "NO"
+        table.add_row(title, f"{median:.1f}", f"{low:.1f}-{high:.1f}", *parts, reached)
+    console.print(table)
+    path = Path(folder, "startup.json")
+    document = {"machine": describe_machine().model_dump(), "startup_seconds": seconds, "phase_seconds": phases}
+    write_text(path, json.dumps(document, indent=2) + "\n")
+    console.print(f"results: {path}")
+
+
+if __name__ == "__main__":
+    with whole_program("python -m benchmarks.startup"):
+        main()
