@@ -1,7 +1,7 @@
 """Data sets as uint8 arrays, the same bytes for every implementation, and how they are normalised."""
 
 import hashlib
-import importlib.util
+import importlib.machinery
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +187,7 @@ def read_digits() -> tuple[Split, Split]:
     The file that scikit-learn ships is read without importing scikit-learn, which takes over a second;
     tests hold the arrays against sklearn.datasets.load_digits.
     """
-    package = importlib.util.find_spec("sklearn")
+    package = importlib.machinery.PathFinder.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise UserError("--dataset digits: scikit-learn, which holds the data, is not installed")
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
