@@ -13,6 +13,12 @@ from common.rundir import new_run_dir, prepare_run_dir
 from common.timeline import Timeline
 
 
+def flat(steps):
+    """(loss, correct) of each step, of those that were taken together too."""
+    for loss, correct in steps:
+        yield from zip(loss, correct, strict=True) if isinstance(loss, list) else [(loss, correct)]
+
+
 def make(run_dir, **options):
     """A recorder of 3 epochs of 4 steps: 3 of 10 examples and one of 5."""
     options = {"train_size": 35, "batch_size": 10, "epochs": 3, "accelerator": "cpu", "devices": 1, **options}
@@ -25,7 +31,7 @@ def make(run_dir, **options):
         device_name="none",
         timeline=Timeline.begin(1),
         writes=True,
-        fetch=lambda steps: [log.append(("fetch", len(steps)))] and list(steps),
+        fetch=lambda steps: [log.append(("fetch", len(steps)))] and flat(steps),
         synchronize=lambda: log.append("synchronize"),
     )
     return recorder, log
@@ -97,6 +103,25 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
     assert (epoch.train_seconds, epoch.eval_seconds) == (3, 0)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["plan", *["step"] * 4, "epoch"]
+
+
+def test_steps_may_be_taken_together_up_to_the_next_look(tmp_path, clock):
+    """12 steps in epochs of 4, warm-up of 6, fetched every 3: told after 1, 3, 4, 6, 8, 9 and 12."""
+    recorder, log = make(tmp_path, log_every_n_steps=3)
+    taken = []
+    with recorder:
+        for _ in range(3):
+            recorder.start_epoch()
+            for _ in range(4):
+                if sum(taken) == 4 * len(recorder.epoch_train_seconds) + 4:
+                    break
+                taken.append(recorder.steps_to_go())
+                clock.now += taken[-1]
+                recorder.step([1.0] * taken[-1], [1] * taken[-1], taken[-1])
+            recorder.end_training()
+            recorder.start_evaluation()
+            recorder.end_epoch(355.0, 300, 355)
+    assert taken == [1, 2, 1, 2, 2, 1, 3]
 
 
 def test_losses_are_fetched_every_n_steps_and_at_the_epochs_end(tmp_path, clock):

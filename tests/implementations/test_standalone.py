@@ -99,7 +99,12 @@ def test_ctrl_c_ends_all_replicas_in_one_line(tmp_path, implementation):
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     assert len(family) >= 2 or implementation == "tf"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    err = process.communicate(timeout=60)[1]
+    try:
+        err = process.communicate(timeout=60)[1]
+    finally:
+        for member in family:
+            if member.is_running() and process.returncode is None:
+                member.kill()
     assert process.returncode == 130, err
     assert f"python -m {implementation}_impl: interrupted" in err
     _, alive = psutil.wait_procs(family, timeout=20)
