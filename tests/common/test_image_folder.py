@@ -139,12 +139,12 @@ def test_an_interrupted_conversion_goes_on_where_it_stopped(tmp_path):
     options = ("--images", "images", "--output", "arrays", "--image-shape", "16", "16", "3", "--jobs", "1")
     command = [sys.executable, str(REPOSITORY / "make_dataset.py"), *options]
     status = tmp_path / "arrays" / ".status"
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while not (status.exists() and np.fromfile(status, np.uint8).any()):
-        assert process.poll() is None
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait() == 130 and process.stderr.read() == "make_dataset.py: interrupted\n"
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while not (status.exists() and np.fromfile(status, np.uint8).any()):
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait() == 130 and process.stderr.read() == b"make_dataset.py: interrupted\n"
     done = int((np.fromfile(status, np.uint8) == 1).sum())
     assert 0 < done < 600
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
