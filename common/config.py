@@ -9,11 +9,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet"]
-# YAML reads a bare 64 as a number; the names of precisions are text (Lightning's: 32, 64, bf16-mixed).
-Precision = Annotated[Literal["32", "64"], BeforeValidator(lambda value: str(value))]
+# YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
+AsText = BeforeValidator(lambda value: str(value))
+Precision = Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], AsText]
+AutoOrPrecision = Annotated[Literal["auto", "32", "64", "bf16-mixed", "16-mixed"], AsText]
 Positive = Annotated[int, Field(gt=0)]
 ImageShape = tuple[Positive, Positive, Positive]
 AutoOrCount = Literal["auto"] | Positive
+AutoOrBool = Literal["auto"] | bool
 
 # Where things are and how often they are written: no part of what is trained.
 NOT_PART_OF_THE_TRAINING = {"data_dir", "run_dir", "initial_weights", "log_every_n_steps", "save_first_batch"}
@@ -81,8 +84,22 @@ class TrainingOptions(BaseModel):
     threads_per_device: AutoOrCount = Field(
         "auto", description="CPU threads of each replica; auto: an even share of the cores"
     )
-    precision: Precision = Field("32", description="bits of every float: weights, activations, gradients")
-
+    mode: Literal["matched", "best"] = Field(
+        "matched",
+        description="what the settings left at auto come to; matched: the same in every framework, 32-bit floats and no"
+        " compiler; best: each framework's fastest known for this machine and network",
+    )
+    precision: AutoOrPrecision = Field(
+        "auto",
+        description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
+        " latter with dynamic loss scaling",
+    )
+    compile: AutoOrBool = Field(
+        "auto", description="compile the training step's forward and backward pass: torch.compile, XLA"
+    )
+    tf32: AutoOrBool = Field(
+        "auto", description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster"
+    )
     data_on: Literal["auto", "device", "host"] = Field(
         "auto",
         description="device: the data set in each device's memory, batches gathered there as a part of the step; host:"

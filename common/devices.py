@@ -1,8 +1,21 @@
-"""What `--accelerator`, `--devices` and `--threads-per-device` come to on a machine."""
+"""What `--accelerator`, `--devices`, `--threads-per-device` and `--mode` come to on a machine."""
 
-from common.config import TrainConfig
+from dataclasses import dataclass
+
+from common.config import Precision, TrainConfig
 from common.errors import UserError
 from common.machine import num_cores
+
+MATCHED_PRECISION: Precision = "32"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `--mode` decides of the settings that are left at auto; the defaults are those of matched."""
+
+    precision: Precision = MATCHED_PRECISION
+    compile: bool = False
+    tf32: bool = False
 
 
 def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: int | None = None) -> TrainConfig:
@@ -34,6 +47,25 @@ def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: in
     if threads == "auto":
         threads = max(1, num_cores() // devices)
     return config.replace(accelerator=accelerator, devices=devices, threads_per_device=threads)
+
+
+def resolve_settings(config: TrainConfig, best: Settings) -> TrainConfig:
+    """`config` with precision, compile and tf32 decided; `best`: what `--mode best` means here.
+
+    Raises:
+      UserError: TF32 on a CPU, which has no such products.
+    """
+    if config.tf32 is True and config.accelerator == "cpu":
+        raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
+    chosen = best if config.mode == "best" else Settings()
+    left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
+    return config.replace(**left)
+
+
+def describe_settings(config: TrainConfig) -> str:
+    """Of a resolved configuration: `32-bit`, `bf16-mixed, compiled`."""
+    precision = f"{config.precision}-bit" if config.precision.isdecimal() else config.precision
+    return ", ".join([precision, *["compiled"] * (config.compile is True), *["TF32"] * (config.tf32 is True)])
 
 
 def describe_devices(config: TrainConfig, device_name: str) -> str:

@@ -49,6 +49,21 @@ class UpdateRule:
         )
 
 
+@dataclass(frozen=True)
+class LossScaling:
+    """Dynamic scaling of the loss, so that small gradients don't vanish in float16 (Micikevicius et al., 2018).
+
+    A step in which any replica has a gradient that isn't finite is skipped: weights and velocities stay, the scale is
+    multiplied by `backoff`. After `growth_interval` steps taken in a row it is multiplied by `growth`. The learning
+    rate goes by the step's number all the same. The numbers are those of torch.amp.GradScaler.
+    """
+
+    initial: float = 2.0**16
+    growth: float = 2.0
+    backoff: float = 0.5
+    growth_interval: int = 2000
+
+
 def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
     """The rate of `step` (from 1): linear up to the peak in `warmup_steps`, then the schedule.
 

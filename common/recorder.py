@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from common.devices import describe_devices
+from common.devices import describe_devices, describe_settings
 from common.errors import DivergedError
 from common.experiment import Experiment
 from common.machine import describe_machine, git_state, peak_memory_bytes, versions
@@ -112,7 +112,7 @@ class Recorder:
         self.progress.line(
             f"{self.title}: {config.model} on {config.dataset}, {plan.train_size:,} training and"
             f" {len(self.experiment.dataset.test_images):,} test images\n"
-            f"batch {config.batch_size}, {config.precision}-bit, {describe_devices(config, self.device_name)}"
+            f"batch {config.batch_size}, {describe_settings(config)}, {describe_devices(config, self.device_name)}"
         )
         return self
 
@@ -242,8 +242,18 @@ class Recorder:
             dataset = self.experiment.dataset
             Predictions.make(logits, dataset.test_labels, dataset.test_images).write(self.run_dir)
 
-    def finish(self, weights: Weights, packages: tuple[str, ...], device_peak_memory_bytes: int | None) -> None:
-        """Writes the trained weights, canonical, and the result, and says where they are."""
+    def finish(
+        self,
+        weights: Weights,
+        packages: tuple[str, ...],
+        device_peak_memory_bytes: int | None,
+        skipped_steps: int | None,
+    ) -> None:
+        """Writes the trained weights, canonical, and the result, and says where they are.
+
+        Args:
+          skipped_steps: by the scaling of the loss, see `common.optim.LossScaling`; None where there is none.
+        """
         if not self.writes:
             return
         assert self.evaluation is not None and self.monitor is not None
@@ -265,6 +275,7 @@ class Recorder:
             flops_per_image=experiment.model.flops_per_image,
             class_names=experiment.dataset.class_names,
             num_steps=self.steps_done,
+            skipped_steps=skipped_steps,
             train_count=plan.train_size,
             **self.evaluation,
             startup_seconds=self.startup_seconds,

@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.machine import Machine
 from common.timeline import PHASES, Phase
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -51,12 +51,14 @@ class RunResult(BaseModel):
       energy_source: RAPL or NVML; null where there is none.
       class_names: in the order of the labels.
       num_steps: training steps taken.
+      skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
+        precision needs no scaling.
       machine: see `common.machine.Machine`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[3]
+    schema_version: Literal[4]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -66,6 +68,7 @@ class RunResult(BaseModel):
     flops_per_image: int = Field(gt=0)
     class_names: list[str] = Field(min_length=2)
     num_steps: int = Field(ge=0)
+    skipped_steps: int | None = Field(ge=0)
     train_count: int = Field(gt=0)
     test_count: int = Field(gt=0)
     test_correct: int = Field(ge=0)

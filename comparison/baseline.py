@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from common.results import RunResult
-from comparison.lockstep import different_settings, lockstep
+from comparison.lockstep import different_settings, lockstep, rounding_between
 from comparison.rows import Entry, Table
 from comparison.statistics import unpaired_ratio
 
@@ -70,8 +70,8 @@ def _training(entry: Entry, old: Entry) -> str:
     """Whether the very same training, judged by its first losses."""
     for run in entry.runs:
         other = next((one for one in old.runs if one.record.seed == run.record.seed), None)
-        if other and run.result:
-            found = lockstep(other.losses, run.losses, run.result.config.precision)
+        if other and other.result and run.result:
+            found = lockstep(other.losses, run.losses, rounding_between(other.result.config, run.result.config))
             if not found.same_training:
                 return "not the same training: the first losses differ by more than rounding explains"
             largest = "" if found.all_steps is None else f" (largest difference in a loss {found.all_steps:.0e})"

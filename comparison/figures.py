@@ -9,17 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from common.config import TrainConfig
 from common.errors import UserError
 from common.predictions import Predictions
 from common.results import RunResult
 from common.timeline import PHASES
 from comparison.charts import INK, Chart, Maker, logarithmic, looks, new_figure, styled
-from comparison.lockstep import FIRST_STEPS, loss_differences, rounding
+from comparison.lockstep import FIRST_STEPS, loss_differences, rounding_between
 from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs
 from comparison.store import Run
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
-ROUNDOFF = {"32": 2.0**-24, "64": 2.0**-53}
 MAX_POINTS = 600  # of a line; more are no wider than a pixel
 
 
@@ -189,14 +189,16 @@ def _breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
 def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Differences of step losses from the first row's, for its first seed."""
     reference, others = entries[0].runs[0], []
+    configs: list[TrainConfig] = []
     for entry in entries[1:]:
         run = next((run for run in entry.runs if run.record.seed == reference.record.seed), None)
-        if run and len(run.losses) and len(reference.losses):
+        if run and run.result and len(run.losses) and len(reference.losses):
+            configs.append(run.result.config)
             others.append((entry, loss_differences(reference.losses, run.losses)))
     if not others or reference.result is None:
         return
-    precision = reference.result.config.precision
-    floor = ROUNDOFF[precision] / 50  # losses that are equal to the last bit have no place on such a scale
+    rounding = rounding_between(reference.result.config, *configs)
+    floor = rounding.roundoff / 50  # losses that are equal to the last bit have no place on such a scale
     figure, axes = new_figure()
     found = looks([entry.implementation for entry in entries])
     words = []
@@ -212,10 +214,10 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
             label=entry.implementation,
         )
         words.append(f"{entry.implementation} at most {differences.max():.0e}")
-    label = f"rounding of one number, {ROUNDOFF[precision]:.0e}"
-    axes.axhline(ROUNDOFF[precision], color=INK, linestyle="--", linewidth=1, label=label)
+    label = f"rounding of one number, {rounding.roundoff:.0e}"
+    axes.axhline(rounding.roundoff, color=INK, linestyle="--", linewidth=1, label=label)
     first = np.arange(1, min(FIRST_STEPS, len(others[0][1])) + 1)
-    axes.plot(first, rounding(precision, len(first)), color="#D55E00", linewidth=1.5, label="allowed, steps 1-10")
+    axes.plot(first, rounding.allowed(len(first)), color="#D55E00", linewidth=1.5, label="allowed, steps 1-10")
     logarithmic(axes.yaxis)
     if len(others[0][1]) > 200:
         logarithmic(axes.xaxis)

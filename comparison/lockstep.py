@@ -8,21 +8,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.batches import Plan
-from common.config import ModelName
+from common.config import ModelName, TrainConfig
 from common.models import LAYERS
 from common.optim import learning_rate
 from common.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.weights import Arrays, read_arrays
 
-# How far the same training may differ by rounding alone over its first steps, by precision.
 FIRST_STEPS = 10
-TOLERANCE = {"32": 1e-5, "64": 1e-10}
-# In float32 a rounding difference of 1e-6 in step 1 may grow: `python compare.py --epochs 3` on digits, the same
-# training to 6e-16 in float64, went from 1e-7 in step 6 to 5e-5 in step 10, where the early steps are steep. Tenfold
-# in three steps leaves a factor of 20 above that; another network or update rule parts by more in steps 1 to 3.
-FLOAT32_START, FLOAT32_GROWTH = 1e-6, 10 ** (1 / 3)
 
 MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device", "data_on")
+# What `--mode best` decides, for each framework on its own.
+SETTINGS_FIELDS = ("precision", "compile", "tf32")
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How far the same training may differ by rounding alone over its first steps.
+
+    A difference in step 1 may grow: `python compare.py --epochs 3` on digits, the same training to 6e-16 in float64,
+    went in float32 from 1e-7 in step 6 to 5e-5 in step 10, where the early steps are steep. Tenfold in three steps
+    leaves a factor of 20 above that; another network or update rule parts by more in steps 1 to 3. With mixed
+    precision lenet on MNIST was 3e-3 apart in step 5 and 2e-2 in step 7, at a learning rate of 0.1 with Nesterov
+    momentum, the most of five configurations.
+
+    Attributes:
+      roundoff: of one number, relative: half the distance to the next.
+      start: what is allowed in step 1, to grow tenfold in three steps.
+      least, most: bounds to that.
+    """
+
+    roundoff: float
+    start: float
+    least: float
+    most: float
+
+    def allowed(self, steps: int) -> NDArray[np.float64]:
+        """float64 (steps,): for each of the first steps."""
+        return np.clip(self.start * 10 ** (np.arange(steps) / 3), self.least, self.most)
+
+
+ROUNDINGS = {
+    "64": Rounding(2.0**-53, 1e-10, 1e-10, 1e-10),
+    "32": Rounding(2.0**-24, 1e-6, 1e-5, 1e-3),
+    "tf32": Rounding(2.0**-11, 5e-4, 5e-4, 5e-2),
+    "16-mixed": Rounding(2.0**-11, 5e-4, 5e-4, 5e-2),
+    "bf16-mixed": Rounding(2.0**-8, 5e-4, 5e-4, 5e-2),
+}
+
+
+def rounding_between(*configs: TrainConfig) -> Rounding:
+    """Of runs with these resolved configurations, which `--mode best` may give different precisions: the coarsest."""
+    names = ["tf32" if config.tf32 is True and config.precision == "32" else config.precision for config in configs]
+    return max((ROUNDINGS[name] for name in names), key=lambda one: one.roundoff)
 
 
 def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.float64]:
@@ -54,7 +91,8 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
         )
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
-    fields |= {name: (a[name], b[name]) for name in a}
+    left_out = SETTINGS_FIELDS if a["mode"] == b["mode"] == "best" else ()
+    fields |= {name: (a[name], b[name]) for name in a if name not in left_out}
     if not same_seed:
         made = ["data_sha256"] if reference.config.dataset == "synthetic" else []
         for name in ("seed", "initial_weights_sha256", *made):
@@ -65,14 +103,6 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
 def _short(value: object) -> str:
     text = str(value)
     return text[:12] if len(text) == 64 else text
-
-
-def rounding(precision: str, steps: int) -> NDArray[np.float64]:
-    """float64 (steps,): how far each of the first steps may differ in the same training."""
-    tolerance = np.full(steps, TOLERANCE[precision])
-    if precision == "32":
-        tolerance = np.maximum(tolerance, FLOAT32_START * FLOAT32_GROWTH ** np.arange(steps))
-    return tolerance
 
 
 @dataclass(frozen=True)
@@ -90,12 +120,12 @@ class Lockstep:
     same_training: bool
 
 
-def lockstep(reference: list[float], other: list[float], precision: str) -> Lockstep:
+def lockstep(reference: list[float], other: list[float], rounding: Rounding) -> Lockstep:
     differences = loss_differences(reference, other)
     if not len(differences):
         return Lockstep(None, None, len(reference) == len(other))
     first = differences[:FIRST_STEPS]
-    same = bool((first <= rounding(precision, len(first))).all()) and len(reference) == len(other)
+    same = bool((first <= rounding.allowed(len(first))).all()) and len(reference) == len(other)
     return Lockstep(float(first.max()), float(differences.max()), same)
 
 

@@ -8,10 +8,18 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.devices import describe_settings
 from common.errors import UserError
 from common.results import RunResult
 from common.timeline import Phase
-from comparison.lockstep import TOLERANCE, Lockstep, different_settings, find_departure, lockstep
+from comparison.lockstep import (
+    FIRST_STEPS,
+    Lockstep,
+    different_settings,
+    find_departure,
+    lockstep,
+    rounding_between,
+)
 from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
 from comparison.store import Run, epochs_to
 from comparison.study import Values
@@ -40,6 +48,7 @@ class Row(BaseModel):
         its last moments, after the result was written, are a part of the rest.
       peak_memory_bytes, device_peak_memory_bytes: the largest of all runs.
       cpu_utilisation, gpu_utilisation, joules_per_image: medians, see `common.results`.
+      settings: precision, and whether compiled, as `--mode` or the options said.
       target_reached: runs that reached the target accuracy, of `num_runs`.
       target_epochs, target_steps, target_seconds: until then; means over the runs if all of them reached it,
         with quartiles; seconds of training and evaluation, start-up apart.
@@ -85,6 +94,7 @@ class Row(BaseModel):
     gpu_utilisation: Share | None = None
     joules_per_image: float | None = None
     devices: int | None = None
+    settings: str | None = None
     learning_rate: float | None = None
     target_reached: int | None = None
     target_epochs: float | None = None
@@ -264,6 +274,9 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         notes.append(f"not the training of {reference.implementation}, so no ratio is given: {parted}")
 
     results = [run.result for run in entry.runs if run.result]
+    skipped = _largest(one.skipped_steps for one in results)
+    if skipped:
+        notes.append(f"the scaling of the loss skipped {skipped} of {results[0].num_steps} steps")
     by_seed: dict[int, list[RunResult]] = {}
     for result in results:
         by_seed.setdefault(result.config.seed, []).append(result)
@@ -304,6 +317,7 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         gpu_utilisation=_median(one.gpu_utilisation for one in results),
         joules_per_image=_median(one.joules_per_image for one in results),
         devices=results[0].devices,
+        settings=describe_settings(results[0].config),
         learning_rate=results[0].config.learning_rate,
         **_target(entry.runs, target_accuracy),
         loss_difference_first_steps=found and found.first_steps,
@@ -332,11 +346,12 @@ def _lockstep(reference: Entry, entry: Entry) -> tuple[Lockstep | None, str | No
         other = by_seed.get(run.record.seed)
         if other is None or run.result is None:
             continue
-        precision = run.result.config.precision
-        found = lockstep(other.losses, run.losses, precision)
+        assert other.result is not None
+        rounding = rounding_between(other.result.config, run.result.config)
+        found = lockstep(other.losses, run.losses, rounding)
         if not found.same_training:
             try:
-                parted = find_departure(other.run_dir, run.run_dir, TOLERANCE[precision])
+                parted = find_departure(other.run_dir, run.run_dir, float(rounding.allowed(FIRST_STEPS).min()))
             except UserError as error:  # a file of the run is damaged: no reason to lose the table
                 parted = f"where they part cannot be told: {error}"
             return found, parted or "their losses"

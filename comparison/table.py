@@ -213,11 +213,20 @@ def what_was_compared(table: Table) -> list[str]:
     decay = f", weight decay {config.weight_decay:g}" if config.weight_decay else ""
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
-        f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {config.precision}-bit, {shown}",
+        f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
         f"{rate}, {momentum}{decay}",
+        f"mode {config.mode}: {_settings(table)}",
         describe_devices(config, result.device_name),
         *_variant_line(table),
     ]
+
+
+def _settings(table: Table) -> str:
+    """`32-bit`, where it is the same for all rows; else `tf compiled, 32-bit; pt bf16-mixed`."""
+    found = {row.implementation: row.settings for row in table.rows if row.settings}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return "; ".join(f"{implementation} {settings}" for implementation, settings in found.items())
 
 
 def _variant_line(table: Table) -> list[str]:
@@ -326,6 +335,7 @@ def runs_to_csv(summary: Summary) -> str:
         "test_accuracy",
         "test_loss",
         "images_per_second",
+        "skipped_steps",
         "startup_seconds",
         "wall_seconds",
         "peak_memory_bytes",

@@ -8,22 +8,30 @@ import torch
 import torch.distributed as dist
 
 from common.config import TrainConfig
-from common.devices import resolve_devices
+from common.devices import Settings, resolve_devices, resolve_settings
 from common.launch import launched_processes
-from common.machine import cpu_name
+from common.machine import cpu_has_bf16, cpu_name
 from common.weights import Arrays
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices and threads resolved. Raises UserError where they are not to be had."""
-    return resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched_processes())
+    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    config = resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched_processes())
+    return resolve_settings(config, best_settings(config))
+
+
+def best_settings(config: TrainConfig) -> Settings:
+    """What `--mode best` means here, by what docs/performance.md has measured."""
+    if config.accelerator == "gpu":
+        return Settings("bf16-mixed", tf32=True)
+    # Of small layers autocast's own work outweighs what they gain.
+    return Settings("bf16-mixed" if cpu_has_bf16() and config.model == "lenet" else "32")
 
 
 def setup_process(config: TrainConfig) -> None:
     """Threads, float formats and network of this process. Must run before the first computation."""
-    # Plain float32 products on the GPU, as in the other implementations: TF32 would keep 10 bits of 23.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    # As in the other implementations, and not by default: TF32 keeps 10 bits of 23.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
     os.environ["OMP_NUM_THREADS"] = str(config.threads_per_device)  # for processes it starts
     torch.set_num_threads(config.threads_per_device)
     # All replicas are on this machine, whose name need not resolve to an address: gloo shall use loopback.

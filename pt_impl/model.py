@@ -12,7 +12,10 @@ from common.config import Precision
 from common.datasets import Dataset
 from common.models import ModelSpec, Weights
 
-DTYPES = {"32": torch.float32, "64": torch.float64}
+# Of weights, normalised images and losses; and what layers compute in where that is another.
+DTYPES = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.float32, "16-mixed": torch.float32}
+AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+
 # --- Input ---
 
 
@@ -30,6 +33,23 @@ class Normalise:
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         return (images.to(self.dtype) - self.shift) * self.scale
+
+
+class Forward:
+    """uint8 images (n, C, H, W) to logits (n, classes), in the weights' precision.
+
+    Attributes:
+      network: an nn.Module that takes normalised images.
+    """
+
+    def __init__(self, network: nn.Module, dataset: Dataset, precision: Precision, device: torch.device) -> None:
+        self.network = network
+        self.normalise = Normalise(dataset, precision, device)
+        self.autocast = torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        with self.autocast:
+            return self.network(self.normalise(images)).to(self.normalise.dtype)
 
 
 # --- Networks ---
@@ -76,6 +96,12 @@ def make_lenet(spec: ModelSpec) -> nn.Sequential:
             dense2=nn.Linear(500, spec.num_classes),
         )
     )
+
+
+def compiled(model: nn.Module, device: torch.device) -> nn.Module:
+    """torch.compile's version of it; on a GPU with CUDA graphs, a launch for a whole pass."""
+    mode = "reduce-overhead" if device.type == "cuda" else "default"
+    return torch.compile(model, mode=mode, dynamic=False)  # a last batch of another size is compiled for itself
 
 
 # --- Weights: canonical names, converted to and from the canonical layout ---
@@ -137,12 +163,14 @@ def reorder(array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int,
 def watch_activations(model: nn.Sequential, spec: ModelSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
     """Canonical layer name -> its output, filled in by the next forward pass; and the hooks, to be removed."""
     outputs: Weights = {}
+    module_dtype = next(model.parameters()).dtype
     # What follows each layer with weights is its ReLU, which belongs to it.
     names = {"relu1": "conv1", "relu2": "conv2", "relu3": "dense1"}
 
     def hook(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            array = output.detach().cpu().numpy()
+            # Under autocast in half precision, which numpy has only in part.
+            array = output.detach().to(module_dtype).cpu().numpy()
             if array.ndim == 4:  # NCHW -> NHWC
                 array = array.transpose(0, 2, 3, 1)
             elif name == "flatten":
@@ -164,12 +192,12 @@ def watch_activations(model: nn.Sequential, spec: ModelSpec) -> tuple[Weights, l
 # --- Predictions: of one replica alone, once trained ---
 
 
-def predict(network: nn.Sequential, normalise: Normalise, dataset: Dataset, batch_size: int) -> NDArray[np.floating]:
+def predict(forward: Forward, dataset: Dataset, batch_size: int) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
-    device = next(network.parameters()).device
-    network.eval()
+    device = next(forward.network.parameters()).device
+    forward.network.eval()
     with torch.inference_mode():
         images = dataset.test_images
         parts = (torch.tensor(images[start : start + batch_size]) for start in range(0, len(images), batch_size))
         # NHWC -> NCHW
-        return torch.cat([network(normalise(part.to(device).permute(0, 3, 1, 2))).cpu() for part in parts]).numpy()
+        return torch.cat([forward(part.to(device).permute(0, 3, 1, 2)).cpu() for part in parts]).numpy()

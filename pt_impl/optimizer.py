@@ -1,9 +1,10 @@
-"""torch.optim.SGD, whose rule is the shared one, see common.optim."""
+"""torch.optim.SGD, whose rule is the shared one, see common.optim. And torch's scaling of the loss, for float16."""
 
 import torch
 from torch import nn
 
-from common.optim import UpdateRule
+from common.config import TrainConfig
+from common.optim import LossScaling, UpdateRule
 
 
 def make_optimizer(
@@ -21,3 +22,25 @@ def make_optimizer(
     )
     rates = [*rule.learning_rates.tolist(), 0.0]  # the scheduler looks one step past the last
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
+
+
+class LossScaler(torch.amp.GradScaler):
+    """Does nothing where the precision needs no scaling; counts the steps that are skipped, on the device."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        rule, enabled = LossScaling(), config.precision == "16-mixed"
+        # The loss comes here times the number of replicas; in float16 it shall be as large as with one of them.
+        initial = rule.initial / config.devices
+        super().__init__(device.type, initial, rule.growth, rule.backoff, rule.growth_interval, enabled)
+        self.one, self.skipped = torch.ones((), device=device), torch.zeros((), dtype=torch.int64, device=device)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        if self.is_enabled():
+            # Compared as tensors: get_scale would wait for the device.
+            before = self.scale(self.one)
+            super().update(new_scale)
+            self.skipped += self.scale(self.one) < before
+
+    @property
+    def skipped_steps(self) -> int | None:
+        return int(self.skipped.item()) if self.is_enabled() else None

@@ -32,7 +32,8 @@ from pt_impl.devices import (
     wait_for_replicas,
 )
 from pt_impl.model import (
-    Normalise,
+    Forward,
+    compiled,
     get_weights,
     load_weights,
     make_model,
@@ -40,7 +41,7 @@ from pt_impl.model import (
     to_canonical,
     watch_activations,
 )
-from pt_impl.optimizer import make_optimizer
+from pt_impl.optimizer import LossScaler, make_optimizer
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
 
@@ -53,43 +54,42 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor, count: int) -> torch.Ten
 
 
 def train_step(
-    model: nn.Module,
-    normalise: Normalise,
+    forward: Forward,
     optimizer: torch.optim.Optimizer,
     scheduler: LRScheduler,
+    scaler: LossScaler,
     batch: Batch,
     world_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels, count = batch
     optimizer.zero_grad(set_to_none=True)
-    logits = model(normalise(images))
+    logits = forward(images)
     loss = loss_of(logits, labels, count)
     # DistributedDataParallel averages the gradients over the replicas: times their number it is the sum.
-    (loss * world_size).backward()
-    optimizer.step()
+    scaler.scale(loss * world_size).backward()
+    scaler.step(optimizer)
+    scaler.update()
     scheduler.step()
     return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
 
-def eval_step(model: nn.Module, normalise: Normalise, batch: Batch) -> torch.Tensor:
+def eval_step(forward: Forward, batch: Batch) -> torch.Tensor:
     """float64 (3,): sum of losses, correct answers, examples."""
     images, labels, _ = batch
-    logits = model(normalise(images))
+    logits = forward(images)
     loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
     correct = (logits.argmax(dim=1) == labels).sum()
     return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 
 
-def evaluate(
-    model: nn.Module, normalise: Normalise, data: Iterable[Batch], device: torch.device
-) -> tuple[float, int, int]:
+def evaluate(forward: Forward, data: Iterable[Batch], device: torch.device) -> tuple[float, int, int]:
     """Sum of losses, correct answers and examples over the whole test set, each example once."""
-    model.eval()
+    forward.network.eval()
     with torch.inference_mode():
         totals = torch.zeros(3, dtype=torch.float64, device=device)
         for batch in data:
-            totals += eval_step(model, normalise, to_device(batch, device))
-    model.train()
+            totals += eval_step(forward, to_device(batch, device))
+    forward.network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
     return loss_sum, int(correct), int(count)
 
@@ -103,33 +103,37 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     network = make_model(experiment.model, config.precision)
     load_weights(network, experiment.model, experiment.initial_weights)
     network.to(device)
-    normalise = Normalise(experiment.dataset, config.precision, device)
     model: nn.Module = network
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
+    if config.compile:
+        model = compiled(model, device)
+    # Of all replicas together, for training, and of this one alone, for evaluation.
+    forward, forward_alone = (Forward(one, experiment.dataset, config.precision, device) for one in (model, network))
     optimizer, scheduler = make_optimizer(network, experiment.update_rule)
+    scaler = LossScaler(config, device)
     training, testing = train_data(experiment, rank, device), test_data(experiment, rank, device)
 
     if config.save_first_batch:
-        save_first_batch(experiment, model, network, normalise, to_device(next(iter(training)), device), recorder)
+        save_first_batch(experiment, forward, network, to_device(next(iter(training)), device), recorder)
 
     for epoch in range(1, plan.num_epochs + 1):
         training.sampler.set_epoch(epoch - 1)
         recorder.start_epoch()
         for batch in training:
             batch = to_device(batch, device)
-            recorder.step(*train_step(model, normalise, optimizer, scheduler, batch, config.devices))
+            recorder.step(*train_step(forward, optimizer, scheduler, scaler, batch, config.devices))
         recorder.end_training()
         recorder.start_evaluation()
-        recorder.end_epoch(*evaluate(network, normalise, testing, device))
+        recorder.end_epoch(*evaluate(forward_alone, testing, device))
     if plan.num_epochs == 0:
         recorder.start_evaluation()
-        recorder.end_epoch(*evaluate(network, normalise, testing, device))
+        recorder.end_epoch(*evaluate(forward_alone, testing, device))
 
     if rank == 0:
-        recorder.save_predictions(predict(network, normalise, experiment.dataset, config.eval_batch_size))
+        recorder.save_predictions(predict(forward_alone, experiment.dataset, config.eval_batch_size))
     weights = get_weights(network, experiment.model)
-    recorder.finish(weights, ("torch",), device_peak_memory_bytes(device))
+    recorder.finish(weights, ("torch",), device_peak_memory_bytes(device), scaler.skipped_steps)
 
 
 def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:
@@ -142,18 +146,13 @@ def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[fl
 
 
 def save_first_batch(
-    experiment: Experiment,
-    model: nn.Module,
-    network: nn.Sequential,
-    normalise: Normalise,
-    batch: Batch,
-    recorder: Recorder,
+    experiment: Experiment, forward: Forward, network: nn.Sequential, batch: Batch, recorder: Recorder
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
     world_size = experiment.config.devices
     images, labels, count = batch
     outputs, hooks = watch_activations(network, experiment.model)
-    (loss_of(model(normalise(images)), labels, count) * world_size).backward()
+    (loss_of(forward(images), labels, count) * world_size).backward()
     for hook in hooks:
         hook.remove()
     gradients = {name: parameter.grad for name, parameter in network.named_parameters()}

@@ -1,5 +1,6 @@
 """The network in Lightning: pt_impl's, with its training and evaluation steps as methods."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,7 +12,7 @@ from common.experiment import Experiment
 from common.recorder import Recorder
 from pt_impl.data import Batch, to_device
 from pt_impl.devices import sum_over_replicas
-from pt_impl.model import Normalise, load_weights, make_model
+from pt_impl.model import Normalise, compiled, load_weights, make_model
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 
 
@@ -20,9 +21,12 @@ class Classifier(pl.LightningModule):
 
     def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
         super().__init__()
+        # The step is written out: with Lightning's own around it, each would pass a dozen hooks more.
+        self.automatic_optimization = False
         self.experiment, self.recorder = experiment, recorder
         self.network: nn.Sequential = make_model(experiment.model, experiment.config.precision)
         load_weights(self.network, experiment.model, experiment.initial_weights)
+        self.trained_network: nn.Module = self.network
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning notes which hook it is in some forty times a step; nn.Module would look for parameters each time.
@@ -33,23 +37,33 @@ class Classifier(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         dataset, precision = self.experiment.dataset, self.experiment.config.precision
-        self.normalise = Normalise(dataset, precision, self.trainer.strategy.root_device)
+        device = self.trainer.strategy.root_device
+        self.normalise = Normalise(dataset, precision, device)
+        if self.experiment.config.compile:
+            self.trained_network = compiled(self.network, device)
+
+    def on_fit_start(self) -> None:
+        # As the Trainer has wrapped it: with the strategy and the precision around its step.
+        self.optimizer, self.scheduler = self.optimizers(), self.lr_schedulers()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.network(self.normalise(images))
+        # Under autocast, where the Trainer's precision says so.
+        network = self.trained_network if self.training else self.network
+        return network(self.normalise(images)).to(self.normalise.dtype)
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_index: int) -> Batch:
-        # Instead of Lightning's own search for tensors in whatever a batch may be.
-        return to_device(batch, device)
-
-    def training_step(self, batch: Batch, batch_index: int) -> dict[str, torch.Tensor]:
-        images, labels, count = batch
+    def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
+        # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
+        # whatever a batch might be.
+        batch, _, _ = next(dataloader_iter)
+        images, labels, count = to_device(batch, self.device)
+        self.optimizer.zero_grad(set_to_none=True)
         logits = self(images)
         loss = loss_of(logits, labels, count)
-        correct = (logits.detach().argmax(dim=1) == labels).sum()
         # The ddp strategy averages the gradients over the replicas: times their number it is the sum.
-        # Lightning calls backward on "loss", steps the optimizer and the scheduler.
-        return {"loss": loss * self.trainer.world_size, "share": loss.detach(), "correct": correct}
+        self.manual_backward(loss * self.trainer.world_size)
+        self.optimizer.step()
+        self.scheduler.step()
+        self.recorder.step(loss.detach(), (logits.detach().argmax(dim=1) == labels).sum())
 
     # The recorder is told here what the written-out loops of the other implementations tell it. Not in a
     # Callback: Lightning would go through all of its hooks in every step.
@@ -57,8 +71,7 @@ class Classifier(pl.LightningModule):
     def on_train_epoch_start(self) -> None:
         self.recorder.start_epoch()
 
-    def on_train_batch_end(self, outputs: dict[str, torch.Tensor], batch: Batch, batch_index: int) -> None:
-        self.recorder.step(outputs["share"], outputs["correct"])
+    def on_train_batch_end(self, outputs: None, batch: Batch, batch_index: int) -> None:
         # Here, and not when evaluation starts: before that Lightning makes a new loader and waits for all ranks.
         if batch_index + 1 == self.recorder.plan.steps_in_epoch(self.trainer.current_epoch + 1):
             self.recorder.end_training()

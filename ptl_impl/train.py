@@ -1,11 +1,14 @@
 """Training in Lightning; laid out like tf_impl/train.py and pt_impl/train.py, to be read side by side."""
 
+import contextlib
 import logging
 import os
 import warnings
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.profilers import PassThroughProfiler
 
 from common.config import TrainConfig
 from common.experiment import Experiment
@@ -20,12 +23,13 @@ from pt_impl.devices import (
     synchronize,
     wait_for_replicas,
 )
-from pt_impl.model import get_weights, predict, to_canonical, watch_activations
+from pt_impl.model import Forward, get_weights, predict, to_canonical, watch_activations
+from pt_impl.optimizer import LossScaler
 from ptl_impl.data import ExampleData
 from ptl_impl.devices import make_strategy, setup_devices
 from ptl_impl.model import Classifier
 
-PRECISIONS = {"32": "32-true", "64": "64-true"}
+PRECISIONS = {"32": "32-true", "64": "64-true", "bf16-mixed": "bf16-mixed"}
 
 # --- Loop: the Trainer's, which calls the methods of Classifier ---
 
@@ -34,12 +38,16 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     module, data = Classifier(experiment, recorder), ExampleData(experiment)
+    scaler = LossScaler(config, device)
     trainer = pl.Trainer(
         accelerator=config.accelerator,
         devices=config.devices,
         strategy=make_strategy(config),
-        precision=PRECISIONS[config.precision],
+        # Instead of what Lightning takes 16-mixed for on the CPU, which is bf16-mixed.
+        plugins=[MixedPrecision("16-mixed", device.type, scaler)] if scaler.is_enabled() else [],
+        precision=None if scaler.is_enabled() else PRECISIONS[config.precision],
         max_epochs=plan.num_epochs,
+        profiler=NoProfiler(),
         callbacks=[FirstBatch(recorder)] if config.save_first_batch else [],
         use_distributed_sampler=False,  # the samplers know their rank; Lightning's would pad
         reload_dataloaders_every_n_epochs=1,
@@ -64,10 +72,10 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
 
     if recorder.writes:
         module.network.to(device)  # from where the Trainer has taken it
-        dataset = experiment.dataset
-        recorder.save_predictions(predict(module.network, module.normalise, dataset, config.eval_batch_size))
+        forward = Forward(module.network, experiment.dataset, config.precision, device)
+        recorder.save_predictions(predict(forward, experiment.dataset, config.eval_batch_size))
     weights = get_weights(module.network, experiment.model)
-    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device))
+    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device), scaler.skipped_steps)
     wait_for_replicas()
 
 
@@ -75,6 +83,15 @@ def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[fl
     """Global losses and correct answers of several steps: the replicas' shares in one tensor, summed at once."""
     shares = torch.stack([torch.stack(column).double() for column in zip(*steps, strict=True)], dim=1)
     return sum_over_replicas(shares).tolist()
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's own does nothing some twenty times a step, in a generator each time."""
+
+    nothing = contextlib.nullcontext()
+
+    def profile(self, action_name: str) -> contextlib.AbstractContextManager[None]:
+        return self.nothing
 
 
 # --- First batch: for comparing implementations layer by layer ---
@@ -136,5 +153,7 @@ def quiet() -> None:
     logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
     # Lightning's own use of torch, not this program's.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    # The step takes one batch from its loader, as it should.
+    warnings.filterwarnings("ignore", message=".*`dataloader_iter`.*")
     # The data are in memory, gathered a batch at a time: worker processes would only copy them.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

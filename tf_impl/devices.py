@@ -3,13 +3,23 @@
 import tensorflow as tf
 
 from common.config import TrainConfig
-from common.devices import resolve_devices
-from common.machine import cpu_name
+from common.devices import Settings, resolve_devices, resolve_settings
+from common.machine import cpu_has_bf16, cpu_name
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices and threads resolved. Raises UserError where they are not to be had."""
-    return resolve_devices(config, "TensorFlow", len(tf.config.list_physical_devices("GPU")))
+    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    config = resolve_devices(config, "TensorFlow", len(tf.config.list_physical_devices("GPU")))
+    return resolve_settings(config, best_settings(config))
+
+
+def best_settings(config: TrainConfig) -> Settings:
+    """What `--mode best` means here, by what docs/performance.md has measured."""
+    if config.accelerator == "gpu":
+        return Settings("bf16-mixed", tf32=True)
+    if config.model == "lenet":  # large convolutions, in which XLA is slower than oneDNN
+        return Settings("bf16-mixed" if cpu_has_bf16() else "32")
+    return Settings(compile=True)
 
 
 def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
@@ -17,8 +27,8 @@ def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
 
     Must run before TensorFlow touches a device: their number and the threads can't change afterwards.
     """
-    # Plain float32 products on the GPU, as in the other implementations: TF32 would keep 10 bits of 23.
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    # As in the other implementations, and not by default: TF32 keeps 10 bits of 23.
+    tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
     # One pool serves all logical devices: so many threads for each of them.
     tf.config.threading.set_intra_op_parallelism_threads(config.threads_per_device * config.devices)
     tf.config.threading.set_inter_op_parallelism_threads(config.devices)

@@ -10,7 +10,9 @@ from common.config import Precision
 from common.datasets import Dataset
 from common.models import ModelSpec, Weights
 
-DTYPES = {"32": "float32", "64": "float64"}
+# Of weights, normalised images and losses; and Keras's name for what the layers compute in.
+DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
+POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 
 # --- Input ---
 
@@ -26,7 +28,7 @@ def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.T
 
 def make_model(spec: ModelSpec, precision: Precision) -> keras.Model:
     """The network of `spec`: normalised images (N, H, W, C) to logits (N, classes), in that precision."""
-    keras.config.set_dtype_policy(DTYPES[precision])
+    keras.config.set_dtype_policy(POLICIES[precision])
     images = keras.Input(spec.image_shape, dtype=DTYPES[precision])  # the policy leaves inputs at float32
     return {"cnn": make_cnn, "lenet": make_lenet}[spec.name](spec, images)
 
@@ -59,6 +61,11 @@ def make_lenet(spec: ModelSpec, images: keras.KerasTensor) -> keras.Model:
             layers.Dense(spec.num_classes, name="dense2"),
         ]
     )
+
+
+def forward(model: keras.Model, images: tf.Tensor, dataset: Dataset, precision: Precision, training: bool) -> tf.Tensor:
+    """uint8 (n, H, W, C) to logits (n, classes), in the weights' precision."""
+    return tf.cast(model(normalise(images, dataset, precision), training=training), DTYPES[precision])
 
 
 # --- Weights: canonical names, canonical layout ---
@@ -94,4 +101,4 @@ def predict(model: keras.Model, dataset: Dataset, precision: Precision, batch_si
     """float (n, classes): logits for the whole test set, in its own order."""
     images = dataset.test_images
     parts = (images[start : start + batch_size] for start in range(0, len(images), batch_size))
-    return np.concatenate([model(normalise(part, dataset, precision), training=False).numpy() for part in parts])
+    return np.concatenate([forward(model, part, dataset, precision, training=False).numpy() for part in parts])

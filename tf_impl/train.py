@@ -19,6 +19,7 @@ from tf_impl.devices import device_name, device_peak_memory_bytes, make_strategy
 from tf_impl.model import (
     DTYPES,
     activations,
+    forward,
     get_weights,
     load_weights,
     make_model,
@@ -26,7 +27,7 @@ from tf_impl.model import (
     normalise,
     predict,
 )
-from tf_impl.optimizer import make_optimizer
+from tf_impl.optimizer import SGD, make_optimizer
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -40,19 +41,27 @@ def loss_of(logits: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor
 
 
 def make_train_steps(
-    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, optimizer: keras.Optimizer, data: Data
+    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, optimizer: SGD, data: Data
 ) -> Callable[[Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    precision = experiment.config.precision
+    dataset, precision = experiment.dataset, experiment.config.precision
+
+    def forward_backward(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            logits = forward(model, images, dataset, precision, training=True)
+            loss = loss_of(logits, labels, count)
+            scaled_loss = optimizer.loss_scale.scaled(loss)
+        gradients = tape.gradient(scaled_loss, model.trainable_variables)
+        return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
+
+    if experiment.config.compile:
+        forward_backward = tf.function(forward_backward, jit_compile=True)
 
     def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        images, labels, count = data.shard(*inputs)
-        with tf.GradientTape() as tape:
-            logits = model(normalise(images, experiment.dataset, precision), training=True)
-            loss = loss_of(logits, labels, count)
-        gradients = tape.gradient(loss, model.trainable_variables)
+        loss, gradients, correct = forward_backward(*data.shard(*inputs))
+        gradients = optimizer.loss_scale.unscaled(gradients)
         # The strategy sums the gradients over the replicas here.
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
+        return loss, correct
 
     @tf.function
     def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -72,7 +81,7 @@ def make_eval_steps(
 ) -> Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
     def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         images, labels, _ = data.shard(*inputs)
-        logits = model(normalise(images, experiment.dataset, experiment.config.precision), training=False)
+        logits = forward(model, images, experiment.dataset, experiment.config.precision, training=False)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         correct = tf.argmax(logits, axis=1) == labels
         return tf.reduce_sum(tf.cast(losses, tf.float64)), tf.math.count_nonzero(correct), tf.size(labels, tf.int64)
@@ -108,7 +117,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     with strategy.scope():
         model = make_model(experiment.model, config.precision)
         load_weights(model, experiment.initial_weights)
-        optimizer = make_optimizer(model, experiment.update_rule)
+        optimizer = make_optimizer(model, experiment.update_rule, config)
     training, testing = train_data(experiment, strategy), test_data(experiment, strategy)
     train_steps = make_train_steps(experiment, strategy, model, optimizer, training)
     eval_steps = make_eval_steps(experiment, strategy, model, testing)
@@ -134,7 +143,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.end_epoch(*evaluate(eval_steps, testing))
 
     recorder.save_predictions(predict(model, experiment.dataset, config.precision, config.eval_batch_size))
-    recorder.finish(get_weights(model), ("tensorflow", "keras"), device_peak_memory_bytes(config))
+    memory, skipped = device_peak_memory_bytes(config), optimizer.loss_scale.skipped_steps
+    recorder.finish(get_weights(model), ("tensorflow", "keras"), memory, skipped)
     return training
 
 
@@ -156,12 +166,13 @@ def save_first_batch(
     experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, data: Data, recorder: Recorder
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
-    layers = activations(model)
+    layers, precision = activations(model), experiment.config.precision
 
     def replica_step(*inputs: tf.Tensor) -> tuple[Any, Any]:
         images, labels, count = data.shard(*inputs)
         with tf.GradientTape() as tape:
-            outputs = layers(normalise(images, experiment.dataset, experiment.config.precision))
+            outputs = layers(normalise(images, experiment.dataset, precision))
+            outputs = {name: tf.cast(output, DTYPES[precision]) for name, output in outputs.items()}
             loss = loss_of(outputs[model.layers[-1].name], labels, count)
         return outputs, tape.gradient(loss, model.trainable_variables)
 

@@ -71,7 +71,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--momentum 1", "--momentum 1: should be less than 1"),
         ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
         ("--model vgg", "--model vgg: should be 'cnn' or 'lenet'"),
-        ("--precision 16", "--precision 16: should be '32' or '64'"),
+        ("--precision 16", "--precision 16: should be 'auto', '32', '64', 'bf16-mixed' or '16-mixed'"),
         ("--devices 0", "--devices 0: should be 'auto' or should be greater than 0"),
         ("--image-shape 8 8", "--image-shape: expected 3 arguments"),
         ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.config import TrainConfig
+from common.devices import Settings, resolve_settings
 from common.experiment import Experiment
 from common.machine import describe_machine
 from common.predictions import Predictions
@@ -27,6 +28,7 @@ class MadeUp:
     Attributes:
       accuracies: of the test set after each epoch.
       loss_factor: on the reference's losses.
+      best: what `--mode best` comes to.
       changes: of fields of the result.
     """
 
@@ -37,6 +39,7 @@ class MadeUp:
     other_load: float = 0.0
     failure: str | None = None
     session: int = 1
+    best: Settings = Settings()
     changes: dict | None = None
 
 
@@ -91,6 +94,7 @@ def write_run(folder, job, truth, number):
             "threads_per_device": 1 if job.config.threads_per_device == "auto" else job.config.threads_per_device,
         }
     )
+    config = resolve_settings(config, truth.best)
     experiment = Experiment.make(config)
     dataset, plan = experiment.dataset, experiment.plan
     losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * truth.loss_factor
@@ -134,6 +138,7 @@ def write_run(folder, job, truth, number):
         "class_names": dataset.class_names,
         "flops_per_image": experiment.model.flops_per_image,
         "num_steps": plan.total_steps,
+        "skipped_steps": None,
         "train_count": plan.train_size,
         "test_count": count,
         "test_correct": corrects[-1],

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from common.cli import parse_train_config
-from common.devices import resolve_devices
+from common.devices import Settings, resolve_devices, resolve_settings
 from common.errors import whole_program
 from common.experiment import Experiment
 from common.recorder import Recorder
@@ -22,7 +22,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
         config = resolve_devices(
             parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
         )
-        experiment = Experiment.make(config).with_run_dir(name)
+        experiment = Experiment.make(resolve_settings(config, Settings(compile=True))).with_run_dir(name)
         if config.dry_run:
             return
         if test_count_less:
@@ -54,4 +54,4 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
             logits[::50] = logits[::50, ::-1]  # every fiftieth image is taken for another
             recorder.save_predictions(logits)
             weights = {name: array.astype(np.float32) for name, array in experiment.initial_weights.items()}
-            recorder.finish(weights, (), None)
+            recorder.finish(weights, (), None, None)
