@@ -51,7 +51,7 @@ def clock(monkeypatch):
 
 
 def finish(recorder):
-    recorder.finish(recorder.experiment.initial_weights, (), None)
+    recorder.finish(recorder.experiment.initial_weights, (), None, None)
     return read_result(recorder.run_dir)
 
 

@@ -47,7 +47,7 @@ def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     assert float(rows[1]["ratio"]) == pytest.approx(speeds[1] / speeds[0])
     assert rows[0]["loss_difference_all_steps"] == "" and float(rows[1]["loss_difference_all_steps"]) == 0
     assert "cnn on digits: 500 training and 355 test images, 53,002 parameters" in text
-    assert "batch 20, 2 epochs, 50 steps, 32-bit, seed 0\n" in text
+    assert "batch 20, 2 epochs, 50 steps, seed 0\n" in text and "mode matched: 32-bit\n" in text
     assert "one: done" in text and "two: epoch 2/2  accuracy 49.86%" in text
     lines = text.splitlines()
     start, end = (next(n for n, line in enumerate(lines) if line.startswith(w)) for w in ("cnn on digits", "warning"))

@@ -3,6 +3,8 @@
 import pytest
 from made_up import MACHINE, MadeUp, comparison
 
+from common.devices import Settings, resolve_settings
+
 
 def warnings(folder, make=lambda job: MadeUp(), **options):
     return comparison(folder, make, **{"repeats": 5, **options}).warnings
@@ -61,7 +63,7 @@ def test_no_difference_is_no_reason_to_warn(tmp_path, factor):
 def test_threads_that_differ_or_are_too_many(tmp_path):
     def make(job):
         threads = 2 if job.implementation == "tf" else 1
-        config = job.config.replace(devices=1, threads_per_device=threads, epochs=2)
+        config = resolve_settings(job.config.replace(devices=1, threads_per_device=threads, epochs=2), Settings())
         return steady(job, changes={"config": config, "config_sha256": config.sha256(), "threads_per_device": threads})
 
     assert "thread counts differ: pt 1, ptl 1, tf 2 threads for each device" in warnings(tmp_path / "a", make)
