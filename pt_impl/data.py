@@ -20,9 +20,11 @@ Shard = tuple[torch.Tensor, int]
 class ShardSampler(Sampler[Shard]):
     """This rank's indices of each batch, and the batch's global size. Unlike DistributedSampler it pads nothing."""
 
-    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
+    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int, device: torch.device) -> None:
+        """`device`: where the data are; the indices go there once an epoch."""
         self.bounds = shards(num_examples, batch_size, num_replicas)[:, rank]
-        self.order = torch.arange(num_examples)
+        self.device = device
+        self.order = torch.arange(num_examples, device=device)
 
     def __iter__(self) -> Iterator[Shard]:
         for start, stop, count in self.bounds.tolist():
@@ -35,9 +37,9 @@ class ShardSampler(Sampler[Shard]):
 class EpochSampler(ShardSampler):
     """The shuffled batches of an epoch, which `set_epoch` chooses; as many as the run still takes."""
 
-    def __init__(self, experiment: Experiment, rank: int) -> None:
+    def __init__(self, experiment: Experiment, rank: int, device: torch.device) -> None:
         config, plan = experiment.config, experiment.plan
-        super().__init__(plan.train_size, config.batch_size, rank, config.devices)
+        super().__init__(plan.train_size, config.batch_size, rank, config.devices, device)
         self.seed, self.plan, self.epoch = config.seed, plan, 1
 
     def set_epoch(self, epoch: int) -> None:
@@ -45,7 +47,8 @@ class EpochSampler(ShardSampler):
         self.epoch = epoch + 1
 
     def __iter__(self) -> Iterator[Shard]:
-        self.order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.plan.train_size))
+        order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.plan.train_size))
+        self.order = order.to(self.device)
         yield from itertools.islice(super().__iter__(), len(self))
 
     def __len__(self) -> int:
@@ -56,6 +59,7 @@ class Resident:
     """A data set in the device's memory: one gather for each batch, as a part of the step."""
 
     def __init__(self, images: Images, labels: Labels, device: torch.device) -> None:
+        self.device = device
         self.images, self.labels = torch.tensor(images).to(device), torch.from_numpy(labels).to(device)
 
 
@@ -69,10 +73,8 @@ class ResidentLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         images, labels = self.data.images, self.data.labels
-        device = images.device
         for indices, count in self.sampler:
-            on_device = indices.to(device, non_blocking=True)
-            yield channels_first(images.index_select(0, on_device)), labels.index_select(0, on_device), count
+            yield channels_first(images.index_select(0, indices)), labels.index_select(0, indices), count
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -80,6 +82,8 @@ class ResidentLoader:
 
 class Streamed(Dataset[Batch]):
     """A data set in the host's memory, or in a file mapped into it: a whole shard at a time."""
+
+    device = torch.device("cpu")
 
     def __init__(self, images: Images, labels: Labels) -> None:
         self.images, self.labels = images, labels
@@ -109,14 +113,15 @@ def train_data(experiment: Experiment, rank: int, device: torch.device) -> Loade
     """The training batches of one rank; `loader.sampler.set_epoch` comes before every epoch."""
     dataset, config = experiment.dataset, experiment.config
     data = make_data(dataset.train_images, dataset.train_labels, config, device)
-    return load(data, EpochSampler(experiment, rank), config)
+    return load(data, EpochSampler(experiment, rank, data.device), config)
 
 
 def test_data(experiment: Experiment, rank: int, device: torch.device) -> Loader:
     """The test set once, in its own order; the shards of one rank."""
     dataset, config = experiment.dataset, experiment.config
     data = make_data(dataset.test_images, dataset.test_labels, config, device)
-    return load(data, ShardSampler(len(dataset.test_images), config.eval_batch_size, rank, config.devices), config)
+    size = len(dataset.test_images)
+    return load(data, ShardSampler(size, config.eval_batch_size, rank, config.devices, data.device), config)
 
 
 def channels_first(images: torch.Tensor) -> torch.Tensor:

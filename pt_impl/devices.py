@@ -1,6 +1,7 @@
 """Devices in PyTorch: one process for each replica, joined in a process group."""
 
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch.distributed as dist
 
 from common.config import TrainConfig
 from common.devices import Settings, resolve_devices, resolve_settings
+from common.errors import UserError
 from common.launch import launched_processes
 from common.machine import cpu_has_bf16, cpu_name
 from common.weights import Arrays
@@ -17,7 +19,16 @@ from common.weights import Arrays
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
     config = resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched_processes())
-    return resolve_settings(config, best_settings(config))
+    config = resolve_settings(config, best_settings(config))
+    check_compiler(config)
+    return config
+
+
+def check_compiler(config: TrainConfig) -> None:
+    """Raises UserError where torch.compile, which writes C++ or has Triton do so, would find no compiler."""
+    compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++"]
+    if config.compile and not any(map(shutil.which, compilers)):
+        raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {' or '.join(compilers)} is not installed")
 
 
 def best_settings(config: TrainConfig) -> Settings:

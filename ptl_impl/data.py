@@ -22,7 +22,7 @@ class ExampleData(pl.LightningDataModule):
         if self.training is None:
             device = self.trainer.strategy.root_device
             self.training = make_data(dataset.train_images, dataset.train_labels, config, device)
-        sampler = EpochSampler(self.experiment, self.trainer.global_rank)
+        sampler = EpochSampler(self.experiment, self.trainer.global_rank, self.training.device)
         sampler.set_epoch(self.trainer.current_epoch)
         return load(self.training, sampler, config)
 

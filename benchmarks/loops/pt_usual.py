@@ -43,7 +43,9 @@ def main() -> None:
     config = setup_devices(parse_train_config("benchmarks.loops.pt_usual", "PyTorch as in tutorials."))
     device = join_group(config, 0, "")
     loader = make_loader(config)
-    model = make_model(ModelSpec.make(config.model, (28, 28, 1), 10), config.precision).to(device)
+    # In the order that tensors have unless told otherwise.
+    model = make_model(ModelSpec.make(config.model, (28, 28, 1), 10), config.precision)
+    model.to(device, memory_format=torch.contiguous_format)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
 
     model.train()

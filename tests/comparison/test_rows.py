@@ -4,9 +4,11 @@ import jsonschema
 import pytest
 from made_up import MACHINE, MadeUp, comparison
 
+from common.devices import Settings
 from comparison.files import write_tables
 from comparison.rows import phase_seconds
 from comparison.statistics import paired_ratio
+from comparison.table import what_was_compared
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
 
@@ -106,6 +108,27 @@ def test_other_data_settings_or_machines_never_share_a_table(tmp_path):
     )
     assert [[row.num_rounds for row in table.rows] for table in summary.tables] == [[2, 2, 2], [2, 2, 2]]
     assert any("not all runs are from the same machine" in line for line in summary.warnings)
+
+
+def test_the_best_settings_differ_and_share_a_table_that_names_them(tmp_path):
+    best = {"tf": Settings(compile=True), "pt": Settings("bf16-mixed"), "ptl": Settings("bf16-mixed")}
+    # A difference that bfloat16 explains and float32 does not.
+    factors = {"tf": 1.0, "pt": 1.0003, "ptl": 1.0003}
+
+    def make(job):
+        changes = {"skipped_steps": 3} if job.implementation == "ptl" else None
+        return fast(job, best=best[job.implementation], loss_factor=factors[job.implementation], changes=changes)
+
+    summary = comparison(tmp_path / "best", make, mode="best")
+    (table,) = summary.tables
+    assert [row.status for row in table.rows] == ["ok"] * 3
+    assert [row.settings for row in table.rows] == ["32-bit, compiled", "bf16-mixed", "bf16-mixed"]
+    assert "mode best: tf 32-bit, compiled; pt bf16-mixed; ptl bf16-mixed" in what_was_compared(table)
+    assert table.rows[2].note == "the scaling of the loss skipped 3 of 20 steps"
+    # The same in mode matched: every setting is the same, and so is what may differ.
+    (table,) = comparison(tmp_path / "matched", make).tables
+    assert [row.status for row in table.rows] == ["ok", "different training", "different training"]
+    assert "mode matched: 32-bit" in what_was_compared(table)
 
 
 def test_phases_add_up_to_what_was_seen_from_outside(tmp_path):

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, train
+from conftest import IMPLEMENTATIONS, run, train
 
 from common.results import read_result, read_step_losses
 from comparison.devices import has_gpu
@@ -39,3 +39,35 @@ def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, precision, ste
         assert find_departure(cpu, gpu, tolerance) is None
     losses, other = (np.array(read_step_losses(folder)[:steps]) for folder in (cpu, gpu))
     assert np.max(np.abs(losses - other) / losses) <= tolerance
+
+
+NO_SYNC = """
+import sys
+import torch
+import pt_impl.train as training
+from common.cli import parse_train_config
+
+step, steps = training.train_step, 0
+
+
+def watched(*arguments):
+    global steps
+    steps += 1
+    torch.cuda.set_sync_debug_mode("error" if steps > 3 else "default")  # the first steps set libraries up
+    try:
+        return step(*arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+training.train_step = watched
+training.main(parse_train_config("pt_impl", "", sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
+def test_a_step_never_waits_for_the_gpu(tmp_path, precision):
+    if subprocess.run([sys.executable, "-c", SEES_A_GPU["pt"]], capture_output=True, check=False).returncode:
+        pytest.skip("PyTorch is not installed, or its build sees no GPU")
+    options = ("--precision", precision, "--accelerator", "gpu", "--devices", 1, "--run-dir", tmp_path / "r")
+    run(sys.executable, "-c", NO_SYNC, "--epochs", 3, *options)

@@ -21,9 +21,9 @@ KERAS_RULE = """
 PADDED = """
 
 class Padded(ShardSampler):
-    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
+    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int, device: torch.device) -> None:
         padded = -(-num_examples // num_replicas) * num_replicas
-        super().__init__(padded, batch_size, rank, num_replicas)
+        super().__init__(padded, batch_size, rank, num_replicas, device)
         self.order = torch.arange(padded) % num_examples
 """
 

@@ -2,10 +2,11 @@
 
 import functools
 import shutil
+import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, train
+from conftest import CPU, IMPLEMENTATIONS, run, train
 
 from common.results import read_result, read_step_losses
 from comparison.lockstep import find_departure, lockstep, rounding_between
@@ -94,6 +95,22 @@ def test_compiled_steps_are_the_same_training(runs, implementation, devices):
 def test_compiled_steps_agree_in_float32(runs, implementation):
     found = compare(runs("pt", "--precision", "32"), runs(implementation, "--precision", "32", "--compile", "true"))
     assert found.same_training, found
+
+
+@pytest.mark.parametrize("implementation", ["pt", "ptl"])
+def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
+    command = (sys.executable, "-m", f"{implementation}_impl", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
+    found = run(*command, CXX="no-such-compiler", expect=2)
+    assert found.stderr.splitlines() == [
+        f"python -m {implementation}_impl: --compile true: PyTorch needs a C++ compiler, and no-such-compiler is not"
+        " installed"
+    ]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_tf32_is_for_gpus(tmp_path, implementation):
+    command = (sys.executable, "-m", f"{implementation}_impl", "--tf32", "true", "--run-dir", tmp_path / "r", *CPU)
+    assert "--tf32 true: only GPUs have TF32; this run is on the CPU" in run(*command, expect=2).stderr
 
 
 @pytest.mark.xdist_group("settings")
