@@ -102,7 +102,7 @@ def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
     command = (sys.executable, "-m", f"{implementation}_impl", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
     found = run(*command, CXX="no-such-compiler", expect=2)
     assert found.stderr.splitlines() == [
-        f"python -m {implementation}_impl: --compile true: PyTorch needs a C++ compiler, and no-such-compiler is not"
+        f"python -m {implementation}_impl: error: --compile true: PyTorch needs a C++ compiler, and no-such-compiler is not"
         " installed"
     ]
 
