@@ -95,8 +95,8 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"
-        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= options, path.name
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) <= options, path.name
         for name in re.findall(
-            r"`((?:benchmarks|common|comparison|docs|tests|tf_impl|pt_impl|ptl_impl)/[\w/.]+)`", text
+            r"`((?:benchmarks|common|configs|comparison|docs|tests|tf_impl|pt_impl|ptl_impl)/[\w/.-]+)`", text
         ):
             assert (REPOSITORY / name).exists(), f"{path.name} names {name}"

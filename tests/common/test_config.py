@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from conftest import REPOSITORY
 
 from common.cli import parse_options, parse_train_config, to_arguments
 from common.config import TrainConfig
@@ -122,3 +123,13 @@ def test_compare_passes_every_training_option_on():
     options = parse_options(CompareConfig, "compare.py", "about", ["--batch-size", "5", "--python", "tf=python3"])
     assert options.train_config() == TrainConfig(batch_size=5)
     assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir", "dry_run"}
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_configurations_that_ship_are_whole_and_for_all_programs(path):
+    config = parse("--config", str(path))
+    assert config.dataset == "mnist" and config.model == "lenet"
+    options = parse_options(CompareConfig, "compare.py", "", ["--config", str(path)])
+    assert options.train_config() == config
+    command = next(line for line in path.read_text().splitlines() if "python compare.py" in line)
+    assert f"--config configs/{path.name}" in command
