@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,6 +103,16 @@ def compiled(model: nn.Module, device: torch.device) -> nn.Module:
     """torch.compile's version of it; on a GPU with CUDA graphs, a launch for a whole pass."""
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     return torch.compile(model, mode=mode, dynamic=False)  # a last batch of another size is compiled for itself
+
+
+def compile_ahead(forward: Callable[[torch.Tensor], torch.Tensor], spec: ModelSpec, sampler: Any) -> None:
+    """Compiles for both sizes of this rank's shards, a whole batch's and the last one's, as a part of start-up.
+
+    Leaves gradients behind. Every rank must call it: the gradients are reduced.
+    """
+    for start, stop, _ in sampler.bounds[[0, -1]].tolist():
+        images = torch.zeros(stop - start, *spec.image_shape, dtype=torch.uint8, device=sampler.device)
+        forward(images.permute(0, 3, 1, 2)).sum().backward()
 
 
 # --- Weights: canonical names, converted to and from the canonical layout ---

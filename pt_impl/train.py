@@ -33,6 +33,7 @@ from pt_impl.devices import (
 )
 from pt_impl.model import (
     Forward,
+    compile_ahead,
     compiled,
     get_weights,
     load_weights,
@@ -114,6 +115,8 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     scaler = LossScaler(config, device)
     training, testing = train_data(experiment, rank, device), test_data(experiment, rank, device)
 
+    if config.compile:
+        compile_ahead(forward, experiment.model, training.sampler)
     if config.save_first_batch:
         save_first_batch(experiment, forward, network, to_device(next(iter(training)), device), recorder)
 

@@ -12,7 +12,7 @@ from common.experiment import Experiment
 from common.recorder import Recorder
 from pt_impl.data import Batch, to_device
 from pt_impl.devices import sum_over_replicas
-from pt_impl.model import Normalise, compiled, load_weights, make_model
+from pt_impl.model import Normalise, compile_ahead, compiled, load_weights, make_model
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 
 
@@ -45,6 +45,12 @@ class Classifier(pl.LightningModule):
     def on_fit_start(self) -> None:
         # As the Trainer has wrapped it: with the strategy and the precision around its step.
         self.optimizer, self.scheduler = self.optimizers(), self.lr_schedulers()
+
+    def on_train_start(self) -> None:
+        if self.experiment.config.compile:
+            with self.trainer.precision_plugin.forward_context():
+                compile_ahead(self, self.experiment.model, self.trainer.train_dataloader.sampler)
+            self.optimizer.zero_grad()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         # Under autocast, where the Trainer's precision says so.

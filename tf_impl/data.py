@@ -1,5 +1,6 @@
 """Batches in TensorFlow: gathered as a part of the step, or by a tf.data pipeline ahead of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ class Resident:
         """`seed`: of the order, new in every epoch; None: their own order."""
         self.size, self.seed = len(images), seed
         self.images, self.labels = (on_devices(array, strategy) for array in (images, labels))
-        bounds = shards(len(images), batch_size, strategy.num_replicas_in_sync)
-        self.num_batches, self.bounds = len(bounds), on_host(bounds)
+        self.shards = shards(len(images), batch_size, strategy.num_replicas_in_sync)
+        self.num_batches, self.bounds = len(self.shards), on_host(self.shards)
 
     def epoch(self, epoch: int) -> tf.Tensor:
         order = np.arange(self.size) if self.seed is None else epoch_order(self.seed, epoch, self.size)
@@ -55,7 +56,7 @@ class Streamed:
         self, images: Images, labels: Labels, batch_size: int, strategy: tf.distribute.Strategy, seed: int | None
     ) -> None:
         size = len(images)
-        bounds = shards(size, batch_size, strategy.num_replicas_in_sync)
+        self.shards = bounds = shards(size, batch_size, strategy.num_replicas_in_sync)
         self.num_batches = len(bounds)
 
         def order(epoch: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -111,6 +112,25 @@ def test_data(experiment: Experiment, strategy: tf.distribute.Strategy) -> Data:
     dataset, config = experiment.dataset, experiment.config
     source = Resident if config.data_on == "device" else Streamed
     return source(dataset.test_images, dataset.test_labels, config.eval_batch_size, strategy, None)
+
+
+def black_shards(
+    strategy: tf.distribute.Strategy, bounds: NDArray[np.int64], image_shape: tuple[int, int, int]
+) -> tuple[Any, Any, Any]:
+    """Shards of zeros for all replicas, as large as those of the batch with these `bounds`, int64 (replicas, 3)."""
+    starts, stops, counts = bounds.T
+    sizes = stops - starts
+
+    def of_each(make: Callable[[int], tf.Tensor]) -> Any:
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: make(context.replica_id_in_sync_group)
+        )
+
+    return (
+        of_each(lambda replica: tf.zeros([sizes[replica], *image_shape], tf.uint8)),
+        of_each(lambda replica: tf.zeros([sizes[replica]], tf.int64)),
+        of_each(lambda replica: tf.constant(counts[replica])),
+    )
 
 
 def on_host(array: NDArray[Any]) -> tf.Tensor:

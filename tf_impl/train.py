@@ -14,7 +14,7 @@ from common.errors import leave
 from common.experiment import Experiment
 from common.recorder import Recorder
 from common.timeline import Timeline
-from tf_impl.data import Data, test_data, train_data
+from tf_impl.data import Data, black_shards, test_data, train_data
 from tf_impl.devices import device_name, device_peak_memory_bytes, make_strategy, setup_devices
 from tf_impl.model import (
     DTYPES,
@@ -54,7 +54,13 @@ def make_train_steps(
         return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
     if experiment.config.compile:
-        forward_backward = tf.function(forward_backward, jit_compile=True)
+        shape = experiment.model.image_shape
+        inputs = tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)
+        forward_backward = tf.function(forward_backward, jit_compile=True, input_signature=inputs)
+        # For both sizes of shards, a whole batch's and the last one's, now, as a part of start-up.
+        compile_ahead = tf.function(lambda *shards: strategy.run(lambda *shard: forward_backward(*shard), args=shards))
+        for bounds in data.shards[[0, -1]]:
+            compile_ahead(*black_shards(strategy, bounds, shape))
 
     def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         loss, gradients, correct = forward_backward(*data.shard(*inputs))
