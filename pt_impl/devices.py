@@ -35,8 +35,9 @@ def best_settings(config: TrainConfig) -> Settings:
     """What `--mode best` means here, by what docs/performance.md has measured."""
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
-    # Of small layers autocast's own work outweighs what they gain.
-    return Settings("bf16-mixed" if cpu_has_bf16() and config.model == "lenet" else "32")
+    if config.dataset == "digits":  # small layers, in which autocast's own work outweighs what they gain
+        return Settings()
+    return Settings("bf16-mixed" if cpu_has_bf16() else "32")
 
 
 def setup_process(config: TrainConfig) -> None:

@@ -17,9 +17,9 @@ def best_settings(config: TrainConfig) -> Settings:
     """What `--mode best` means here, by what docs/performance.md has measured."""
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
-    if config.model == "lenet":  # large convolutions, in which XLA is slower than oneDNN
-        return Settings("bf16-mixed" if cpu_has_bf16() else "32")
-    return Settings(compile=True)
+    if config.dataset == "digits":  # small layers, whose calls XLA spares; in large ones oneDNN is faster
+        return Settings(compile=True)
+    return Settings("bf16-mixed" if cpu_has_bf16() else "32")
 
 
 def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
