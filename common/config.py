@@ -87,7 +87,7 @@ class TrainingOptions(BaseModel):
     mode: Literal["matched", "best"] = Field(
         "matched",
         description="what the settings left at auto come to; matched: the same in every framework, 32-bit floats and no"
-        " compiler; best: each framework's fastest known for this machine and network",
+        " compiler; best: what was measured to be each framework's fastest, see docs/performance.md",
     )
     precision: AutoOrPrecision = Field(
         "auto",

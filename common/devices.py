@@ -64,8 +64,12 @@ def resolve_settings(config: TrainConfig, best: Settings) -> TrainConfig:
 
 def describe_settings(config: TrainConfig) -> str:
     """Of a resolved configuration: `32-bit`, `bf16-mixed, compiled`."""
-    precision = f"{config.precision}-bit" if config.precision.isdecimal() else config.precision
-    return ", ".join([precision, *["compiled"] * (config.compile is True), *["TF32"] * (config.tf32 is True)])
+    found = [f"{config.precision}-bit" if config.precision.isdecimal() else config.precision]
+    if config.compile is True:
+        found.append("compiled")
+    if config.tf32 is True and config.precision != "64":
+        found.append("TF32")
+    return ", ".join(found)
 
 
 def describe_devices(config: TrainConfig, device_name: str) -> str:

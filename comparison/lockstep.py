@@ -42,6 +42,12 @@ class Rounding:
     least: float
     most: float
 
+    @property
+    def tolerance(self) -> float:
+        """One number for all, where a departure is looked for: in half precision layers alone differ by more than
+        the first losses."""
+        return self.most if self.roundoff > 1e-6 else self.least
+
     def allowed(self, steps: int) -> NDArray[np.float64]:
         """float64 (steps,): for each of the first steps."""
         return np.clip(self.start * 10 ** (np.arange(steps) / 3), self.least, self.most)

@@ -13,7 +13,6 @@ from common.errors import UserError
 from common.results import RunResult
 from common.timeline import Phase
 from comparison.lockstep import (
-    FIRST_STEPS,
     Lockstep,
     different_settings,
     find_departure,
@@ -351,7 +350,7 @@ def _lockstep(reference: Entry, entry: Entry) -> tuple[Lockstep | None, str | No
         found = lockstep(other.losses, run.losses, rounding)
         if not found.same_training:
             try:
-                parted = find_departure(other.run_dir, run.run_dir, float(rounding.allowed(FIRST_STEPS).min()))
+                parted = find_departure(other.run_dir, run.run_dir, rounding.tolerance)
             except UserError as error:  # a file of the run is damaged: no reason to lose the table
                 parted = f"where they part cannot be told: {error}"
             return found, parted or "their losses"

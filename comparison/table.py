@@ -12,7 +12,7 @@ from rich.table import Table as TextTable
 
 from common.devices import describe_devices
 from common.timeline import PHASES
-from comparison.lockstep import FIRST_STEPS
+from comparison.lockstep import FIRST_STEPS, SETTINGS_FIELDS
 from comparison.rows import Entry, Row, Table
 from comparison.summary import Summary
 from comparison.sweep import Study, StudyRow, make_study
@@ -215,7 +215,8 @@ def what_was_compared(table: Table) -> list[str]:
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
         f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
         f"{rate}, {momentum}{decay}",
-        f"mode {config.mode}: {_settings(table)}",
+        # Of a sweep over settings the lines above are of all variants: the variant says them.
+        *([] if table.variant.keys() & {"mode", *SETTINGS_FIELDS} else [f"mode {config.mode}: {_settings(table)}"]),
         describe_devices(config, result.device_name),
         *_variant_line(table),
     ]

@@ -1,6 +1,7 @@
 """Devices in PyTorch: one process for each replica, joined in a process group."""
 
 import os
+import shlex
 import shutil
 import sys
 
@@ -25,10 +26,14 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 
 
 def check_compiler(config: TrainConfig) -> None:
-    """Raises UserError where torch.compile, which writes C++ or has Triton do so, would find no compiler."""
-    compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++"]
-    if config.compile and not any(map(shutil.which, compilers)):
-        raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {' or '.join(compilers)} is not installed")
+    """Raises UserError where torch.compile would find no C++ compiler, or the first batch is to be looked into."""
+    if not config.compile:
+        return
+    compiler = shlex.split(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))[0]
+    if shutil.which(compiler) is None:
+        raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
+    if config.save_first_batch:
+        raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
 
 
 def best_settings(config: TrainConfig) -> Settings:

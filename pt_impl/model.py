@@ -105,14 +105,18 @@ def compiled(model: nn.Module, device: torch.device) -> nn.Module:
     return torch.compile(model, mode=mode, dynamic=False)  # a last batch of another size is compiled for itself
 
 
-def compile_ahead(forward: Callable[[torch.Tensor], torch.Tensor], spec: ModelSpec, sampler: Any) -> None:
+def compile_ahead(
+    forward: Callable[[torch.Tensor], torch.Tensor], spec: ModelSpec, sampler: Any, set_to_none: Callable[[], None]
+) -> None:
     """Compiles for both sizes of this rank's shards, a whole batch's and the last one's, as a part of start-up.
 
-    Leaves gradients behind. Every rank must call it: the gradients are reduced.
+    Every rank must call it, since gradients may be reduced. `set_to_none` takes these away.
     """
     for start, stop, _ in sampler.bounds[[0, -1]].tolist():
         images = torch.zeros(stop - start, *spec.image_shape, dtype=torch.uint8, device=sampler.device)
-        forward(images.permute(0, 3, 1, 2)).sum().backward()
+        for _ in range(3):  # CUDA graphs are captured in the second pass
+            forward(images.permute(0, 3, 1, 2)).sum().backward()
+            set_to_none()
 
 
 # --- Weights: canonical names, converted to and from the canonical layout ---

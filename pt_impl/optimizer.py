@@ -1,5 +1,7 @@
 """torch.optim.SGD, whose rule is the shared one, see common.optim. And torch's scaling of the loss, for float16."""
 
+import warnings
+
 import torch
 from torch import nn
 
@@ -22,6 +24,10 @@ def make_optimizer(
         # On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
         fused=next(model.parameters()).is_cuda,
     )
+    if optimizer.defaults["fused"] and rule.momentum:
+        # Fused, a first step that is skipped would leave its velocity unset. From zero the rule is the same.
+        for parameter in model.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     rates = [*rule.learning_rates.tolist(), 0.0]  # the scheduler looks one step past the last
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
 
@@ -34,6 +40,9 @@ class LossScaler(torch.amp.GradScaler):
         # The loss comes here times the number of replicas; in float16 it shall be as large as with one of them.
         initial = rule.initial / config.devices
         super().__init__(device.type, initial, rule.growth, rule.backoff, rule.growth_interval, enabled)
+        if enabled:
+            # The rate goes by the step's number, also where the first step is skipped.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.one, self.skipped = torch.ones((), device=device), torch.zeros((), dtype=torch.int64, device=device)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:

@@ -115,8 +115,8 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     scaler = LossScaler(config, device)
     training, testing = train_data(experiment, rank, device), test_data(experiment, rank, device)
 
-    if config.compile:
-        compile_ahead(forward, experiment.model, training.sampler)
+    if config.compile and plan.total_steps:
+        compile_ahead(forward, experiment.model, training.sampler, optimizer.zero_grad)
     if config.save_first_batch:
         save_first_batch(experiment, forward, network, to_device(next(iter(training)), device), recorder)
 

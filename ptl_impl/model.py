@@ -49,8 +49,9 @@ class Classifier(pl.LightningModule):
     def on_train_start(self) -> None:
         if self.experiment.config.compile:
             with self.trainer.precision_plugin.forward_context():
-                compile_ahead(self, self.experiment.model, self.trainer.train_dataloader.sampler)
-            self.optimizer.zero_grad()
+                compile_ahead(
+                    self, self.experiment.model, self.trainer.train_dataloader.sampler, self.optimizer.zero_grad
+                )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         # Under autocast, where the Trainer's precision says so.

@@ -53,7 +53,7 @@ def make_train_steps(
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
         return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
-    if experiment.config.compile:
+    if experiment.config.compile and experiment.plan.total_steps:
         shape = experiment.model.image_shape
         inputs = tf.TensorSpec([None, *shape], tf.uint8), tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)
         forward_backward = tf.function(forward_backward, jit_compile=True, input_signature=inputs)

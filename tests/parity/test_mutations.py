@@ -97,8 +97,8 @@ MUTATIONS = {
     ),
     "answers taken for correct in training": (
         *("tf", 1, "tf_impl/train.py"),
-        "return loss, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)",
-        "return loss, tf.size(labels, tf.int64)",
+        "return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)",
+        "return loss, gradients, tf.size(labels, tf.int64)",
         ["epoch 1: train_accuracy is 0.", " and 1.0", "how correct answers are counted in training"],
     ),
     "images cut to float32 at the input": (
@@ -149,5 +149,5 @@ def test_a_run_that_fails_fails_the_test(tmp_path):
     with pytest.raises(AssertionError, match="exit status 1(.|\n)*ZeroDivisionError"):
         folder = copy_code(tmp_path)
         path = folder / "pt_impl" / "train.py"
-        path.write_text(path.read_text().replace("optimizer.step()", "1 / 0"))
+        path.write_text(path.read_text().replace("scaler.step(optimizer)", "1 / 0"))
         train("pt", folder / "run", *OPTIONS, cwd=folder)
