@@ -6,7 +6,6 @@ weights), whose operations come from the model's specification.
     python -m benchmarks.machine [--comparison DIR]
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,11 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import BenchmarkConfig, Program, make_folder, run
+from benchmarks.paired import BenchmarkConfig, Program, make_folder, run, write_document
 from common.cli import parse_options
 from common.config import TrainConfig
 from common.errors import whole_program
-from common.machine import describe_machine
-from common.results import RunResult, read_result, write_text
+from common.results import RunResult, read_result
 
 PASSES = 3
 LOOPS = {"tf": "tf_matmul", "pt": "pt_matmul"}
@@ -65,10 +63,7 @@ def main() -> None:
                 shares.setdefault(f"{result.implementation} {result.config.precision}", []).append(share)
         for name, values in shares.items():
             console.print(f"{name}: {np.median(values):.1%} of the peak of its precision")
-    path = folder / "machine.json"
-    document = {"machine": describe_machine().model_dump(), "flops_per_second": best, "shares_of_peak": shares}
-    write_text(path, json.dumps(document, indent=2) + "\n")
-    console.print(f"results: {path}")
+    write_document("machine", folder, console, {"flops_per_second": best, "shares_of_peak": shares})
 
 
 if __name__ == "__main__":

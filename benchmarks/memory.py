@@ -6,7 +6,6 @@ belongs to a process alone (RssAnon in proc(5)); pages of mapped files are the k
     python -m benchmarks.memory
 """
 
-import json
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder
+from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, write_document
 from common.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.cli import parse_options, to_arguments
 from common.config import TrainConfig
@@ -115,10 +114,8 @@ def main() -> None:
         found[name] = watch.peak_bytes
         table.add_row(name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
     console.print(table)
-    path = folder / "memory.json"
     document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": found}
-    write_text(path, json.dumps(document, indent=2) + "\n")
-    console.print(f"results: {path}")
+    write_document("memory", folder, console, document)
 
 
 if __name__ == "__main__":

@@ -141,16 +141,17 @@ def report(
         table.add_row(title_shown, _shown(median), f"{_shown(low)}-{_shown(high)}", reach)
         shown.append({**vars(pair), "values": values, "median": float(median)})
     console.print(table)
-    git = git_state()
+    write_document(title, folder, console, {"measured": what, "samples": samples, "pairs": shown, **more})
+
+
+def write_document(title: str, folder: Path, console: Console, found: dict[str, Any]) -> None:
+    """Writes what was found, with the command, the machine and the commit, to `<title>.json`, and says where."""
     document = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "machine": describe_machine().model_dump(),
-        "git": git,
-        "measured": what,
-        "samples": samples,
-        "pairs": shown,
-        **more,
+        "git": git_state(),
+        **found,
     }
     path = folder / f"{title.replace(' ', '-')}.json"
     write_text(path, json.dumps(document, indent=2) + "\n")

@@ -3,19 +3,14 @@
 python -m benchmarks.startup
 """
 
-import json
-from pathlib import Path
-
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import BenchmarkConfig, Program, make_folder, run
+from benchmarks.paired import BenchmarkConfig, Program, make_folder, run, write_document
 from common.cli import parse_options
 from common.config import TrainConfig
 from common.errors import whole_program
-from common.machine import describe_machine
-from common.results import write_text
 
 REACH_SECONDS = 12
 
@@ -45,10 +40,7 @@ def main() -> None:
         reached = "yes" if median < REACH_SECONDS else "NO"
         table.add_row(title, f"{median:.1f}", f"{low:.1f}-{high:.1f}", *parts, reached)
     console.print(table)
-    path = Path(folder, "startup.json")
-    document = {"machine": describe_machine().model_dump(), "startup_seconds": seconds, "phase_seconds": phases}
-    write_text(path, json.dumps(document, indent=2) + "\n")
-    console.print(f"results: {path}")
+    write_document("startup", folder, console, {"startup_seconds": seconds, "phase_seconds": phases})
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet"]
 # YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
-AsText = BeforeValidator(lambda value: str(value))
-Precision = Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], AsText]
-AutoOrPrecision = Annotated[Literal["auto", "32", "64", "bf16-mixed", "16-mixed"], AsText]
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
+AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
 Positive = Annotated[int, Field(gt=0)]
 ImageShape = tuple[Positive, Positive, Positive]
 AutoOrCount = Literal["auto"] | Positive

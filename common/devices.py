@@ -6,14 +6,12 @@ from common.config import Precision, TrainConfig
 from common.errors import UserError
 from common.machine import num_cores
 
-MATCHED_PRECISION: Precision = "32"
-
 
 @dataclass(frozen=True)
 class Settings:
     """What `--mode` decides of the settings that are left at auto; the defaults are those of matched."""
 
-    precision: Precision = MATCHED_PRECISION
+    precision: Precision = "32"
     compile: bool = False
     tf32: bool = False
 

@@ -44,8 +44,7 @@ class Rounding:
 
     @property
     def tolerance(self) -> float:
-        """One number for all, where a departure is looked for: in half precision layers alone differ by more than
-        the first losses."""
+        """One number for all that `find_departure` looks at: half precision moves layers more than the first losses."""
         return self.most if self.roundoff > 1e-6 else self.least
 
     def allowed(self, steps: int) -> NDArray[np.float64]:

@@ -12,13 +12,7 @@ from common.devices import describe_settings
 from common.errors import UserError
 from common.results import RunResult
 from common.timeline import Phase
-from comparison.lockstep import (
-    Lockstep,
-    different_settings,
-    find_departure,
-    lockstep,
-    rounding_between,
-)
+from comparison.lockstep import Lockstep, different_settings, find_departure, lockstep, rounding_between
 from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
 from comparison.store import Run, epochs_to
 from comparison.study import Values

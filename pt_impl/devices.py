@@ -19,7 +19,12 @@ from common.weights import Arrays
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
-    config = resolve_devices(config, "PyTorch", torch.cuda.device_count(), launched_processes())
+    return resolve(config, "PyTorch")
+
+
+def resolve(config: TrainConfig, title: str) -> TrainConfig:
+    """The same for whatever computes with torch; `title`: its name in messages."""
+    config = resolve_devices(config, title, torch.cuda.device_count(), launched_processes())
     config = resolve_settings(config, best_settings(config))
     check_compiler(config)
     return config
@@ -40,9 +45,8 @@ def best_settings(config: TrainConfig) -> Settings:
     """What `--mode best` means here, by what docs/performance.md has measured."""
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
-    if config.dataset == "digits":  # small layers, in which autocast's own work outweighs what they gain
-        return Settings()
-    return Settings("bf16-mixed" if cpu_has_bf16() else "32")
+    # In the small layers of digits autocast's own work outweighs what they gain.
+    return Settings("bf16-mixed") if cpu_has_bf16() and config.dataset != "digits" else Settings()
 
 
 def setup_process(config: TrainConfig) -> None:

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from common.config import Precision
 from common.datasets import Dataset
 from common.models import ModelSpec, Weights
+from pt_impl.data import ShardSampler, channels_first
 
 # Of weights, normalised images and losses; and what layers compute in where that is another.
 DTYPES = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.float32, "16-mixed": torch.float32}
@@ -106,7 +106,10 @@ def compiled(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def compile_ahead(
-    forward: Callable[[torch.Tensor], torch.Tensor], spec: ModelSpec, sampler: Any, set_to_none: Callable[[], None]
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    spec: ModelSpec,
+    sampler: ShardSampler,
+    set_to_none: Callable[[], None],
 ) -> None:
     """Compiles for both sizes of this rank's shards, a whole batch's and the last one's, as a part of start-up.
 
@@ -115,7 +118,7 @@ def compile_ahead(
     for start, stop, _ in sampler.bounds[[0, -1]].tolist():
         images = torch.zeros(stop - start, *spec.image_shape, dtype=torch.uint8, device=sampler.device)
         for _ in range(3):  # CUDA graphs are captured in the second pass
-            forward(images.permute(0, 3, 1, 2)).sum().backward()
+            forward(channels_first(images)).sum().backward()
             set_to_none()
 
 
@@ -214,5 +217,4 @@ def predict(forward: Forward, dataset: Dataset, batch_size: int) -> NDArray[np.f
     with torch.inference_mode():
         images = dataset.test_images
         parts = (torch.tensor(images[start : start + batch_size]) for start in range(0, len(images), batch_size))
-        # NHWC -> NCHW
-        return torch.cat([forward(part.to(device).permute(0, 3, 1, 2)).cpu() for part in parts]).numpy()
+        return torch.cat([forward(channels_first(part.to(device))).cpu() for part in parts]).numpy()

@@ -1,19 +1,14 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
-import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from common.config import TrainConfig
-from common.devices import resolve_devices, resolve_settings
-from common.launch import launched_processes
-from pt_impl.devices import best_settings, check_compiler, setup_process
+from pt_impl.devices import resolve, setup_process
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
-    config = resolve_devices(config, "Lightning", torch.cuda.device_count(), launched_processes())
-    config = resolve_settings(config, best_settings(config))
-    check_compiler(config)
+    config = resolve(config, "Lightning")
     setup_process(config)
     return config
 

@@ -11,6 +11,6 @@ OptimizerAndScheduler = dict[str, Any]
 
 
 def make_optimizer(model: nn.Module, rule: UpdateRule) -> OptimizerAndScheduler:
-    """What `configure_optimizers` returns: the scheduler is to be stepped after every step."""
+    """What `configure_optimizers` returns."""
     optimizer, scheduler = pt_optimizer.make_optimizer(model, rule)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+    return {"optimizer": optimizer, "lr_scheduler": scheduler}

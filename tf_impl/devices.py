@@ -19,7 +19,7 @@ def best_settings(config: TrainConfig) -> Settings:
         return Settings("bf16-mixed", tf32=True)
     if config.dataset == "digits":  # small layers, whose calls XLA spares; in large ones oneDNN is faster
         return Settings(compile=True)
-    return Settings("bf16-mixed" if cpu_has_bf16() else "32")
+    return Settings("bf16-mixed") if cpu_has_bf16() else Settings()
 
 
 def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:

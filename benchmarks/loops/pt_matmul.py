@@ -1,17 +1,16 @@
 """PyTorch's matrix products in each precision, at their best."""
 
-import time
+from functools import partial
 
 import torch
 
 from benchmarks.paired import write_speed
+from benchmarks.products import SIZES, flops_per_second
 from common.cli import parse_train_config
 from common.errors import whole_program
 from pt_impl.devices import join_group, setup_devices, synchronize
 
 DTYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
-SIZES = {"cpu": 1024, "gpu": 8192}
-REPEATS, ENOUGH_SECONDS = 10, 2.0  # where a precision is emulated, one product takes seconds
 
 
 def main() -> None:
@@ -21,14 +20,7 @@ def main() -> None:
     speeds = {}
     for name, dtype in DTYPES.items():
         a, b = (torch.rand(size, size, device=device).to(dtype) for _ in range(2))
-        seconds: list[float] = []
-        while len(seconds) < REPEATS and sum(seconds) < ENOUGH_SECONDS:
-            synchronize()
-            start = time.perf_counter()
-            a @ b
-            synchronize()
-            seconds.append(time.perf_counter() - start)
-        speeds[name] = 2 * size**3 / min(seconds)
+        speeds[name] = flops_per_second(size, partial(torch.matmul, a, b), synchronize)
     write_speed(config.run_dir, **speeds)
 
 

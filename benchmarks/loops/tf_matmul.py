@@ -1,21 +1,20 @@
 """TensorFlow's matrix products in each precision, at their best."""
 
 import os
-import time
+from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
 from benchmarks.paired import write_speed
+from benchmarks.products import SIZES, flops_per_second
 from common.cli import parse_train_config
 from common.errors import whole_program
 from tf_impl.devices import make_strategy, setup_devices
 from tf_impl.train import synchronize
 
 DTYPES = {"64": tf.float64, "32": tf.float32, "bf16": tf.bfloat16, "16": tf.float16}
-SIZES = {"cpu": 1024, "gpu": 8192}
-REPEATS, ENOUGH_SECONDS = 10, 2.0  # where a precision is emulated, one product takes seconds
 
 
 def main() -> None:
@@ -25,14 +24,7 @@ def main() -> None:
     speeds = {}
     for name, dtype in DTYPES.items():
         a, b = (tf.cast(tf.random.uniform((size, size)), dtype) for _ in range(2))
-        seconds: list[float] = []
-        while len(seconds) < REPEATS and sum(seconds) < ENOUGH_SECONDS:
-            synchronize()
-            start = time.perf_counter()
-            tf.matmul(a, b)
-            synchronize()
-            seconds.append(time.perf_counter() - start)
-        speeds[name] = 2 * size**3 / min(seconds)
+        speeds[name] = flops_per_second(size, partial(tf.matmul, a, b), synchronize)
     write_speed(config.run_dir, **speeds)
 
 

@@ -25,11 +25,15 @@ pytestmark = [
 ]
 
 
+def skip_without_gpu(implementation):
+    if subprocess.run([sys.executable, "-c", SEES_A_GPU[implementation]], capture_output=True, check=False).returncode:
+        pytest.skip(f"the framework of {implementation} is not installed, or its build sees no GPU")
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(("precision", "steps", "tolerance"), [("64", None, 1e-10), ("32", 10, 1e-5)])
 def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, precision, steps, tolerance):
-    if subprocess.run([sys.executable, "-c", SEES_A_GPU[implementation]], capture_output=True, check=False).returncode:
-        pytest.skip(f"the framework of {implementation} is not installed, or its build sees no GPU")
+    skip_without_gpu(implementation)
     options = (*OPTIONS, "--precision", precision)
     cpu = train(implementation, tmp_path / "cpu", *options, "--accelerator", "cpu")
     gpu = train(implementation, tmp_path / "gpu", *options, "--accelerator", "gpu")
@@ -67,7 +71,6 @@ training.main(parse_train_config("pt_impl", "", sys.argv[1:]))
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
 def test_a_step_never_waits_for_the_gpu(tmp_path, precision):
-    if subprocess.run([sys.executable, "-c", SEES_A_GPU["pt"]], capture_output=True, check=False).returncode:
-        pytest.skip("PyTorch is not installed, or its build sees no GPU")
+    skip_without_gpu("pt")
     options = ("--precision", precision, "--accelerator", "gpu", "--devices", 1, "--run-dir", tmp_path / "r")
     run(sys.executable, "-c", NO_SYNC, "--epochs", 3, *options)

@@ -1,0 +1,19 @@
+"""How fast matrices are multiplied: the loop around each framework's own product."""
+
+import time
+from collections.abc import Callable
+
+SIZES = {"cpu": 1024, "gpu": 8192}
+REPEATS, ENOUGH_SECONDS = 10, 2.0  # where a precision is emulated, one product takes seconds
+
+
+def flops_per_second(size: int, multiply: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Of the fastest of several products of two matrices, (size, size) each; `synchronize` waits for the device."""
+    seconds: list[float] = []
+    while len(seconds) < REPEATS and sum(seconds) < ENOUGH_SECONDS:
+        synchronize()
+        start = time.perf_counter()
+        multiply()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
