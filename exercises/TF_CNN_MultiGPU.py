@@ -91,8 +91,8 @@ print(f"TensorFlow on {num_replicas} x {'cuda' if gpus else 'cpu'}, batches of {
 # %% [markdown]
 # ## 3. Read the data
 #
-# Batches of the global size: the strategy cuts each of them into shares. All but the last must be cut evenly: Keras looks
-# at the first to learn the shapes, and fails if the replicas' differ.
+# Batches of the global size: the strategy cuts each of them into shares. The first must be cut evenly, since Keras
+# learns the shapes from it, and fails where the replicas' differ.
 
 # %%
 data = load_examples(dataset, data_dir)

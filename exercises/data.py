@@ -32,7 +32,5 @@ def load_examples(name: DatasetName = "digits", data_dir: str = "data") -> Examp
         data = load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
-    train_images, test_images = (
-        (images - data.shift) * data.scale for images in (data.train_images, data.test_images)
-    )
+    train_images, test_images = ((images - data.shift) * data.scale for images in (data.train_images, data.test_images))
     return Examples(train_images, data.train_labels, test_images, data.test_labels, data.num_classes)

@@ -1,0 +1,75 @@
+"""python -m exercises: lists the activities, and checks what students have made of them."""
+
+import argparse
+import difflib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from common.machine import num_cores
+from exercises.checking import FOLDER
+from exercises.course import ACTIVITIES, PROGRAMS, mark, prove, prove_program
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m exercises", description="The activities and their checker.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,check}")
+    commands.add_parser("list", help="the activities, in order")
+    check = commands.add_parser("check", help="mark a work: what passes, what fails, a hint for each")
+    check.add_argument("names", nargs="*", metavar="NAME", help="an activity; several if you like")
+    check.add_argument("--all", action="store_true", help="every activity")
+    check.add_argument("--file", type=Path, help="the work, if it is not the activity's exercise.py")
+    check.add_argument(
+        "--solutions", action="store_true", help="for instructors: that solutions pass and wrong ones are rejected"
+    )
+    options = parser.parse_args(arguments)
+    if options.command == "check":
+        for name in options.names:
+            if name not in ACTIVITIES:
+                near = difflib.get_close_matches(name, ACTIVITIES, n=1)
+                check.error(f"{name}: no such activity{f'; {near[0]}?' if near else ''} (python -m exercises list)")
+        if bool(options.names) == options.all:
+            check.error("name an activity, or give --all")
+        if options.file and (len(options.names) != 1 or options.solutions):
+            check.error(f"--file {options.file}: goes with one activity alone, and without --solutions")
+        if options.file and not options.file.is_file():
+            check.error(f"--file {options.file}: there is no such file")
+    return options
+
+
+def main() -> int:
+    options = parse()
+    if options.command == "list":
+        for name in ACTIVITIES:
+            title = (FOLDER / name / "README.md").read_text().partition("\n")[0].removeprefix("# ")
+            print(f"{name:<22} {title}")
+        return 0
+    names = list(ACTIVITIES) if options.all else options.names
+    if len(names) == 1:
+        if options.solutions:
+            return not prove(names[0])
+        return not mark(names[0], (options.file or FOLDER / names[0] / "exercise.py").resolve())
+    return not _each_alone(names, options.solutions, programs=options.all and options.solutions)
+
+
+def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:
+    """Checks several, in processes of their own, since two frameworks share none; True if all passed."""
+
+    def one(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "exercises", "check", name, *(["--solutions"] if solutions else [])]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    passed = True
+    with ThreadPoolExecutor(num_cores()) as pool:
+        for done in pool.map(one, names):
+            print(done.stdout, end="" if solutions else "\n", flush=True)
+            print(done.stderr, end="", file=sys.stderr, flush=True)
+            passed &= done.returncode == 0
+    for command in PROGRAMS if programs else ():
+        passed &= prove_program(command)
+    return passed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The course: its activities in order, how a student's work is marked, and how an instructor sees that all runs."""
+
+import difflib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+from exercises.checking import FOLDER, Checker, Seen, Wrong, load
+
+ACTIVITIES = (
+    "one_device",
+    "ddp",
+    "mirrored_strategy",
+    "to_lightning",
+    "sampler",
+    "rank_zero",
+    "float_formats",
+    "gradient_accumulation",
+    "batch_norm",
+    "checkpoints",
+    "model_parallelism",
+    "scaling",
+    "batch_size",
+)
+# The classical programs, on one device and on two, as their pages start them.
+PROGRAMS = (
+    "python -m exercises.PT_CNN_MultiGPU --epochs 2",
+    "torchrun --standalone --nproc-per-node 2 -m exercises.PT_CNN_MultiGPU --epochs 2",
+    "python -m exercises.PTL_multiGPU --epochs 2",
+    "python -m exercises.PTL_multiGPU --epochs 2 --devices 2",
+    "env EPOCHS=2 python -m exercises.TF_CNN_MultiGPU",
+    "env EPOCHS=2 NUM_DEVICES=2 python -m exercises.TF_CNN_MultiGPU",
+)
+GAP = re.compile(r'\s*raise NotImplementedError\("gap (\d+)"\)\n?')
+WIDTH = 80
+
+
+# --- For a student ---
+
+
+def mark(name: str, work: Path) -> bool:
+    """Prints which checks of the activity `name` the file `work` passes, with hints; True if it passes all."""
+    checker = Checker(FOLDER / name)
+    print(f"{name}: {_shown(work)}", flush=True)
+    passed = 0
+    for function, one in checker.checks.items():
+        seen = checker.run(function, work)
+        passed += seen.status == "passed"
+        _wrapped(f"  {seen.status:<6}  ", one.title)
+        if seen.status != "passed":
+            _wrapped("          seen: ", seen.what)
+        if seen.status == "FAILED":
+            _wrapped("          hint: ", one.hint)
+        sys.stdout.flush()
+    print(f"{passed} of {len(checker.checks)} passed")
+    return passed == len(checker.checks)
+
+
+def _wrapped(label: str, text: str) -> None:
+    print(textwrap.fill(text, WIDTH, initial_indent=label, subsequent_indent=" " * len(label)))
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+# --- For an instructor ---
+
+
+def prove(name: str) -> bool:
+    """Prints whether the activity `name` is whole; True if so.
+
+    That is: the solution passes every check; every check finds the exercise open as long as it is not filled in; every
+    wrong solution is rejected by the check that is there for it; exercise and solution differ in the gaps alone; and
+    the solution prints what the page says.
+    """
+    start = time.monotonic()
+    folder = FOLDER / name
+    checker = Checker(folder)
+    wrongs: list[Wrong] = load(folder / "wrong.py").WRONG
+    troubles = differences_outside_gaps(folder)
+    for function, one in checker.checks.items():
+        seen = checker.run(function, folder / "solution.py")
+        if seen.status != "passed":
+            troubles.append(f"the solution: {one.title}: {seen.what}")
+        seen = checker.run(function, folder / "exercise.py")
+        if seen.status != "open":
+            troubles.append(f"the exercise with its gaps: {one.title}: {seen.status}: {seen.what}")
+    for wrong in wrongs:
+        seen = run_wrong(checker, folder, wrong)
+        if seen.status != "FAILED":
+            troubles.append(f"{wrong.mistake}: is not rejected by {wrong.caught_by}")
+    troubles += unexpected_output(folder)
+    counts = f"{len(checker.checks)} checks, {len(wrongs)} wrong solutions"
+    print(f"{'FAILED' if troubles else 'passed'}  {name}: {counts}, {time.monotonic() - start:.0f} s", flush=True)
+    for trouble in troubles:
+        _wrapped("          ", trouble)
+    return not troubles
+
+
+def run_wrong(checker: Checker, folder: Path, wrong: Wrong) -> Seen:
+    """What the check that is there for it sees of a wrong solution."""
+    with tempfile.TemporaryDirectory(prefix="wrong-") as place:
+        work = Path(place, "wrong.py")
+        work.write_text(wrong.apply((folder / "solution.py").read_text()))
+        return checker.run(wrong.caught_by, work)
+
+
+def differences_outside_gaps(folder: Path) -> list[str]:
+    """Where exercise.py and solution.py differ by more than gaps, which are numbered from 1 on."""
+    exercise, solution = ((folder / name).read_text().splitlines() for name in ("exercise.py", "solution.py"))
+    gaps, troubles = [], []
+    changes = difflib.SequenceMatcher(None, exercise, solution, autojunk=False).get_opcodes()
+    for kind, start, stop, other, _ in changes:
+        found = [GAP.fullmatch(line) for line in exercise[start:stop]]
+        if kind != "equal" and not all(found):
+            troubles.append(f"exercise.py, line {start + 1}, and solution.py, line {other + 1}, differ outside a gap")
+    gaps = [int(found[1]) for line in exercise if (found := GAP.fullmatch(line))]
+    if gaps != list(range(1, len(gaps) + 1)) or not gaps:
+        troubles.append(f"the gaps of exercise.py are numbered {gaps}")
+    return troubles
+
+
+def unexpected_output(folder: Path) -> list[str]:
+    """Where the outputs on the page are not what its commands print, numbers apart."""
+    troubles = []
+    blocks = re.findall(r"^```\n\$ (.+)\n((?:.*\n)*?)```$", (folder / "README.md").read_text(), re.MULTILINE)
+    if not blocks:
+        troubles.append("the page shows no command with its output")
+    for command, wanted in blocks:
+        done = run(command)
+        if done.returncode:
+            troubles.append(f"{command}: exit status {done.returncode}: {done.stderr[-300:]}")
+        elif _without_numbers(done.stdout) != _without_numbers(wanted):
+            troubles.append(f"{command}: prints something else than the page says: {done.stdout!r}")
+    return troubles
+
+
+def _without_numbers(text: str) -> list[str]:
+    """Numbers differ from machine to machine; so do the blanks that line them up."""
+    lines = (re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line) for line in text.strip().splitlines())
+    return [" ".join(line.split()) for line in lines]
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of a page from the project's folder, with this Python's programs first."""
+    programs = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": str(WIDTH)}
+    return subprocess.run(
+        shlex.split(command), cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def prove_program(command: str) -> bool:
+    """Prints whether a classical program runs and prints its results; True if so."""
+    done = run(command)
+    lines = done.stdout.strip().splitlines() or [""]
+    whole = done.returncode == 0 and re.fullmatch(r"test accuracy .*%, .* images/s .*, .* s of training", lines[-1])
+    print(f"{'passed' if whole else 'FAILED'}  {command}", flush=True)
+    _wrapped("          ", lines[-1] if whole else done.stderr[-500:])
+    return bool(whole)

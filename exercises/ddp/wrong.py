@@ -1,0 +1,47 @@
+"""Mistakes that the checks of ddp must reject."""
+
+from exercises.checking import Wrong
+
+WRONG = [
+    Wrong("per-replica instead of global batch", "batch_size // world_size", "batch_size", "global_batch"),
+    Wrong(
+        "no sampler: everybody trains on everything",
+        "    return DataLoader(data, batch_size // world_size, sampler=sampler)\n",
+        "    return DataLoader(data, batch_size // world_size, shuffle=True)\n",
+        "global_batch",
+    ),
+    Wrong("no set_epoch", "    loader.sampler.set_epoch(epoch)\n", "", "orders"),
+    Wrong(
+        "no wrapping: nobody averages",
+        "    return DistributedDataParallel(model) if",
+        "    return model if",
+        "same_training",
+    ),
+    Wrong(
+        "keeping to DataParallel",
+        "return DistributedDataParallel(model)",
+        "return nn.DataParallel(model)",
+        "same_training",
+    ),
+    Wrong("rank 0's loss for everybody's", "        dist.all_reduce(totals)\n", "        pass\n", "whole_loss"),
+    Wrong(
+        "adding the processes' means up",
+        "    if dist.is_initialized():\n        dist.all_reduce(totals)\n    loss_sum, count = totals.tolist()\n"
+        "    return loss_sum / count\n",
+        "    mean = totals[0] / totals[1]\n    if dist.is_initialized():\n        dist.all_reduce(mean)\n"
+        "    return mean.item()\n",
+        "whole_loss",
+    ),
+    Wrong(
+        "a group of one",
+        '        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")\n',
+        '        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)\n',
+        "joins",
+    ),
+    Wrong(
+        "a group even for one",
+        "    if world_size > 1:\n        dist.init",
+        "    if True:\n        dist.init",
+        "joins_alone",
+    ),
+]

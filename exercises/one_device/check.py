@@ -1,0 +1,105 @@
+"""Checks of one_device."""
+
+import threading
+import time
+from types import ModuleType
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from exercises.checking import check, expect
+
+IMPORTS = ("torch",)
+
+
+def make_batches(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    images = [torch.randn(size, 2, 2, 1, generator=generator, dtype=torch.float64) for size in sizes]
+    return [(one, torch.randint(3, (len(one),), generator=generator)) for one in images]
+
+
+def make_model(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(4, 3)).double()
+
+
+@check("the weights after three steps are the right ones", "what does backward() do where gradients are already?")
+def steps(work: ModuleType) -> None:
+    model, wanted = make_model(), make_model()
+    batches = make_batches(5, 5, 3)
+    work.train_epoch(model, batches, torch.optim.SGD(model.parameters(), lr=0.1))
+    for images, labels in batches:
+        gradients = torch.autograd.grad(F.cross_entropy(wanted(images), labels), list(wanted.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(wanted.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    difference = max(
+        (one - other).abs().max().item() for one, other in zip(model.parameters(), wanted.parameters(), strict=True)
+    )
+    expect(difference < 1e-12, f"a weight is {difference:.1e} from where plain gradient descent takes it")
+
+
+class Behind:
+    """A device as a GPU is: it is given work, and done with it later."""
+
+    def __init__(self) -> None:
+        self.work: threading.Thread | None = None
+
+    def start(self, seconds: float) -> None:
+        self.work = threading.Thread(target=time.sleep, args=(seconds,))
+        self.work.start()
+
+    def synchronize(self, device: object = None) -> None:
+        if self.work:
+            self.work.join()
+
+
+@check(
+    "work that the device does late is timed whole",
+    "when does perf_counter() run: before the device is done, or after?",
+)
+def late_work(work: ModuleType) -> None:
+    gpu, device = Behind(), torch.device("cuda")
+    with (
+        mock.patch("torch.cuda.synchronize", gpu.synchronize),
+        mock.patch("torch.accelerator.synchronize", gpu.synchronize),
+    ):
+        start = work.clock(device)
+        gpu.start(0.3)
+        seconds = work.clock(device) - start
+        expect(seconds >= 0.29, f"0.3 s of work were timed as {seconds:.3f} s")
+        gpu.start(0.3)
+        start = work.clock(device)
+        seconds = work.clock(device) - start
+        expect(seconds < 0.1, f"{seconds:.3f} s were timed of work that was given before the first reading")
+
+
+@check("the clock also runs on a machine without a GPU", "torch.cuda.synchronize is for CUDA devices")
+def no_gpu(work: ModuleType) -> None:
+    with mock.patch("torch.cuda.is_available", return_value=False):
+        first, second = (work.clock(torch.device("cpu")) for _ in range(2))
+    expect(0 <= second - first < 1, f"two readings in a row are {second - first:.3f} s apart")
+
+
+@check("every test example counts the same", "the last batch is smaller: is the mean of means the mean?")
+def uneven_batches(work: ModuleType) -> None:
+    batches, model = make_batches(8, 8, 3), make_model()
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    wanted = (model(images).argmax(dim=1) == labels).sum().item() / 19
+    found = float(work.evaluate(model, batches))
+    expect(abs(found - wanted) < 1e-6, f"{wanted * 19:.0f} of 19 are right, and the accuracy was told as {found:.4f}")
+
+
+@check(
+    "evaluation sees the whole network, training a thinned one", "what is different in Dropout between the two modes?"
+)
+def modes(work: ModuleType) -> None:
+    model, seen = make_model(dropout=0.5), []
+    model[1].register_forward_hook(lambda layer, *_: seen.append(layer.training))
+    work.evaluate(model, make_batches(4, 2))
+    expect(seen == [False, False], "the model was evaluated in training mode")
+    seen.clear()
+    work.train_epoch(model, make_batches(4), torch.optim.SGD(model.parameters(), lr=0.1))
+    expect(seen == [True], "the model was trained in evaluation mode, or its step ran it more than once")

@@ -1,0 +1,63 @@
+"""One device: training, timing and evaluating a classifier in PyTorch.
+
+python -m exercises.one_device.exercise
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from exercises.data import load_examples
+
+Batch = tuple[torch.Tensor, torch.Tensor]  # images: float32 (B, H, W, C), labels: int64 (B,)
+EPOCHS, BATCH_SIZE, LEARNING_RATE = 5, 64, 0.05
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
+
+
+def train_epoch(model: nn.Module, batches: Iterable[Batch], optimizer: torch.optim.Optimizer) -> None:
+    """One step of the optimizer for each batch, on the mean cross-entropy of the batch."""
+    model.train()
+    for images, labels in batches:
+        # Gap 1: the step: gradients of this batch's loss, and of no other; then the update.
+        raise NotImplementedError("gap 1")
+
+
+def clock(device: torch.device) -> float:
+    """Seconds, to be subtracted from each other. A GPU runs behind the program: a call returns before it is done."""
+    # Gap 2: read time.perf_counter() when all that the device was given is done (torch.cuda.synchronize).
+    raise NotImplementedError("gap 2")
+
+
+@torch.inference_mode()
+def evaluate(model: nn.Module, batches: Iterable[Batch]) -> float:
+    """The share of correct answers over all examples, each of which counts the same; the batches differ in size."""
+    # Gap 3: put the model into the right mode, count, and divide.
+    raise NotImplementedError("gap 3")
+
+
+def main() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    data = load_examples()
+    train, test = (
+        TensorDataset(torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device))
+        for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
+    )
+    torch.manual_seed(0)
+    model = make_model().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    train_batches, test_batches = DataLoader(train, BATCH_SIZE, shuffle=True), DataLoader(test, BATCH_SIZE)
+    for epoch in range(EPOCHS):
+        start = clock(device)
+        train_epoch(model, train_batches, optimizer)
+        seconds = clock(device) - start
+        accuracy = evaluate(model, test_batches)
+        print(f"epoch {epoch + 1}: test accuracy {accuracy:.2%}, {len(train) / seconds:,.0f} images/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Mistakes that the checks of one_device must reject."""
+
+from exercises.checking import Wrong
+
+WRONG = [
+    Wrong("forgetting optimizer.zero_grad", "        optimizer.zero_grad()\n", "", "steps"),
+    Wrong(
+        "reading the clock before the device is done",
+        '    if device.type == "cuda":\n        torch.cuda.synchronize(device)\n    return time.perf_counter()\n',
+        '    seconds = time.perf_counter()\n    if device.type == "cuda":\n        torch.cuda.synchronize(device)\n'
+        "    return seconds\n",
+        "late_work",
+    ),
+    Wrong("never waiting for the device", "        torch.cuda.synchronize(device)\n", "        pass\n", "late_work"),
+    Wrong("waiting for a GPU that is not there", 'device.type == "cuda"', "True", "no_gpu"),
+    Wrong(
+        "averaging averages",
+        "        correct += (model(images).argmax(dim=1) == labels).sum().item()\n        count += len(labels)\n",
+        "        correct += (model(images).argmax(dim=1) == labels).double().mean().item()\n        count += 1\n",
+        "uneven_batches",
+    ),
+    Wrong("evaluating in training mode", "    model.eval()\n", "", "modes"),
+]
