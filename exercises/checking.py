@@ -7,14 +7,17 @@ that these must catch (wrong.py).
 import importlib.util
 import multiprocessing
 import os
+import re
 import socket
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
@@ -55,24 +58,30 @@ class Check:
     Attributes:
       title: what is true, as a sentence.
       hint: a question or a pointer that does not give the answer away.
-      ranks: in how many processes at once `function` runs. Each finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-        MASTER_PORT in the environment, as torchrun sets them.
+      ranks: in how many processes at once it runs. Each finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+        in the environment, as torchrun sets them.
       seconds: time limit, for work that waits for ever.
-      function: is given the student's module, and calls `expect`.
     """
 
     title: str
     hint: str
     ranks: int
     seconds: float
-    function: Callable[[ModuleType], None]
+
+
+CheckFunction = Callable[[ModuleType], None]  # is given the student's module, and calls `expect`
 
 
 def check(
     title: str, hint: str, ranks: int = 1, seconds: float = LIMIT_SECONDS
-) -> Callable[[Callable[[ModuleType], None]], Check]:
-    """Makes a `Check` of the function that it decorates."""
-    return lambda function: Check(title, hint, ranks, seconds, function)
+) -> Callable[[CheckFunction], CheckFunction]:
+    """Marks a function of a check.py as a `Check`."""
+
+    def mark(function: CheckFunction) -> CheckFunction:
+        function.check = Check(title, hint, ranks, seconds)  # type: ignore[attr-defined]
+        return function
+
+    return mark
 
 
 @dataclass(frozen=True)
@@ -114,27 +123,29 @@ class Place:
     rank: int
     world_size: int
     port: int
-    log: Path
 
 
-def _in_child(place: Place, pipe: Connection) -> None:
-    log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def _describe(checks: Path, pipe: Connection) -> None:
+    """Sends the checks of a file, by the names of their functions, in order."""
+    found = {name: vars(value).get("check") for name, value in vars(load(checks)).items() if callable(value)}
+    pipe.send({name: one for name, one in found.items() if isinstance(one, Check)})
+
+
+def _run_check(place: Place, pipe: Connection) -> None:
+    """Sends what a check has seen."""
     rank, world_size = str(place.rank), str(place.world_size)
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port))
     try:
-        function = getattr(load(place.checks), place.name).function
-        function(load(place.work))
+        getattr(load(place.checks), place.name)(load(place.work))
         seen = Seen("passed")
     except NotPassedError as error:
         seen = Seen("FAILED", str(error), vague=1)
-    except NotImplementedError as error:
-        seen = Seen("open", f"{error} is not filled")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a student's program may raise
-        traceback.print_exc()
-        seen = Seen("FAILED", _one_line(error, place.work), vague=2)
+        if gap := re.search(r"gap \d+", str(error)) if isinstance(error, NotImplementedError) else None:
+            seen = Seen("open", f"{gap[0]} is not filled")
+        else:
+            seen = Seen("FAILED", _one_line(error, place.work), vague=2)
     pipe.send(seen)
     sys.stdout.flush()
     os._exit(0)  # not waiting for whatever the work has started
@@ -146,7 +157,10 @@ def _one_line(error: BaseException, work: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(work):
         lines = [error.lineno]
     where = f" (line {lines[-1]} of {work.name})" if lines else ""
-    text = " ".join(str(error).split())
+    text = str(error)
+    if text.startswith("in user code"):  # TensorFlow tells the way to an error first
+        text = text.strip().rpartition("\n")[2]
+    text = " ".join(text.split())
     return f"{type(error).__name__}: {text[:200]}{where}"
 
 
@@ -154,54 +168,52 @@ def _one_line(error: BaseException, work: Path) -> str:
 
 
 class Checker:
-    """Runs checks in processes forked from one that has imported the framework already."""
+    """Runs checks in processes forked from one that has imported their frameworks already.
 
-    def __init__(self, folder: Path) -> None:
-        """`folder`: the activity's."""
+    What the work prints is not shown. The server ends with this process.
+    """
+
+    def __init__(self, checks: Path, frameworks: tuple[str, ...]) -> None:
+        """`checks`: a check.py; `frameworks`: the packages that it imports."""
+        self.path = checks
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(list(frameworks))
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the checks need several devices: processes on the CPU
-        self.checks_file = folder / "check.py"
-        module = load(self.checks_file)
-        self.checks = {name: value for name, value in vars(module).items() if isinstance(value, Check)}
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(list(module.IMPORTS))
+        with _silence():
+            forkserver.ensure_running()
+        receiver, process = self._start(_describe, self.path)
+        try:
+            self.checks: dict[str, Check] = receiver.recv()
+        except EOFError:
+            raise RuntimeError(f"{self.path} can not be loaded") from None
+        process.join()
+
+    def _start(self, function: Callable[..., None], argument: object) -> tuple[Connection, BaseProcess]:
+        receiver, sender = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=function, args=(argument, sender), daemon=True)
+        process.start()
+        sender.close()
+        return receiver, process
 
     def run(self, name: str, work: Path) -> Seen:
-        """Runs the check `name` on the file `work`."""
-        one = self.checks[name]
-        with tempfile.TemporaryDirectory(prefix="check-") as folder:
-            ranks, port = range(one.ranks), _free_port()
-            places = [
-                Place(self.checks_file, name, work, rank, one.ranks, port, Path(folder, str(rank))) for rank in ranks
-            ]
-            return self._first_trouble(places, one.seconds) or Seen("passed")
-
-    def _first_trouble(self, places: list[Place], seconds: float) -> Seen | None:
-        """What the checks of all ranks have seen that tells most, or None where all have passed."""
-        pipes: dict[Connection, multiprocessing.Process] = {}
+        """Runs the check `name` on the file `work`: what its ranks have seen that tells most."""
+        one, port = self.checks[name], _free_port()
+        places = [Place(self.path, name, work, rank, one.ranks, port) for rank in range(one.ranks)]
+        pipes = dict(self._start(_run_check, place) for place in places)
         seen: list[Seen] = []
-        for place in places:
-            receiver, sender = self.context.Pipe(duplex=False)
-            process = self.context.Process(target=_in_child, args=(place, sender), daemon=True)
-            process.start()
-            sender.close()
-            pipes[receiver] = process
+        deadline = time.monotonic() + one.seconds
         try:
-            deadline = time.monotonic() + seconds
             while pipes:
                 ready = wait(pipes, max(0.0, deadline - time.monotonic()))
                 if not ready:
-                    seen.append(Seen("FAILED", f"not done after {seconds:g} s: somebody waits for somebody", vague=4))
+                    late = f"not done after {one.seconds:g} s: somebody waits for somebody"
+                    seen.append(Seen("FAILED", late, vague=4))
                     break
                 for pipe in ready:
                     process = pipes.pop(pipe)
-                    try:
-                        seen.append(pipe.recv())
-                    except EOFError:
-                        process.join()
-                        ended = f"the process has ended by itself, with status {process.exitcode}"
-                        seen.append(Seen("FAILED", ended, vague=3))
+                    seen.append(_received(pipe, process))
                 if seen[-1].status != "passed":
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         finally:
@@ -209,7 +221,31 @@ class Checker:
                 process.kill()
                 process.join()
         troubles = [one for one in seen if one.status != "passed"]
-        return min(troubles, key=lambda one: one.vague, default=None)
+        return min(troubles, key=lambda one: one.vague, default=Seen("passed"))
+
+
+def _received(pipe: Connection, process: BaseProcess) -> Seen:
+    try:
+        seen: Seen = pipe.recv()
+    except EOFError:
+        process.join()
+        return Seen("FAILED", f"the process has ended by itself, with status {process.exitcode}", vague=3)
+    return seen
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What is started in here, and what that starts, prints into nothing."""
+    kept = [os.dup(number) for number in (1, 2)]
+    with open(os.devnull, "w") as nothing:
+        for number in (1, 2):
+            os.dup2(nothing.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def _free_port() -> int:

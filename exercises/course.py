@@ -13,21 +13,22 @@ from pathlib import Path
 
 from exercises.checking import FOLDER, Checker, Seen, Wrong, load
 
-ACTIVITIES = (
-    "one_device",
-    "ddp",
-    "mirrored_strategy",
-    "to_lightning",
-    "sampler",
-    "rank_zero",
-    "float_formats",
-    "gradient_accumulation",
-    "batch_norm",
-    "checkpoints",
-    "model_parallelism",
-    "scaling",
-    "batch_size",
-)
+# In order; with the frameworks that each one's checks import.
+ACTIVITIES = {
+    "one_device": ("torch",),
+    "ddp": ("torch",),
+    "mirrored_strategy": ("tensorflow", "keras"),
+    "to_lightning": ("torch", "lightning.pytorch", "torchmetrics"),
+    "sampler": ("torch",),
+    "rank_zero": ("torch",),
+    "float_formats": ("torch",),
+    "gradient_accumulation": ("torch",),
+    "batch_norm": ("torch",),
+    "checkpoints": ("torch",),
+    "model_parallelism": ("torch",),
+    "scaling": ("scipy.optimize",),
+    "batch_size": ("torch",),
+}
 # The classical programs, on one device and on two, as their pages start them.
 PROGRAMS = (
     "python -m exercises.PT_CNN_MultiGPU --epochs 2",
@@ -41,12 +42,16 @@ GAP = re.compile(r'\s*raise NotImplementedError\("gap (\d+)"\)\n?')
 WIDTH = 80
 
 
+def make_checker(name: str) -> Checker:
+    return Checker(FOLDER / name / "check.py", ACTIVITIES[name])
+
+
 # --- For a student ---
 
 
 def mark(name: str, work: Path) -> bool:
     """Prints which checks of the activity `name` the file `work` passes, with hints; True if it passes all."""
-    checker = Checker(FOLDER / name)
+    checker = make_checker(name)
     print(f"{name}: {_shown(work)}", flush=True)
     passed = 0
     for function, one in checker.checks.items():
@@ -82,7 +87,7 @@ def prove(name: str) -> bool:
     """
     start = time.monotonic()
     folder = FOLDER / name
-    checker = Checker(folder)
+    checker = make_checker(name)
     wrongs: list[Wrong] = load(folder / "wrong.py").WRONG
     troubles = differences_outside_gaps(folder)
     for function, one in checker.checks.items():

@@ -12,7 +12,6 @@ from torch.utils.data import TensorDataset
 
 from exercises.checking import check, expect
 
-IMPORTS = ("torch",)
 CPU = torch.device("cpu")
 Pairs = list[tuple[torch.Tensor, ...]]
 

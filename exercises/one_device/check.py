@@ -11,8 +11,6 @@ from torch import nn
 
 from exercises.checking import check, expect
 
-IMPORTS = ("torch",)
-
 
 def make_batches(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)

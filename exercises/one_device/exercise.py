@@ -3,9 +3,11 @@
 python -m exercises.one_device.exercise
 """
 
+import time
 from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -1,0 +1,105 @@
+"""Checks of mirrored_strategy."""
+
+from types import ModuleType
+
+import numpy as np
+import tensorflow as tf
+
+from exercises.checking import check, expect
+
+IMAGES = np.random.default_rng(0).standard_normal((20, 3), dtype=np.float32)
+LABELS = np.arange(20) % 10
+
+
+def strategy_of(*devices: str) -> tf.distribute.MirroredStrategy:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * len(devices))
+    return tf.distribute.MirroredStrategy(devices)
+
+
+def two() -> tf.distribute.MirroredStrategy:
+    return strategy_of("CPU:0", "CPU:1")
+
+
+def reference(seed: int) -> tuple[tf.keras.Model, tf.keras.Optimizer]:
+    """What the checks train, mirrored where it is made in a scope."""
+    tf.keras.utils.set_random_seed(seed)
+    model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(10)])
+    optimizer = tf.keras.optimizers.SGD(0.5)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def distributed(strategy: tf.distribute.Strategy, count: int) -> tf.distribute.DistributedDataset:
+    examples = tf.data.Dataset.from_tensor_slices((IMAGES[:count], LABELS[:count]))
+    return strategy.experimental_distribute_dataset(examples.batch(count))
+
+
+@check("a replica for each device", "tf.config can list the logical devices")
+def replicas(work: ModuleType) -> None:
+    strategy = work.make_strategy(2)
+    expect(isinstance(strategy, tf.distribute.MirroredStrategy), f"make_strategy returns a {type(strategy).__name__}")
+    expect(strategy.num_replicas_in_sync == 2, f"of 2 devices came {strategy.num_replicas_in_sync} replica(s)")
+
+
+@check("all variables have a copy on each device", "where does a variable learn that it is to be mirrored, and when?")
+def mirrored(work: ModuleType) -> None:
+    strategy = two()
+    model, optimizer = work.make_model(strategy, (3,))
+    for name, variables in (("model", model.trainable_variables), ("optimizer", optimizer.variables)):
+        copies = [len(strategy.experimental_local_results(one.value)) for one in variables]
+        expect(len(copies) >= 4 and set(copies) == {2}, f"the {name}'s variables have {copies} copies on 2 devices")
+
+
+@check("the devices' shares together are the batch that was asked for", "whose batch size is BATCH_SIZE?")
+def global_batch(work: ModuleType) -> None:
+    strategy = two()
+    batches = work.make_batches(strategy, IMAGES, LABELS, 8, shuffled=False)
+    sizes = [[len(share) for share in strategy.experimental_local_results(images)] for images, _ in batches]
+    expect(sizes == [[4, 4], [4, 4], [2, 2]], f"20 examples, 8 to a batch, came to 2 devices as {sizes}")
+
+
+@check("two devices train as one does", "what is a replica's part of a mean over 6 examples, when it has seen 3?")
+def same_training(work: ModuleType) -> None:
+    strategy = two()
+    with strategy.scope():
+        model, optimizer = reference(seed=1)
+    step = work.make_train_step(strategy, model, optimizer)
+    alone, alone_optimizer = reference(seed=1)
+    for count in (6, 5):  # 3 and 3, then 3 and 2
+        (batch,) = distributed(strategy, count)
+        step(batch, count)
+        with tf.GradientTape() as tape:
+            losses = tf.keras.losses.sparse_categorical_crossentropy(
+                LABELS[:count], alone(IMAGES[:count]), from_logits=True
+            )
+            loss = tf.reduce_mean(losses)
+        alone_optimizer.apply(tape.gradient(loss, alone.trainable_variables), alone.trainable_variables)
+        pairs = zip(model.get_weights(), alone.get_weights(), strict=True)
+        difference = max(float(np.abs(one - other).max()) for one, other in pairs)
+        expect(difference < 1e-5, f"after a batch of {count} a weight is {difference:.1e} from what one device gets")
+
+
+@check("the loss of a step is the mean over the whole batch", "the replicas have returned their parts of it")
+def whole_loss(work: ModuleType) -> None:
+    strategy = two()
+    with strategy.scope():
+        model, optimizer = reference(seed=1)
+    wanted = float(
+        np.mean(tf.keras.losses.sparse_categorical_crossentropy(LABELS[:5], model(IMAGES[:5]), from_logits=True))
+    )
+    (batch,) = distributed(strategy, 5)
+    found = float(work.make_train_step(strategy, model, optimizer)(batch, 5))
+    expect(abs(found - wanted) < 1e-5, f"the mean over 5 examples is {wanted:.4f}, and the step returns {found:.4f}")
+
+
+@check("every test example counts the same", "shares of 4 and 3: is the mean of two accuracies the accuracy?")
+def uneven_shares(work: ModuleType) -> None:
+    strategy = two()
+    with strategy.scope():
+        model, _ = reference(seed=2)
+    answers = np.argmax(model(IMAGES[:7]), axis=1)
+    labels = np.where(np.arange(7) < 4, answers, answers + 1) % 10  # the first share is right, the second wrong
+    examples = tf.data.Dataset.from_tensor_slices((IMAGES[:7], labels.astype(np.int64)))
+    found = work.evaluate(strategy, model, strategy.experimental_distribute_dataset(examples.batch(7)))
+    expect(abs(found - 4 / 7) < 1e-6, f"4 of 7 are right, and the accuracy was told as {found:.4f}")

@@ -1,0 +1,114 @@
+"""MirroredStrategy: one program, a copy of every variable on each device, and a training step written out.
+
+env NUM_DEVICES=2 python -m exercises.mirrored_strategy.exercise      a machine without GPUs; with GPUs it uses them all
+"""
+
+import os
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from exercises.data import load_examples
+
+EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
+
+
+def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
+    """Over all GPUs of the machine, or over `num_devices` logical devices that its CPU is cut into."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
+    # Gap 1: the strategy over the names of the logical devices.
+    raise NotImplementedError("gap 1")
+
+
+def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -> tuple[keras.Model, keras.Optimizer]:
+    """A model and an optimizer that are mirrored: a copy of all their variables on each device."""
+
+    def layers() -> list[keras.layers.Layer]:
+        hidden = keras.layers.Dense(64, activation="relu")
+        return [keras.Input(image_shape), keras.layers.Flatten(), hidden, keras.layers.Dense(10)]
+
+    # Gap 2: make both where variables are mirrored; the optimizer has variables once it is built.
+    raise NotImplementedError("gap 2")
+
+
+def make_batches(
+    strategy: tf.distribute.Strategy, images: np.ndarray, labels: np.ndarray, batch_size: int, shuffled: bool
+) -> tf.distribute.DistributedDataset:
+    """`batch_size`: of all devices together; the last batch is smaller."""
+    examples = tf.data.Dataset.from_tensor_slices((images, labels))
+    if shuffled:
+        examples = examples.shuffle(len(labels), seed=SEED)
+    # Gap 3: into batches, and these distributed: does the strategy cut batches up, or put them together?
+    raise NotImplementedError("gap 3")
+
+
+def make_train_step(
+    strategy: tf.distribute.Strategy, model: keras.Model, optimizer: keras.Optimizer
+) -> Callable[[tuple, int], tf.Tensor]:
+    """A function of a distributed batch and the number of its examples, which trains and returns their mean loss."""
+
+    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Runs on each device, on its share of the batch; `count`: examples of the whole batch, float32."""
+        with tf.GradientTape() as tape:
+            losses = keras.losses.sparse_categorical_crossentropy(labels, model(images), from_logits=True)
+            # Gap 4: of this replica's losses, its part of the mean over the whole batch. The optimizer adds the
+            # replicas' gradients up.
+            raise NotImplementedError("gap 4")
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def train_step(batch: tuple, count: tf.Tensor) -> tf.Tensor:
+        images, labels = batch
+        replica_losses = strategy.run(replica_step, args=(images, labels, count))
+        # Gap 5: one loss of them all.
+        raise NotImplementedError("gap 5")
+
+    return lambda batch, count: train_step(batch, tf.constant(count, tf.float32))
+
+
+def evaluate(strategy: tf.distribute.Strategy, model: keras.Model, batches: tf.distribute.DistributedDataset) -> float:
+    """The share of correct answers over all examples; the devices' shares of the last batch may differ in size."""
+
+    @tf.function
+    def count_correct(batch: tuple) -> tuple[tf.Tensor, tf.Tensor]:
+        def replica_count(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            right = tf.argmax(model(images), axis=1) == labels
+            return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(right)
+
+        # Gap 6: run it on every device, and return how many are right, and how many there are, on all together.
+        raise NotImplementedError("gap 6")
+
+    totals = np.sum([[int(one) for one in count_correct(batch)] for batch in batches], axis=0)
+    return float(totals[0] / totals[1])
+
+
+def main() -> None:
+    keras.utils.set_random_seed(SEED)
+    strategy = make_strategy(int(os.environ.get("NUM_DEVICES", "1")))
+    data = load_examples()
+    model, optimizer = make_model(strategy, data.train_images.shape[1:])
+    training = make_batches(strategy, data.train_images, data.train_labels, BATCH_SIZE, shuffled=True)
+    testing = make_batches(strategy, data.test_images, data.test_labels, BATCH_SIZE, shuffled=False)
+    train_step = make_train_step(strategy, model, optimizer)
+    for epoch in range(EPOCHS):
+        loss_sum, left = 0.0, len(data.train_labels)
+        for batch in training:
+            count = min(BATCH_SIZE, left)
+            loss_sum += float(train_step(batch, count)) * count
+            left -= count
+        loss, accuracy = loss_sum / len(data.train_labels), evaluate(strategy, model, testing)
+        replicas = strategy.num_replicas_in_sync
+        print(f"epoch {epoch + 1}: {replicas} replica(s), mean loss {loss:.4f}, test accuracy {accuracy:.2%}")
+
+
+if __name__ == "__main__":
+    main()

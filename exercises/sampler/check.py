@@ -1,0 +1,64 @@
+"""Checks of sampler."""
+
+import math
+from collections import Counter
+from types import ModuleType
+
+from exercises.checking import check, expect
+
+SIZES = ((10, 4), (12, 4), (7, 2), (3, 5), (100, 1))  # examples, processes
+
+
+def shares(work: ModuleType, length: int, world_size: int, epochs: int = 1, seed: int = 0) -> list[list[list[int]]]:
+    """The indices of each rank, in each epoch."""
+    samplers = [work.ShardSampler(length, rank, world_size, seed) for rank in range(world_size)]
+    return [work.read_epochs(sampler, epochs) for sampler in samplers]
+
+
+@check(
+    "len() says how many indices each process gets", "10 examples for 4 processes that make the same number of steps"
+)
+def lengths(work: ModuleType) -> None:
+    for length, world_size in SIZES:
+        found, wanted = len(work.ShardSampler(length, 0, world_size, 0)), math.ceil(length / world_size)
+        expect(found == wanted, f"{length} examples for {world_size} processes: {found} each instead of {wanted}")
+
+
+@check("all processes get as many", "who waits for whom, if one process has a step more?")
+def same_number(work: ModuleType) -> None:
+    for length, world_size in SIZES:
+        found = [len(share[0]) for share in shares(work, length, world_size)]
+        wanted = [math.ceil(length / world_size)] * world_size
+        expect(found == wanted, f"{length} examples were dealt out to {world_size} processes as {found}")
+
+
+@check("every example is dealt out, and few of them twice", "are the processes' orders parts of the same one?")
+def all_examples(work: ModuleType) -> None:
+    for length, world_size in SIZES:
+        dealt = Counter(index for share in shares(work, length, world_size) for index in share[0])
+        missing = sorted(set(range(length)) - set(dealt))
+        expect(not missing, f"{length} examples for {world_size} processes: {missing[:5]} were dealt out to nobody")
+        expect(set(dealt) <= set(range(length)), f"of {length} examples, number {max(dealt)} was dealt out")
+
+
+@check("process r gets numbers r, r + world_size, ... of the order", "slices have a step")
+def interleaved(work: ModuleType) -> None:
+    alone = shares(work, 12, 1)[0][0]
+    found = [share[0] for share in shares(work, 12, 4)]
+    expect(sorted(alone) == list(range(12)), f"one process alone gets {alone}")
+    expect(found == [alone[rank::4] for rank in range(4)], f"one process alone gets {alone}, and four get {found}")
+
+
+@check("every epoch has another order, and the seed makes it again", "on what does the generator depend?")
+def orders(work: ModuleType) -> None:
+    first, second, third = shares(work, 100, 2, epochs=3)[0]
+    expect(first != second and second != third, "two epochs in a row had the same order")
+    expect(shares(work, 100, 2, epochs=3)[0] == [first, second, third], "the same seed gave another order")
+    expect(shares(work, 100, 2, seed=7)[0][0] != first, "another seed gave the same order")
+
+
+@check("each test example is counted once", "would you count an example twice to make the shares equal?")
+def testing(work: ModuleType) -> None:
+    for length, world_size in SIZES:
+        found = sorted(index for rank in range(world_size) for index in work.test_indices(length, rank, world_size))
+        expect(found == list(range(length)), f"{length} test examples for {world_size} processes: counted are {found}")

@@ -1,0 +1,65 @@
+"""What a sampler must do: deal the examples of a data set out to the processes, in every epoch in another order.
+
+python -m exercises.sampler.exercise
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import Sampler
+
+
+class ShardSampler(Sampler[int]):
+    """The indices that one of `world_size` processes is to train on.
+
+    All processes make the same number of steps, since in each of them they wait for each other's gradients. So all get
+    the same number of indices: where `length` can't be divided, some examples are dealt out a second time.
+    """
+
+    def __init__(self, length: int, rank: int, world_size: int, seed: int) -> None:
+        self.length, self.rank, self.world_size, self.seed = length, rank, world_size, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        # Gap 1: how many indices does each process get?
+        raise NotImplementedError("gap 1")
+
+    def __iter__(self) -> Iterator[int]:
+        # Gap 2: an order of all indices, drawn with a torch.Generator: another one in each epoch, and the same one in
+        # all processes.
+        raise NotImplementedError("gap 2")
+        # Gap 3: make it long enough for all, with indices from its beginning, and return this process's share: the
+        # process of rank r gets numbers r, r + world_size, r + 2 * world_size, ... of the order.
+        raise NotImplementedError("gap 3")
+
+
+def read_epochs(sampler: ShardSampler, epochs: int) -> list[list[int]]:
+    """The indices of each epoch, as a training would read them."""
+    found = []
+    for epoch in range(epochs):
+        # Gap 4: tell the sampler what it can't know, and read it to its end.
+        raise NotImplementedError("gap 4")
+    return found
+
+
+def test_indices(length: int, rank: int, world_size: int) -> list[int]:
+    """The test examples of one process. Nobody waits for anybody here: shares may differ in size."""
+    # Gap 5: every example is in exactly one process's share.
+    raise NotImplementedError("gap 5")
+
+
+def main() -> None:
+    length, world_size = 10, 4
+    print(f"{length} examples for {world_size} processes")
+    samplers = [ShardSampler(length, rank, world_size, seed=0) for rank in range(world_size)]
+    shares = [read_epochs(sampler, epochs=3) for sampler in samplers]
+    for epoch in range(3):
+        print(f"training, epoch {epoch}: " + "  ".join(str(share[epoch]) for share in shares))
+    print("testing:           " + "  ".join(str(test_indices(length, rank, world_size)) for rank in range(world_size)))
+
+
+if __name__ == "__main__":
+    main()

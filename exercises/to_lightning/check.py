@@ -1,0 +1,94 @@
+"""Checks of to_lightning."""
+
+import copy
+import logging
+import math
+import warnings
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from exercises.checking import check, expect
+
+warnings.simplefilter("ignore")
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+
+def examples(count: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    return TensorDataset(images, torch.randint(3, (count,), generator=generator))
+
+
+def make_network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(4, 3).double()
+
+
+def answers_first(right: int, count: int) -> TensorDataset:
+    """Examples of which the network of `make_network` gets the first `right` right, and no other; two classes only."""
+    images = examples(count).tensors[0]
+    answers = make_network()(images).argmax(dim=1)
+    return TensorDataset(images, torch.where(torch.arange(count) < right, answers, (answers + 1) % 3))
+
+
+def validated(work: ModuleType, testing: TensorDataset, devices: int) -> float:
+    trainer = work.make_trainer(1, devices)
+    module = work.Classifier(make_network(), 3)
+    trainer.validate(module, work.Data(examples(8), testing, 4), verbose=False)
+    expect("test_accuracy" in trainer.callback_metrics, 'nothing was logged as "test_accuracy"')
+    return trainer.callback_metrics["test_accuracy"].item()
+
+
+@check("the Trainer trains as the loop written out", "what does training_step return, and what is then done with it?")
+def same_training(work: ModuleType) -> None:
+    network = make_network()
+    wanted, batches = copy.deepcopy(network), []
+    network.register_forward_hook(lambda layer, inputs, output: batches.append(inputs[0]) if layer.training else None)
+    data = examples(12)
+    work.make_trainer(2, 1).fit(work.Classifier(network, 3), work.Data(data, data, 4))
+    expect([len(one) for one in batches] == [4] * 6, f"2 epochs of 12 examples, 4 to a batch, had {len(batches)} steps")
+    optimizer = torch.optim.SGD(wanted.parameters(), lr=work.LEARNING_RATE, momentum=0.9)
+    images, labels = data.tensors
+    for step, batch in enumerate(batches):
+        chosen = [int((images == image).all(dim=1).nonzero()) for image in batch]
+        optimizer.param_groups[0]["lr"] = work.LEARNING_RATE * (1 + math.cos(math.pi * step / 6)) / 2
+        optimizer.zero_grad()
+        F.cross_entropy(wanted(images[chosen]), labels[chosen]).backward()
+        optimizer.step()
+    pairs = zip(network.parameters(), wanted.parameters(), strict=True)
+    difference = max((one - other).abs().max().item() for one, other in pairs)
+    expect(difference < 1e-10, f"a weight is {difference:.1e} from where the loop takes it")
+
+
+@check("the rate falls with every step", "the interval of a schedule")
+def schedule(work: ModuleType) -> None:
+    rates, data = [], examples(12)
+    module = work.Classifier(make_network(), 3)
+    module.on_train_batch_start = lambda *_: rates.append(module.optimizers().param_groups[0]["lr"])
+    work.make_trainer(1, 1).fit(module, work.Data(data, data, 4))
+    expect(len(set(rates)) == 3, f"in the 3 steps of an epoch the rate was {rates}")
+
+
+@check("the accuracy is that of all examples", "classes and batches differ in size: what is averaged over what?")
+def accuracy(work: ModuleType) -> None:
+    found = validated(work, answers_first(right=5, count=9), devices=1)
+    expect(abs(found - 5 / 9) < 1e-6, f"5 of 9 are right, and the accuracy was logged as {found:.4f}")
+
+
+@check("two devices share a batch of the size that was asked for", "as in the activity ddp", ranks=2)
+def global_batch(work: ModuleType) -> None:
+    sizes = []
+    module = work.Classifier(make_network(), 3)
+    module.on_train_batch_start = lambda batch, index: sizes.append(len(batch[1]))
+    work.make_trainer(1, 2).fit(module, work.Data(examples(12), examples(4), 4))
+    expect(sizes == [2, 2, 2], f"of batches of 4, one of two devices got {sizes}")
+
+
+@check("two devices see each test example once", "7 examples for 2 devices: what are the shares?", ranks=2)
+def uneven_shares(work: ModuleType) -> None:
+    found = validated(work, answers_first(right=1, count=7), devices=2)
+    expect(abs(found - 1 / 7) < 1e-6, f"1 of 7 is right, and the accuracy was logged as {found:.4f}")

@@ -1,0 +1,106 @@
+"""From PyTorch to Lightning: the same training, with the loop handed over to the Trainer.
+
+python -m exercises.to_lightning.exercise               one device
+python -m exercises.to_lightning.exercise --devices 2   two
+"""
+
+import argparse
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torchmetrics.classification import MulticlassAccuracy
+
+from exercises.data import load_examples
+
+EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
+Batch = tuple[torch.Tensor, torch.Tensor]
+Loader = DataLoader[tuple[torch.Tensor, ...]]
+
+
+class Classifier(pl.LightningModule):
+    def __init__(self, network: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.network = network
+        # Gap 1: a metric of torchmetrics as self.accuracy: right answers over all examples (see its `average`).
+        raise NotImplementedError("gap 1")
+
+    def training_step(self, batch: Batch, index: int) -> torch.Tensor:
+        # Instead of zero_grad(), backward(), step(): what does the Trainer need for them?
+        # Gap 2: return it.
+        raise NotImplementedError("gap 2")
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        # Instead of eval(), inference_mode(), counting, and all_reduce.
+        # Gap 3: update the metric, and log it as "test_accuracy".
+        raise NotImplementedError("gap 3")
+
+    def configure_optimizers(self):
+        """SGD with momentum 0.9, and a cosine from LEARNING_RATE to 0 over all steps of the training."""
+        optimizer = torch.optim.SGD(self.parameters(), lr=LEARNING_RATE, momentum=0.9)
+        steps = int(self.trainer.estimated_stepping_batches)
+        # Gap 4: return optimizer and schedule. How often does the Trainer step a schedule unless told otherwise?
+        raise NotImplementedError("gap 4")
+
+
+class Data(pl.LightningDataModule):
+    """Shares of the training and test examples, for each of the processes that the Trainer has started.
+
+    `batch_size`: of all processes together.
+    """
+
+    def __init__(self, training: TensorDataset, testing: TensorDataset, batch_size: int) -> None:
+        super().__init__()
+        self.training, self.testing, self.batch_size = training, testing, batch_size
+
+    def train_dataloader(self) -> Loader:
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        # Gap 5: as in the activity ddp. The Trainer calls set_epoch.
+        raise NotImplementedError("gap 5")
+
+    def val_dataloader(self) -> Loader:
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        # Gap 6: this process's share of the test examples, none of which may be seen twice.
+        raise NotImplementedError("gap 6")
+
+
+def make_trainer(epochs: int, devices: int) -> pl.Trainer:
+    return pl.Trainer(
+        max_epochs=epochs,
+        devices=devices,
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        strategy="ddp" if devices > 1 else "auto",
+        use_distributed_sampler=False,  # Data deals the examples out
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+class Report(pl.Callback):
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            accuracy = trainer.callback_metrics["test_accuracy"].item()
+            print(f"epoch {trainer.current_epoch + 1}: {trainer.world_size} device(s), test accuracy {accuracy:.2%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--devices", type=int, default=1)
+    devices = parser.parse_args().devices
+    data = load_examples()
+    training = TensorDataset(torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels))
+    testing = TensorDataset(torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels))
+    torch.manual_seed(SEED)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    trainer = make_trainer(EPOCHS, devices)
+    trainer.callbacks.append(Report())
+    trainer.fit(Classifier(network, data.num_classes), Data(training, testing, BATCH_SIZE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Mistakes that the checks of to_lightning must reject."""
+
+from exercises.checking import Wrong
+
+RIGHT = "        right = (self.network(images).argmax(dim=1) == labels).double().mean()\n"
+STEP = "        return F.cross_entropy(self.network(images), labels)\n"
+
+WRONG = [
+    Wrong(
+        "doing the Trainer's work again",
+        STEP,
+        "        loss = F.cross_entropy(self.network(images), labels)\n        loss.backward(retain_graph=True)\n"
+        "        self.optimizers().optimizer.step()\n"
+        "        return loss\n",
+        "same_training",
+    ),
+    Wrong("a loss without its graph", STEP, STEP[:-1] + ".detach().requires_grad_()\n", "same_training"),
+    Wrong("a schedule that is stepped once an epoch", ', "interval": "step"', "", "schedule"),
+    Wrong("the mean over classes", ', average="micro"', "", "accuracy"),
+    Wrong(
+        "averaging averages of devices",
+        '        self.accuracy(self.network(images), labels)\n        self.log("test_accuracy", self.accuracy)\n',
+        RIGHT + '        self.log("test_accuracy", right, sync_dist=True, batch_size=1)\n',
+        "accuracy",
+    ),
+    Wrong(
+        "one device's accuracy for everybody's",
+        '        self.accuracy(self.network(images), labels)\n        self.log("test_accuracy", self.accuracy)\n',
+        RIGHT + '        self.log("test_accuracy", right)\n',
+        "uneven_shares",
+    ),
+    Wrong("per-replica instead of global batch", "self.batch_size // world_size", "self.batch_size", "global_batch"),
+    Wrong(
+        "evaluating on padded data",
+        "        return DataLoader(Subset(self.testing, range(rank, len(self.testing), world_size)), self.batch_size)\n",
+        "        sampler = DistributedSampler(self.testing, world_size, rank, shuffle=False)\n"
+        "        return DataLoader(self.testing, self.batch_size, sampler=sampler)\n",
+        "uneven_shares",
+    ),
+]
