@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -115,8 +116,9 @@ def load(path: Path) -> ModuleType:
 
 @dataclass(frozen=True)
 class Place:
-    """Which check of which work a process is to run, and as which of several."""
+    """Which check of which work a process is to run, in which folder, and as which of several."""
 
+    folder: Path
     checks: Path
     name: str
     work: Path
@@ -133,6 +135,7 @@ def _describe(checks: Path, pipe: Connection) -> None:
 
 def _run_check(place: Place, pipe: Connection) -> None:
     """Sends what a check has seen."""
+    os.chdir(place.folder)
     rank, world_size = str(place.rank), str(place.world_size)
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port))
@@ -200,28 +203,33 @@ class Checker:
     def run(self, name: str, work: Path) -> Seen:
         """Runs the check `name` on the file `work`: what its ranks have seen that tells most."""
         one, port = self.checks[name], _free_port()
-        places = [Place(self.path, name, work, rank, one.ranks, port) for rank in range(one.ranks)]
-        pipes = dict(self._start(_run_check, place) for place in places)
-        seen: list[Seen] = []
-        deadline = time.monotonic() + one.seconds
-        try:
-            while pipes:
-                ready = wait(pipes, max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    late = f"not done after {one.seconds:g} s: somebody waits for somebody"
-                    seen.append(Seen("FAILED", late, vague=4))
-                    break
-                for pipe in ready:
-                    process = pipes.pop(pipe)
-                    seen.append(_received(pipe, process))
-                if seen[-1].status != "passed":
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        finally:
-            for process in pipes.values():
-                process.kill()
-                process.join()
+        with tempfile.TemporaryDirectory(prefix="check-") as folder:  # the processes' working directory
+            places = [Place(Path(folder), self.path, name, work, rank, one.ranks, port) for rank in range(one.ranks)]
+            seen = _seen_by_all(dict(self._start(_run_check, place) for place in places), one.seconds)
         troubles = [one for one in seen if one.status != "passed"]
         return min(troubles, key=lambda one: one.vague, default=Seen("passed"))
+
+
+def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[Seen]:
+    """What the processes send, until all have or the time is over; then none is left."""
+    seen: list[Seen] = []
+    deadline = time.monotonic() + seconds
+    try:
+        while pipes:
+            ready = wait(pipes, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                late = f"not done after {seconds:g} s: somebody waits for somebody"
+                return [*seen, Seen("FAILED", late, vague=4)]
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                seen.append(_received(pipe, pipes.pop(pipe)))
+            if seen[-1].status != "passed":
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+    finally:
+        for process in pipes.values():
+            process.kill()
+            process.join()
+    return seen
 
 
 def _received(pipe: Connection, process: BaseProcess) -> Seen:

@@ -1,0 +1,85 @@
+"""Batch normalisation across devices: the mean and variance of which batch?
+
+torchrun --standalone --nproc-per-node 2 -m exercises.batch_norm.exercise
+
+torch.nn.SyncBatchNorm refuses to run on the CPU; this one runs everywhere.
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class SumOverProcesses(torch.autograd.Function):
+    """The sum of a tensor over all processes. dist.all_reduce alone is nothing that autograd knows of."""
+
+    @staticmethod
+    def forward(context: torch.autograd.function.FunctionCtx, mine: torch.Tensor) -> torch.Tensor:
+        total = mine.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
+        # `gradient`: of this process's loss by the sum. What this process has put into the sum is a part of everybody's
+        # loss.
+        # Gap 1: the gradient of all losses together by `mine`.
+        raise NotImplementedError("gap 1")
+
+
+def global_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mean and biased variance of each column over the rows of all processes, and the number of these rows.
+
+    `values`: float (N, C); N differs from process to process.
+    """
+    # Gap 2: sums over all processes (SumOverProcesses.apply), divided by the number of rows of all.
+    raise NotImplementedError("gap 2")
+
+
+class SyncBatchNorm(nn.Module):
+    """Batch normalisation of (N, C) over the batch of all processes, without weights; else as nn.BatchNorm1d."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            mean, variance, count = global_moments(values)
+            # Gap 3: the running averages move by `momentum` towards this batch's, without a graph; PyTorch keeps the
+            # unbiased variance there.
+            raise NotImplementedError("gap 3")
+        else:
+            mean, variance = self.running_mean, self.running_var
+        # Gap 4: the normalised values.
+        raise NotImplementedError("gap 4")
+
+
+def main() -> None:
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        raise SystemExit("start it with torchrun --standalone --nproc-per-node 2 -m exercises.batch_norm.exercise")
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    batch = torch.randn(16, 1) * 2 + torch.arange(16)[:, None]  # the later examples are larger
+    share = batch[rank * 16 // world_size : (rank + 1) * 16 // world_size]
+    alone, together = nn.BatchNorm1d(1, affine=False), SyncBatchNorm(1)
+    whole = nn.BatchNorm1d(1, affine=False)(batch)
+    wanted = whole[rank * 16 // world_size : (rank + 1) * 16 // world_size]
+    for name, layer in (("each its own batch", alone), ("one batch of all", together)):
+        away = (layer(share) - wanted).abs().max()
+        means = [torch.zeros(1) for _ in range(world_size)]
+        dist.all_gather(means, layer.running_mean * 10)
+        dist.all_reduce(away, dist.ReduceOp.MAX)
+        if rank == 0:
+            shown = ", ".join(f"{mean.item():.4f}" for mean in means)
+            print(f"{name}: means {shown}; up to {away.item():.0e} from one device's output")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

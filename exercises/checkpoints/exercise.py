@@ -1,0 +1,101 @@
+"""Checkpoints: going on as if nothing had happened, and taking weights from many devices to one.
+
+python -m exercises.checkpoints.exercise
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
+
+from exercises.data import Examples, load_examples
+
+EPOCHS, BATCH_SIZE, LEARNING_RATE = 6, 64, 0.1
+PREFIX = "module."  # which DistributedDataParallel puts in front of the names of the model that it wraps
+
+
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler, epoch: int
+) -> None:
+    """All that training needs to go on after `epoch` (counted from 0), with the weights under the network's own names.
+
+    `model`: the network, or a DistributedDataParallel around it.
+    """
+    # Gap 1: torch.save a dictionary.
+    raise NotImplementedError("gap 1")
+
+
+def load_checkpoint(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler) -> int:
+    """Puts everything back; returns the epoch to go on with."""
+    # Gap 2
+    raise NotImplementedError("gap 2")
+
+
+def load_for_inference(path: Path, network: nn.Module) -> nn.Module:
+    """The network with the weights of a file, on a machine without GPUs, ready to answer.
+
+    The file is somebody else's: a state dict, saved of a network or of a DistributedDataParallel around it, on whatever
+    device. It may hold code, which must not be run. Fails if the weights are not this network's, all of them.
+    """
+    # Gap 3: read, take PREFIX away where it is, load, and what else before a network answers?
+    raise NotImplementedError("gap 3")
+
+
+def make_training() -> tuple[nn.Module, torch.optim.Optimizer, LRScheduler]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    return network, optimizer, CosineAnnealingLR(optimizer, EPOCHS)
+
+
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler, data: Examples, epochs: range
+) -> None:
+    images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
+    for epoch in epochs:
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
+        for chosen in order.split(BATCH_SIZE):
+            optimizer.zero_grad()
+            F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+        schedule.step()
+
+
+def main() -> None:
+    data = load_examples()
+    whole, *rest = make_training()
+    train(whole, *rest, data, range(EPOCHS))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "checkpoint.pt")
+        # Half of it in a process group, the other half alone.
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        network, optimizer, schedule = make_training()
+        model = DistributedDataParallel(network)
+        train(model, optimizer, schedule, data, range(EPOCHS // 2))
+        save_checkpoint(path, model, optimizer, schedule, EPOCHS // 2 - 1)
+        torch.save(model.state_dict(), Path(folder, "weights.pt"))
+        dist.destroy_process_group()
+
+        again, optimizer, schedule = make_training()
+        first = load_checkpoint(path, again, optimizer, schedule)
+        train(again, optimizer, schedule, data, range(first, EPOCHS))
+        pairs = zip(again.state_dict().values(), whole.state_dict().values(), strict=True)
+        difference = max((one - other).abs().max().item() for one, other in pairs)
+        print(f"{EPOCHS} epochs, and {first} + {EPOCHS - first}: weights differ by {difference:g}")
+
+        half = load_for_inference(Path(folder, "weights.pt"), make_training()[0])
+        images, labels = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
+        with torch.inference_mode():
+            for name, network in (("half-way", half), ("at the end", again.eval())):
+                accuracy = (network(images).argmax(dim=1) == labels).float().mean()
+                print(f"test accuracy {name}: {accuracy:.2%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Checks of gradient_accumulation."""
+
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from exercises.checking import check, expect
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(4, 3).double()
+
+
+def make_batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    return images, torch.randint(3, (count,), generator=generator)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+
+def train_whole(images: torch.Tensor, labels: torch.Tensor, steps: int) -> torch.Tensor:
+    """The weights after steps on the whole batch at once."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def difference_after(work: ModuleType, steps: int, part_size: int) -> float:
+    images, labels = make_batch(10)
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(steps):
+        work.train_step(model, optimizer, images, labels, part_size)
+    return (weights(model) - train_whole(images, labels, steps)).abs().max().item()
+
+
+@check("a batch is cut into parts, none of which is too large", "10 examples in parts of 4")
+def parts(work: ModuleType) -> None:
+    images, labels = make_batch(10)
+    found = work.split(images, labels, 4)
+    sizes = [(len(one), len(other)) for one, other in found]
+    expect(sizes == [(4, 4), (4, 4), (2, 2)], f"10 examples in parts of 4 came as {sizes}")
+    expect(torch.equal(torch.cat([one for one, _ in found]), images), "the parts' images are not the batch's, in order")
+    expect(torch.equal(torch.cat([one for _, one in found]), labels), "the parts' labels are not the batch's, in order")
+
+
+@check("a step in equal parts is the step on the whole", "what are the parts' losses divided by, and how often?")
+def equal_parts(work: ModuleType) -> None:
+    found = difference_after(work, steps=1, part_size=5)
+    expect(found < 1e-12, f"after a step in 2 parts of 5 a weight is {found:.1e} from that of the whole step")
+
+
+@check("a step in unequal parts is the step on the whole", "does each example weigh the same?")
+def unequal_parts(work: ModuleType) -> None:
+    found = difference_after(work, steps=1, part_size=4)
+    expect(found < 1e-12, f"after a step in parts of 4, 4 and 2 a weight is {found:.1e} from that of the whole step")
+
+
+@check("so are three steps", "what do the gradients hold when the second step begins?")
+def three_steps(work: ModuleType) -> None:
+    found = difference_after(work, steps=3, part_size=5)
+    expect(found < 1e-12, f"after 3 steps a weight is {found:.1e} from that of whole steps")
+
+
+@check("the mean loss is returned", "of all examples, each of which counts the same")
+def loss(work: ModuleType) -> None:
+    images, labels = make_batch(10)
+    model = make_model()
+    wanted = F.cross_entropy(model(images), labels).item()
+    found = work.train_step(model, torch.optim.SGD(model.parameters(), lr=0.5), images, labels, 4)
+    expect(abs(found - wanted) < 1e-12, f"the mean loss of the batch is {wanted:.6f}, and {found:.6f} was returned")
+
+
+@check("only one graph is in memory at a time", "when can the memory of a part's forward pass be given back?")
+def memory(work: ModuleType) -> None:
+    images, labels = make_batch(10)
+    model, order = make_model(), []
+    model.register_forward_hook(lambda *_: order.append("forward"))
+    model.register_full_backward_hook(lambda *_: order.append("backward"))
+    work.train_step(model, torch.optim.SGD(model.parameters(), lr=0.5), images, labels, 4)
+    expect(order == ["forward", "backward"] * 3, f"the passes came in this order: {', '.join(order)}")
+
+
+@check("two processes reduce once a step, and train as one", "DDP's documentation of no_sync", ranks=2)
+def one_reduction(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    images, labels = make_batch(20)
+    network, reductions = make_model(), []
+    model = DistributedDataParallel(network)
+
+    def count(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        reductions.append(bucket.index())
+        gradients = bucket.buffer() / dist.get_world_size()
+        return dist.all_reduce(gradients, async_op=True).get_future().then(lambda done: done.value()[0])
+
+    model.register_comm_hook(None, count)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    share = slice(dist.get_rank(), None, 2)
+    for _ in range(2):
+        work.train_step(model, optimizer, images[share], labels[share], 4)
+    expect(len(reductions) == 2, f"in 2 steps of 3 parts the gradients were reduced {len(reductions)} times")
+    found = (weights(network) - train_whole(images, labels, steps=2)).abs().max().item()
+    expect(found < 1e-12, f"after 2 steps a weight is {found:.1e} from that of one process with all examples")

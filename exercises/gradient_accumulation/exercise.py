@@ -1,0 +1,78 @@
+"""Gradient accumulation: a step on a batch that does not fit into memory, in several parts.
+
+python -m exercises.gradient_accumulation.exercise
+torchrun --standalone --nproc-per-node 2 -m exercises.gradient_accumulation.exercise
+"""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from exercises.data import load_examples
+
+STEPS, BATCH_SIZE, PART_SIZE, LEARNING_RATE = 20, 256, 48, 0.1
+
+
+def split(images: torch.Tensor, labels: torch.Tensor, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """A batch in parts of `size` examples; the last may be smaller."""
+    # Gap 1 (torch.split)
+    raise NotImplementedError("gap 1")
+
+
+def without_reduction(model: nn.Module) -> AbstractContextManager[None]:
+    """In here backward passes add to the gradients of this process only, and nobody waits for anybody."""
+    # Gap 2: DistributedDataParallel has one; other models need none (nullcontext).
+    raise NotImplementedError("gap 2")
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    part_size: int,
+) -> float:
+    """One step on the mean loss of the batch, with the memory for `part_size` examples; returns that mean.
+
+    The processes' gradients are reduced once.
+    """
+    parts = split(images, labels, part_size)
+    total = 0.0
+    # Gap 3: forget old gradients; backward for each part, with its part of the mean; the update. Only the last part's
+    # backward pass reduces.
+    raise NotImplementedError("gap 3")
+    return total
+
+
+def main() -> None:
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    data = load_examples()
+    losses = []
+    if world_size > 1:
+        dist.init_process_group("gloo")
+    for part_size in (BATCH_SIZE, PART_SIZE):
+        torch.manual_seed(0)
+        model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        if world_size > 1:
+            model = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        for step in range(STEPS):
+            chosen = (torch.arange(rank, BATCH_SIZE, world_size) + step * BATCH_SIZE) % len(data.train_labels)
+            images, labels = torch.from_numpy(data.train_images)[chosen], torch.from_numpy(data.train_labels)[chosen]
+            loss = torch.tensor(train_step(model, optimizer, images, labels, part_size)) / world_size
+        if world_size > 1:
+            dist.all_reduce(loss)
+        losses.append(loss.item())
+        if rank == 0:
+            print(f"{world_size} process(es), parts of {part_size:3}: loss {losses[-1]:.6f} after {STEPS} steps")
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

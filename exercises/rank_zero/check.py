@@ -1,0 +1,115 @@
+"""Checks of rank_zero."""
+
+import contextlib
+import io
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from exercises.checking import check, expect
+
+RANKS = 3
+save_whole = torch.save
+
+
+def group() -> int:
+    dist.init_process_group("gloo")
+    return dist.get_rank()
+
+
+def gathered(mine: object) -> list:
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+@check("the data are downloaded once", "in how many processes does this line run?", ranks=RANKS, seconds=8)
+def one_download(work: ModuleType) -> None:
+    rank, calls = group(), []
+    work.prepare(Path("data"), lambda path: (calls.append(rank), path.write_text("whole")), rank)
+    ranks = sum(gathered(calls), [])
+    expect(ranks == [0], f"download was called by ranks {ranks}")
+
+
+@check("nobody reads data that are not complete", "what holds the others back?", ranks=RANKS, seconds=8)
+def complete_download(work: ModuleType) -> None:
+    rank = group()
+
+    def download(path: Path) -> None:
+        path.write_text("ha")
+        time.sleep(0.5)
+        path.write_text("whole")
+
+    work.prepare(Path("data"), download, rank)
+    found = Path("data").read_text() if Path("data").exists() else "nothing"
+    everyone = gathered(found)
+    expect(everyone == ["whole"] * RANKS, f"after prepare() the ranks read {everyone}")
+
+
+@check("a message is printed once", "as many lines as processes?", ranks=RANKS, seconds=8)
+def one_message(work: ModuleType) -> None:
+    rank = group()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        work.log("loss 0.1", rank)
+    everyone = gathered(printed.getvalue())
+    expect(everyone[0].strip() == "loss 0.1", f"rank 0 printed {everyone[0]!r}")
+    expect(not any(everyone[1:]), "other ranks have printed too")
+
+
+def slow_save(weights: object, file: object, *_: object) -> None:
+    """torch.save on a slow disk: half of it is there before the rest; who saves is written down."""
+    path = Path(os.fspath(file))
+    with open("savers", "a") as savers:
+        savers.write(f"{dist.get_rank()}\n")
+    buffer = io.BytesIO()
+    save_whole(weights, buffer)
+    whole = buffer.getvalue()
+    path.write_bytes(whole[: len(whole) // 2])
+    time.sleep(0.5)
+    path.write_bytes(whole)
+
+
+def saved(work: ModuleType, rank: int) -> None:
+    with mock.patch("torch.save", slow_save):
+        work.save({"weight": torch.arange(3)}, Path("model.pt"), rank)
+
+
+@check("the weights are saved once", "all processes have the same weights", ranks=RANKS, seconds=8)
+def one_save(work: ModuleType) -> None:
+    saved(work, group())
+    dist.barrier()
+    savers = Path("savers").read_text().split() if Path("savers").exists() else []
+    expect(savers == ["0"], f"torch.save was called by ranks {', '.join(savers) or 'none'}")
+
+
+@check(
+    "when save() returns, every process can load",
+    "the activity's other function has the same duty",
+    ranks=RANKS,
+    seconds=8,
+)
+def complete_save(work: ModuleType) -> None:
+    saved(work, group())
+    everyone = gathered(Path("model.pt").exists())
+    expect(all(everyone), f"whether model.pt was there, by rank: {everyone}")
+    expect(torch.load("model.pt")["weight"].tolist() == [0, 1, 2], "model.pt holds something else")
+
+
+@check("the file's name never stands for half a file", "rename is done at once; writing is not", ranks=1, seconds=8)
+def never_half(work: ModuleType) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    Path("model.pt").write_text("the last one")
+
+    def cut_off(weights: object, file: object, *_: object) -> None:
+        Path(os.fspath(file)).write_text("ha")
+        raise KeyboardInterrupt
+
+    with mock.patch("torch.save", cut_off), contextlib.suppress(KeyboardInterrupt):
+        work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
+    found = Path("model.pt").read_text() if Path("model.pt").exists() else "nothing"
+    expect(found == "the last one", f"ended while it was saving, it left {found!r} under the name of the last file")

@@ -1,0 +1,42 @@
+"""Mistakes that the checks of rank_zero must reject."""
+
+from exercises.checking import Wrong
+
+DOWNLOAD = "    if rank == 0:\n        download(path)\n    dist.barrier()\n"
+SAVE = "        torch.save(weights, unfinished)\n        os.replace(unfinished, path)\n    dist.barrier()\n"
+
+WRONG = [
+    Wrong("downloading in every process", DOWNLOAD, "    download(path)\n    dist.barrier()\n", "one_download"),
+    Wrong("nobody waits for the data", DOWNLOAD, "    if rank == 0:\n        download(path)\n", "complete_download"),
+    Wrong(
+        "the barrier before the download",
+        DOWNLOAD,
+        "    dist.barrier()\n    if rank == 0:\n        download(path)\n",
+        "complete_download",
+    ),
+    Wrong(
+        "a barrier for rank 0 alone",
+        DOWNLOAD,
+        "    if rank == 0:\n        download(path)\n        dist.barrier()\n",
+        "one_download",
+    ),
+    Wrong(
+        "printing in every process",
+        "        print(message, flush=True)\n",
+        "        pass\n    print(message)\n",
+        "one_message",
+    ),
+    Wrong(
+        "saving from every rank",
+        "    if rank == 0:\n        unfinished",
+        "    if True:\n        unfinished",
+        "one_save",
+    ),
+    Wrong("nobody waits for the file", SAVE, SAVE.replace("    dist.barrier()\n", ""), "complete_save"),
+    Wrong(
+        "writing under the file's own name",
+        SAVE,
+        "        torch.save(weights, path)\n    dist.barrier()\n",
+        "never_half",
+    ),
+]
