@@ -13,21 +13,23 @@ from pathlib import Path
 
 from exercises.checking import FOLDER, Checker, Seen, Wrong, load
 
-# In order; with the frameworks that each one's checks import.
+# An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
+TORCH = ("torch", "torch._dynamo", "torch.distributed")
+# In order; with what each one's checks import.
 ACTIVITIES = {
-    "one_device": ("torch",),
-    "ddp": ("torch",),
+    "one_device": TORCH,
+    "ddp": TORCH,
     "mirrored_strategy": ("tensorflow", "keras"),
-    "to_lightning": ("torch", "lightning.pytorch", "torchmetrics"),
-    "sampler": ("torch",),
-    "rank_zero": ("torch",),
-    "float_formats": ("torch",),
-    "gradient_accumulation": ("torch",),
-    "batch_norm": ("torch",),
-    "checkpoints": ("torch",),
-    "model_parallelism": ("torch",),
+    "to_lightning": (*TORCH, "lightning.pytorch", "torchmetrics"),
+    "sampler": TORCH,
+    "rank_zero": TORCH,
+    "float_formats": TORCH,
+    "gradient_accumulation": TORCH,
+    "batch_norm": TORCH,
+    "checkpoints": TORCH,
+    "model_parallelism": TORCH,
     "scaling": ("scipy.optimize",),
-    "batch_size": ("torch",),
+    "batch_size": TORCH,
 }
 # The classical programs, on one device and on two, as their pages start them.
 PROGRAMS = (

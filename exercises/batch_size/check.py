@@ -1,0 +1,43 @@
+"""Checks of batch_size."""
+
+from types import ModuleType
+
+from exercises.checking import check, expect
+
+
+@check("the linear rule", "three times the batch")
+def rate(work: ModuleType) -> None:
+    for factor in (0.25, 1, 3, 16):
+        found = work.learning_rate(int(work.BASE_BATCH_SIZE * factor))
+        wanted = work.BASE_RATE * factor
+        expect(
+            abs(found - wanted) < 1e-12, f"for {factor:g} times the base batch the rate is {found:g}, not {wanted:g}"
+        )
+
+
+@check("speed is images over seconds, without the first steps", "is the mean of quotients the quotient of sums?")
+def speed(work: ModuleType) -> None:
+    steady = work.images_per_second([1.0] * work.WARMUP_STEPS + [0.1] * 10, [64] * (work.WARMUP_STEPS + 10))
+    expect(abs(steady - 640) < 1e-6, f"slow first steps, then 64 images in 0.1 s each: {steady:.1f} images/s")
+    uneven = work.images_per_second([0.1] * (work.WARMUP_STEPS + 2), [64] * (work.WARMUP_STEPS + 1) + [16])
+    expect(abs(uneven - 400) < 1e-6, f"64 images and then 16, in 0.1 s each: {uneven:.1f} images/s")
+    jittery = work.images_per_second([0.1] * work.WARMUP_STEPS + [0.1, 0.3], [64] * (work.WARMUP_STEPS + 2))
+    expect(abs(jittery - 320) < 1e-6, f"64 images in 0.1 s and then 64 in 0.3 s: {jittery:.1f} images/s")
+
+
+@check("the steps at which the target is reached first", "accuracy goes up and down")
+def steps(work: ModuleType) -> None:
+    target = work.TARGET
+    found = work.steps_to_target([(10, 0.5), (20, target), (30, target - 0.1), (40, 1.0)])
+    expect(found == 20, f"the target was reached after 20 steps, lost, and reached again: {found}")
+    found = work.steps_to_target([(10, 0.5), (20, target - 0.001)])
+    expect(found is None, f"the target was never reached: {found}")
+
+
+@check("fewest steps and critical batch size are found again", "for huge batches, what is left of the formula?")
+def critical(work: ModuleType) -> None:
+    for fewest, batch in ((100.0, 64.0), (20.0, 1000.0)):
+        sizes = [16, 64, 256, 1024]
+        found = work.critical_batch_size(sizes, [fewest * (1 + batch / size) for size in sizes])
+        close = abs(found[0] - fewest) < 1e-6 * fewest and abs(found[1] - batch) < 1e-6 * batch
+        expect(close, f"{fewest:g} steps at least, critical batch size {batch:g}: {found[0]:g} and {found[1]:g}")

@@ -1,0 +1,112 @@
+"""The batch-size question in three curves: images per second, steps to a target, accuracy at the end.
+
+python -m exercises.batch_size.exercise                           a table
+python -m exercises.batch_size.exercise --figure batch_size.png   and the curves
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from exercises.data import Examples, load_examples
+
+BATCH_SIZES = (16, 64, 256, 1024)
+EPOCHS, WARMUP_STEPS, TARGET = 15, 5, 0.95
+BASE_RATE, BASE_BATCH_SIZE = 0.025, 64  # a rate that is good for that batch size
+
+
+def learning_rate(batch_size: int) -> float:
+    """The linear rule (Goyal and others, 2017): as many times the rate as times the batch; of all devices together."""
+    # Gap 1
+    raise NotImplementedError("gap 1")
+
+
+def images_per_second(step_seconds: list[float], step_images: list[int]) -> float:
+    """Over the steps after WARMUP_STEPS; the last batch of an epoch is smaller than the others."""
+    # Gap 2
+    raise NotImplementedError("gap 2")
+
+
+def steps_to_target(history: list[tuple[int, float]]) -> int | None:
+    """The steps after which TARGET was reached first; `history`: (steps done, test accuracy). None: never."""
+    # Gap 3
+    raise NotImplementedError("gap 3")
+
+
+def critical_batch_size(batch_sizes: list[int], steps: list[int]) -> tuple[float, float]:
+    """The fewest steps, and the batch size that needs twice as many.
+
+    McCandlish and others, "An Empirical Model of Large-Batch Training" (2018), equation 2.11: the steps to a target are
+    fewest * (1 + critical / batch size). Fitted to all pairs, least squares in steps.
+    """
+    # Gap 4: a straight line over 1 / batch size. What are its intercept and its slope?
+    raise NotImplementedError("gap 4")
+
+
+def train(data: Examples, batch_size: int) -> tuple[float, list[tuple[int, float]]]:
+    """Images per second, and test accuracies by the number of steps done."""
+    images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
+    test_images, test_labels = torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate(batch_size), momentum=0.9)
+    seconds, counts, history = [], [], []
+    for epoch in range(EPOCHS):
+        for chosen in torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch)).split(batch_size):
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+            optimizer.step()
+            seconds.append(time.perf_counter() - start)
+            counts.append(len(chosen))
+            with torch.inference_mode():  # in no time that is measured
+                accuracy = (model(test_images).argmax(dim=1) == test_labels).float().mean().item()
+            history.append((len(seconds), accuracy))
+    return images_per_second(seconds, counts), history
+
+
+def draw(path: str, speeds: list[float], steps: list[int | None], accuracies: list[float]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    curves = {"images per second": speeds, f"steps to {TARGET:.0%}": steps, "test accuracy at the end": accuracies}
+    for axis, (title, values) in zip(axes, curves.items(), strict=True):
+        shown = [(size, value) for size, value in zip(BATCH_SIZES, values, strict=True) if value is not None]
+        axis.plot(*zip(*shown, strict=True), marker="o")
+        axis.set(title=title, xlabel="batch size", xscale="log", ylim=(0.9, 1) if values is accuracies else (0, None))
+        axis.set_xticks(BATCH_SIZES, [str(size) for size in BATCH_SIZES])
+        axis.minorticks_off()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--figure", help="write the curves to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # more have nothing to share out in so small a network
+    data = load_examples()
+    speeds, steps, accuracies = [], [], []
+    print(f"batch size   rate  images/s  steps to {TARGET:.0%}  accuracy after {EPOCHS} epochs")
+    for batch_size in BATCH_SIZES:
+        speed, history = train(data, batch_size)
+        speeds.append(speed)
+        steps.append(steps_to_target(history))
+        accuracies.append(history[-1][1])
+        reached = "never" if steps[-1] is None else steps[-1]
+        print(f"{batch_size:10} {learning_rate(batch_size):6.3f} {speed:9,.0f} {reached:>13} {accuracies[-1]:14.2%}")
+    pairs = [(size, needed) for size, needed in zip(BATCH_SIZES, steps, strict=True) if needed is not None]
+    fewest, critical = critical_batch_size(*map(list, zip(*pairs, strict=True)))
+    print(f"at least {fewest:.0f} steps; twice as many with batches of {critical:.0f}")
+    if options.figure:
+        draw(options.figure, speeds, steps, accuracies)
+
+
+if __name__ == "__main__":
+    main()

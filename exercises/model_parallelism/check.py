@@ -1,0 +1,98 @@
+"""Checks of model_parallelism."""
+
+import copy
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from exercises.checking import check, expect
+
+WIDTH = 6
+
+
+def make_stages() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, WIDTH), nn.Tanh()).double(), nn.Linear(WIDTH, 3).double()
+
+
+def make_batch(count: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    return images, torch.randint(3, (count,), generator=generator)
+
+
+def train(work: ModuleType, part_size: int, steps: int) -> tuple[list[float], torch.Tensor, torch.Tensor]:
+    """In this rank's stage: its losses (rank 1), its weights, and those of one process with the whole network."""
+    dist.init_process_group("gloo")
+    rank, (images, labels) = dist.get_rank(), make_batch()
+    stages = make_stages()
+    whole = nn.Sequential(*copy.deepcopy(stages))
+    stage, losses = stages[rank], []
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.5, momentum=0.9)
+    alone = torch.optim.SGD(whole.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(steps):
+        if rank == 0:
+            work.first_step(stage, optimizer, list(images.split(part_size)), 1)
+        else:
+            losses.append(work.second_step(stage, optimizer, list(labels.split(part_size)), WIDTH, 0))
+        alone.zero_grad()
+        loss = F.cross_entropy(whole(images), labels)
+        loss.backward()
+        alone.step()
+        if rank == 1:
+            expect(abs(losses[-1] - loss.item()) < 1e-12, f"the mean loss is {loss.item():.6f}, not {losses[-1]:.6f}")
+    return losses, *(torch.cat([one.detach().flatten() for one in net.parameters()]) for net in (stage, whole[rank]))
+
+
+def compare(work: ModuleType, part_size: int, steps: int) -> None:
+    _, weights, wanted = train(work, part_size, steps)
+    difference = (weights - wanted).abs().max().item()
+    where = f"stage {dist.get_rank()}, after {steps} step(s)"
+    expect(difference < 1e-12, f"{where}: a weight is {difference:.1e} from that of one process")
+
+
+@check(
+    "the batch in one part: a step as in one process", "what does backward() of stage 0 begin with?", ranks=2, seconds=8
+)
+def one_part(work: ModuleType) -> None:
+    compare(work, part_size=10, steps=1)
+
+
+@check("in equal parts, over three steps", "what do the gradients hold when a step begins?", ranks=2, seconds=8)
+def equal_parts(work: ModuleType) -> None:
+    compare(work, part_size=5, steps=3)
+
+
+@check("in unequal parts", "does each example weigh the same?", ranks=2, seconds=8)
+def unequal_parts(work: ModuleType) -> None:
+    compare(work, part_size=4, steps=2)
+
+
+@check(
+    "all parts go forward before the first comes back",
+    "who waits, if each part is brought to its end?",
+    ranks=2,
+    seconds=8,
+)
+def schedule(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    rank, (images, labels) = dist.get_rank(), make_batch()
+    stage, order = make_stages()[rank], []
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.5)
+    stage.register_forward_hook(lambda *_: order.append("forward"))
+    next(stage.parameters()).register_hook(lambda gradient: order.append("backward"))
+    if rank == 0:
+        work.first_step(stage, optimizer, list(images.split(4)), 1)
+    else:
+        work.second_step(stage, optimizer, list(labels.split(4)), WIDTH, 0)
+    expect(order == ["forward"] * 3 + ["backward"] * 3, f"stage {rank} had this order: {', '.join(order)}")
+
+
+@check("the bubble of a pipeline", "2 stages, 1 part: how long does each stage wait?")
+def idle(work: ModuleType) -> None:
+    for stages, parts, wanted in ((1, 4, 0.0), (2, 1, 0.5), (2, 3, 0.25), (4, 4, 3 / 7), (4, 29, 3 / 32)):
+        found = work.bubble(stages, parts)
+        expect(abs(found - wanted) < 1e-12, f"{stages} stages, {parts} part(s): {wanted:.3f}, not {found:.3f}")

@@ -1,0 +1,99 @@
+"""Model parallelism: a network in two stages, each in a process of its own, and batches that flow through as parts.
+
+torchrun --standalone --nproc-per-node 2 -m exercises.model_parallelism.exercise
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+FEATURES, HIDDEN, CLASSES = 32, 1024, 10
+BATCH_SIZE, STEPS, LEARNING_RATE = 512, 20, 0.05
+
+
+def make_stage(stage: int) -> nn.Module:
+    """Stage 0: (B, FEATURES) to (B, HIDDEN); stage 1: from there to logits (B, CLASSES)."""
+    torch.manual_seed(stage)
+    if stage == 0:
+        return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU())
+    return nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+
+
+def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[torch.Tensor], other: int) -> None:
+    """A step of stage 0 on the images of a batch in `parts`; `other`: the rank of stage 1.
+
+    All parts go forward before the first comes back, so that both stages have something to do (GPipe's schedule).
+    """
+    optimizer.zero_grad()
+    outputs = []
+    for images in parts:
+        # Gap 1: forward, send what the other stage needs, keep what the backward pass needs.
+        outputs.append(stage(images))
+        dist.send(outputs[-1].detach(), other)
+    for output in outputs:
+        # Gap 2: what comes back from the other stage, and what is done with it.
+        gradient = torch.empty_like(output)
+        dist.recv(gradient, other)
+        output.backward(gradient)
+    optimizer.step()
+
+
+def second_step(
+    stage: nn.Module, optimizer: torch.optim.Optimizer, labels: list[torch.Tensor], width: int, other: int
+) -> float:
+    """A step of stage 1; returns the mean loss of the batch. `width`: of what stage 0 sends, float (part, width)."""
+    optimizer.zero_grad()
+    count = sum(len(one) for one in labels)
+    losses, inputs = [], []
+    for part in labels:
+        # Gap 3: receive, and compute this part's share of the mean over the whole batch. The input must be something
+        # that has a gradient.
+        received = torch.empty(len(part), width, dtype=next(stage.parameters()).dtype)
+        dist.recv(received, other)
+        inputs.append(received.requires_grad_())
+        losses.append(F.cross_entropy(stage(inputs[-1]), part, reduction="sum") / count)
+    for received, loss in zip(inputs, losses, strict=True):
+        # Gap 4: backward, and send what the other stage waits for.
+        loss.backward()
+        dist.send(received.grad, other)
+    optimizer.step()
+    return sum(loss.item() for loss in losses)
+
+
+def bubble(stages: int, parts: int) -> float:
+    """The share of time in which a stage has nothing to do, if all parts take all stages as long, forward and back."""
+    # Gap 5: draw it: stages as rows, time as columns.
+    return (stages - 1) / (parts + stages - 1)
+
+
+def main() -> None:
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size != 2:
+        raise SystemExit("two stages: start it with torchrun --standalone --nproc-per-node 2 -m ...")
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(BATCH_SIZE, FEATURES, generator=generator)
+    labels = torch.randint(CLASSES, (BATCH_SIZE,), generator=generator)
+    for number in (1, 2, 4, 8):
+        stage = make_stage(rank)
+        optimizer = torch.optim.SGD(stage.parameters(), lr=LEARNING_RATE)
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            if rank == 0:
+                first_step(stage, optimizer, list(images.chunk(number)), other=1)
+            else:
+                loss = second_step(stage, optimizer, list(labels.chunk(number)), HIDDEN, other=0)
+        dist.barrier()
+        if rank == 1:
+            seconds, idle = (time.perf_counter() - start) / STEPS, bubble(2, number)
+            print(f"{number} part(s): loss {loss:.5f}, {seconds * 1000:5.1f} ms a step, bubble {idle:.0%}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

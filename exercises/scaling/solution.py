@@ -1,0 +1,95 @@
+"""A scaling analysis: speed-up, efficiency, and what Amdahl's law says of more devices than you have.
+
+python -m exercises.scaling.exercise                measures one and two devices first (about a minute)
+python -m exercises.scaling.exercise FOLDER         of a comparison: python compare.py --sweep devices=1,2,4 --repeats 5
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import nnls
+
+from common.results import read_result
+
+Seconds = dict[int, list[float]]  # of training, for the same work: by the number of devices, in each round
+MEASURE = (
+    *("--implementations", "pt", "--sweep", "devices=1,2", "--repeats", "3", "--epochs", "2", "--batch-size", "256"),
+    *("--dataset", "synthetic", "--image-shape", "28", "28", "1", "--train-size", "4096", "--test-size", "256"),
+)
+
+
+def read_seconds(folder: Path) -> dict[str, Seconds]:
+    """The training seconds of a comparison's runs, for each implementation. Start-up is not a part of them."""
+    found: dict[str, Seconds] = {}
+    for path in sorted(folder.glob("**/result.json")):
+        result = read_result(path.parent)
+        by_devices = found.setdefault(result.implementation, {})
+        by_devices.setdefault(result.config.devices, []).append(sum(result.epoch_train_seconds))
+    return found
+
+
+def typical(seconds: Seconds) -> dict[int, float]:
+    """One number for each number of devices, which one slow round in three must not change."""
+    # Gap 1
+    return {devices: float(np.median(samples)) for devices, samples in sorted(seconds.items())}
+
+
+def speed_up(seconds: dict[int, float]) -> dict[int, float]:
+    """By how much N devices are faster than one at the same work."""
+    # Gap 2
+    return {devices: seconds[1] / found for devices, found in seconds.items()}
+
+
+def efficiency(speed_ups: dict[int, float]) -> dict[int, float]:
+    """The share of the devices' time that is of use."""
+    # Gap 3
+    return {devices: found / devices for devices, found in speed_ups.items()}
+
+
+def serial_share(seconds: dict[int, float]) -> float:
+    """The share of the work that does not become faster with more devices.
+
+    Amdahl (1967): N devices take a + b / N seconds. The share is a / (a + b), for the a and b >= 0 that fit best (least
+    squares).
+    """
+    # Gap 4: one equation for each number of devices: 1 * a + 1/N * b = seconds. scipy.optimize.nnls solves them.
+    rows = [[1.0, 1.0 / devices] for devices in seconds]
+    (a, b), _ = nnls(np.array(rows), np.array(list(seconds.values())))
+    return float(a / (a + b))
+
+
+def predict(share: float, devices: int) -> float:
+    """The speed-up of `devices` devices, if `share` of the work is serial."""
+    # Gap 5
+    return 1 / (share + (1 - share) / devices)
+
+
+def half_efficient(share: float) -> float:
+    """The number of devices whose efficiency is a half, if `share` > 0 of the work is serial."""
+    # Gap 6: set predict(share, N) / N = 1/2.
+    return 1 + 1 / share
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        found = read_seconds(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "compare.py", *MEASURE, "--output-dir", folder]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            found = read_seconds(Path(folder))
+    for implementation, rounds in found.items():
+        seconds = typical(rounds)
+        speed_ups = speed_up(seconds)
+        print(f"{implementation}: devices  seconds  speed-up  efficiency")
+        for devices, share in efficiency(speed_ups).items():
+            print(f"{devices:11} {seconds[devices]:8.2f} {speed_ups[devices]:9.2f} {share:11.0%}")
+        share = serial_share(seconds)
+        print(f"serial share {share:.1%}; 8 devices would be {predict(share, 8):.1f} times as fast as one")
+
+
+if __name__ == "__main__":
+    main()
