@@ -12,6 +12,10 @@ import time
 
 import torch
 import torch.distributed as dist
+
+# DistributedDataParallel would import it later, and it keeps the group of processes that is there when it is imported:
+# the group's threads would live until Python ends, which now and then ends in a crash (pytorch/pytorch issue 190489).
+import torch.distributed.nn
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -31,6 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # only errors
 import keras
 import tensorflow as tf
 
+tf.get_logger().setLevel("ERROR")
 project = next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "exercises" / "data.py").exists())
 sys.path.insert(0, str(project))
 from exercises.data import load_examples

@@ -160,10 +160,10 @@ def _run_check(place: Place, pipe: Connection) -> None:
 def _one_line(error: BaseException, work: Path) -> str:
     """What went wrong and at which line of the work: the innermost one."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(work)]
-    if isinstance(error, SyntaxError) and error.filename == str(work):
-        lines = [error.lineno]
-    where = f" (line {lines[-1]} of {work.name})" if lines else ""
     text = str(error)
+    if isinstance(error, SyntaxError) and error.filename == str(work):
+        lines, text = [error.lineno], error.msg
+    where = f" (line {lines[-1]} of {work.name})" if lines else ""
     if text.startswith("in user code"):  # TensorFlow tells the way to an error first
         text = text.strip().rpartition("\n")[2]
     text = " ".join(text.split())

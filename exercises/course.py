@@ -100,7 +100,11 @@ def prove(name: str) -> bool:
         if seen.status != "open":
             troubles.append(f"the exercise with its gaps: {one.title}: {seen.status}: {seen.what}")
     for wrong in wrongs:
-        seen = run_wrong(checker, folder, wrong)
+        try:
+            seen = run_wrong(checker, folder, wrong)
+        except ValueError as error:
+            troubles.append(str(error))
+            continue
         if seen.status != "FAILED":
             troubles.append(f"{wrong.mistake}: is not rejected by {wrong.caught_by}")
     troubles += unexpected_output(folder)
@@ -112,7 +116,7 @@ def prove(name: str) -> bool:
 
 
 def run_wrong(checker: Checker, folder: Path, wrong: Wrong) -> Seen:
-    """What the check that is there for it sees of a wrong solution."""
+    """What the check that is there for it sees of a wrong solution. ValueError: the solution has become another."""
     with tempfile.TemporaryDirectory(prefix="wrong-") as place:
         work = Path(place, "wrong.py")
         work.write_text(wrong.apply((folder / "solution.py").read_text()))
@@ -122,13 +126,13 @@ def run_wrong(checker: Checker, folder: Path, wrong: Wrong) -> Seen:
 def differences_outside_gaps(folder: Path) -> list[str]:
     """Where exercise.py and solution.py differ by more than gaps, which are numbered from 1 on."""
     exercise, solution = ((folder / name).read_text().splitlines() for name in ("exercise.py", "solution.py"))
-    gaps, troubles = [], []
+    troubles = []
     changes = difflib.SequenceMatcher(None, exercise, solution, autojunk=False).get_opcodes()
     for kind, start, stop, other, _ in changes:
         found = [GAP.fullmatch(line) for line in exercise[start:stop]]
-        if kind != "equal" and not all(found):
+        if kind != "equal" and not (found and all(found)):
             troubles.append(f"exercise.py, line {start + 1}, and solution.py, line {other + 1}, differ outside a gap")
-    gaps = [int(found[1]) for line in exercise if (found := GAP.fullmatch(line))]
+    gaps = [int(gap[1]) for line in exercise if (gap := GAP.fullmatch(line))]
     if gaps != list(range(1, len(gaps) + 1)) or not gaps:
         troubles.append(f"the gaps of exercise.py are numbered {gaps}")
     return troubles
@@ -137,20 +141,25 @@ def differences_outside_gaps(folder: Path) -> list[str]:
 def unexpected_output(folder: Path) -> list[str]:
     """Where the outputs on the page are not what its commands print, numbers apart."""
     troubles = []
-    blocks = re.findall(r"^```\n\$ (.+)\n((?:.*\n)*?)```$", (folder / "README.md").read_text(), re.MULTILINE)
+    blocks = commands_with_output(folder / "README.md")
     if not blocks:
         troubles.append("the page shows no command with its output")
     for command, wanted in blocks:
         done = run(command)
         if done.returncode:
             troubles.append(f"{command}: exit status {done.returncode}: {done.stderr[-300:]}")
-        elif _without_numbers(done.stdout) != _without_numbers(wanted):
+        elif without_numbers(done.stdout) != without_numbers(wanted):
             troubles.append(f"{command}: prints something else than the page says: {done.stdout!r}")
     return troubles
 
 
-def _without_numbers(text: str) -> list[str]:
-    """Numbers differ from machine to machine; so do the blanks that line them up."""
+def commands_with_output(page: Path) -> list[tuple[str, str]]:
+    """The commands of a page (`$ ...`) that stand with what they print, and that."""
+    return re.findall(r"^```\n\$ (.+)\n((?:.*\n)*?)```$", page.read_text(), re.MULTILINE)
+
+
+def without_numbers(text: str) -> list[str]:
+    """Lines to be compared: numbers differ from machine to machine; so do the blanks that line them up."""
     lines = (re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line) for line in text.strip().splitlines())
     return [" ".join(line.split()) for line in lines]
 

@@ -74,7 +74,7 @@ def running(work: ModuleType) -> None:
     expect(found < 1e-12, f"after two batches the running variance is {found:.1e} from one device's")
 
 
-@check("in evaluation no process asks another", "what is the input normalised with then?", ranks=2, seconds=8)
+@check("in evaluation no process asks another", "what is the input normalised with then?", ranks=2, seconds=6)
 def evaluation(work: ModuleType) -> None:
     rows, batch = group(), make_batch()
     layer = work.SyncBatchNorm(3).double().eval()

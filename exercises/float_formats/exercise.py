@@ -27,8 +27,8 @@ def decode(code: int, exponent_bits: int, fraction_bits: int) -> float:
     exponent = (code >> fraction_bits) % 2**exponent_bits
     sign = -1.0 if code >> (fraction_bits + exponent_bits) else 1.0
     bias = 2 ** (exponent_bits - 1) - 1
-    # Gap 2: an exponent of all ones means infinity (fraction 0) or not a number; one of all zeros means that there is no
-    # leading 1 in front of the fraction, at the smallest exponent that others have.
+    # Gap 2: an exponent of all ones means infinity (fraction 0) or not a number; one of all zeros means that there is
+    # no leading 1 in front of the fraction, at the smallest exponent that others have.
     raise NotImplementedError("gap 2")
 
 

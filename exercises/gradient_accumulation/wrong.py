@@ -35,4 +35,5 @@ WRONG = [
         "            total += loss\n    total.backward()\n    total = total.item()\n",
         "memory",
     ),
+    Wrong("the loss of the last part", "total += loss.item()", "total = loss.item()", "loss"),
 ]

@@ -55,18 +55,18 @@ def compare(work: ModuleType, part_size: int, steps: int) -> None:
 
 
 @check(
-    "the batch in one part: a step as in one process", "what does backward() of stage 0 begin with?", ranks=2, seconds=8
+    "the batch in one part: a step as in one process", "what does backward() of stage 0 begin with?", ranks=2, seconds=6
 )
 def one_part(work: ModuleType) -> None:
     compare(work, part_size=10, steps=1)
 
 
-@check("in equal parts, over three steps", "what do the gradients hold when a step begins?", ranks=2, seconds=8)
+@check("in equal parts, over three steps", "what do the gradients hold when a step begins?", ranks=2, seconds=6)
 def equal_parts(work: ModuleType) -> None:
     compare(work, part_size=5, steps=3)
 
 
-@check("in unequal parts", "does each example weigh the same?", ranks=2, seconds=8)
+@check("in unequal parts", "does each example weigh the same?", ranks=2, seconds=6)
 def unequal_parts(work: ModuleType) -> None:
     compare(work, part_size=4, steps=2)
 
@@ -75,7 +75,7 @@ def unequal_parts(work: ModuleType) -> None:
     "all parts go forward before the first comes back",
     "who waits, if each part is brought to its end?",
     ranks=2,
-    seconds=8,
+    seconds=6,
 )
 def schedule(work: ModuleType) -> None:
     dist.init_process_group("gloo")

@@ -42,4 +42,10 @@ WRONG = [
         "(stages - 1) / parts",
         "idle",
     ),
+    Wrong(
+        "waiting for each part's gradient before the next part",
+        "        dist.send(outputs[-1].detach(), other)\n",
+        "        dist.send(outputs[-1].detach(), other)\n        dist.recv(torch.empty_like(outputs[-1]), other)\n",
+        "schedule",
+    ),
 ]

@@ -28,7 +28,7 @@ def gathered(mine: object) -> list:
     return everyone
 
 
-@check("the data are downloaded once", "in how many processes does this line run?", ranks=RANKS, seconds=8)
+@check("the data are downloaded once", "in how many processes does this line run?", ranks=RANKS, seconds=6)
 def one_download(work: ModuleType) -> None:
     rank, calls = group(), []
     work.prepare(Path("data"), lambda path: (calls.append(rank), path.write_text("whole")), rank)
@@ -36,7 +36,7 @@ def one_download(work: ModuleType) -> None:
     expect(ranks == [0], f"download was called by ranks {ranks}")
 
 
-@check("nobody reads data that are not complete", "what holds the others back?", ranks=RANKS, seconds=8)
+@check("nobody reads data that are not complete", "what holds the others back?", ranks=RANKS, seconds=6)
 def complete_download(work: ModuleType) -> None:
     rank = group()
 
@@ -51,7 +51,7 @@ def complete_download(work: ModuleType) -> None:
     expect(everyone == ["whole"] * RANKS, f"after prepare() the ranks read {everyone}")
 
 
-@check("a message is printed once", "as many lines as processes?", ranks=RANKS, seconds=8)
+@check("a message is printed once", "as many lines as processes?", ranks=RANKS, seconds=6)
 def one_message(work: ModuleType) -> None:
     rank = group()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -79,7 +79,7 @@ def saved(work: ModuleType, rank: int) -> None:
         work.save({"weight": torch.arange(3)}, Path("model.pt"), rank)
 
 
-@check("the weights are saved once", "all processes have the same weights", ranks=RANKS, seconds=8)
+@check("the weights are saved once", "all processes have the same weights", ranks=RANKS, seconds=6)
 def one_save(work: ModuleType) -> None:
     saved(work, group())
     dist.barrier()
@@ -91,7 +91,7 @@ def one_save(work: ModuleType) -> None:
     "when save() returns, every process can load",
     "the activity's other function has the same duty",
     ranks=RANKS,
-    seconds=8,
+    seconds=6,
 )
 def complete_save(work: ModuleType) -> None:
     saved(work, group())
@@ -100,7 +100,7 @@ def complete_save(work: ModuleType) -> None:
     expect(torch.load("model.pt")["weight"].tolist() == [0, 1, 2], "model.pt holds something else")
 
 
-@check("the file's name never stands for half a file", "rename is done at once; writing is not", ranks=1, seconds=8)
+@check("the file's name never stands for half a file", "rename is done at once; writing is not", ranks=1, seconds=6)
 def never_half(work: ModuleType) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     Path("model.pt").write_text("the last one")

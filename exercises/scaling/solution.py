@@ -1,6 +1,6 @@
 """A scaling analysis: speed-up, efficiency, and what Amdahl's law says of more devices than you have.
 
-python -m exercises.scaling.exercise                measures one and two devices first (about a minute)
+python -m exercises.scaling.exercise                measures one and two devices first (half a minute)
 python -m exercises.scaling.exercise FOLDER         of a comparison: python compare.py --sweep devices=1,2,4 --repeats 5
 """
 
@@ -16,8 +16,8 @@ from common.results import read_result
 
 Seconds = dict[int, list[float]]  # of training, for the same work: by the number of devices, in each round
 MEASURE = (
-    *("--implementations", "pt", "--sweep", "devices=1,2", "--repeats", "3", "--epochs", "2", "--batch-size", "256"),
-    *("--dataset", "synthetic", "--image-shape", "28", "28", "1", "--train-size", "4096", "--test-size", "256"),
+    *("--implementations", "pt", "--sweep", "devices=1,2", "--repeats", "3", "--epochs", "1", "--batch-size", "256"),
+    *("--dataset", "synthetic", "--image-shape", "28", "28", "1", "--train-size", "3072", "--test-size", "256"),
 )
 
 

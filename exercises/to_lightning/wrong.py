@@ -15,7 +15,7 @@ WRONG = [
         "same_training",
     ),
     Wrong("a loss without its graph", STEP, STEP[:-1] + ".detach().requires_grad_()\n", "same_training"),
-    Wrong("a schedule that is stepped once an epoch", ', "interval": "step"', "", "schedule"),
+    Wrong("a schedule stepped once an epoch", ', "interval": "step"', "", "schedule"),
     Wrong("the mean over classes", ', average="micro"', "", "accuracy"),
     Wrong(
         "averaging averages of devices",
@@ -32,9 +32,8 @@ WRONG = [
     Wrong("per-replica instead of global batch", "self.batch_size // world_size", "self.batch_size", "global_batch"),
     Wrong(
         "evaluating on padded data",
-        "        return DataLoader(Subset(self.testing, range(rank, len(self.testing), world_size)), self.batch_size)\n",
-        "        sampler = DistributedSampler(self.testing, world_size, rank, shuffle=False)\n"
-        "        return DataLoader(self.testing, self.batch_size, sampler=sampler)\n",
+        "Subset(self.testing, range(rank, len(self.testing), world_size)), self.batch_size",
+        "self.testing, self.batch_size, sampler=DistributedSampler(self.testing, world_size, rank, shuffle=False)",
         "uneven_shares",
     ),
 ]

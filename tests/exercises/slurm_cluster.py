@@ -1,0 +1,199 @@
+"""A Slurm cluster of two nodes, n1 and n2, on this one machine, for the job files of the exercises.
+
+    python tests/exercises/slurm_cluster.py start FOLDER      starts it, and prints the line that makes a shell use it
+    python tests/exercises/slurm_cluster.py stop FOLDER       ends its jobs and then its processes
+
+Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge. Everything it writes is in FOLDER: key,
+sockets, configuration, state, logs. Each node claims 16 CPUs and two GPUs, which nothing but Slurm believes in.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")
+SECONDS_TO_START = 60
+SECONDS_TO_STOP = 60
+
+CONFIGURATION = """\
+ClusterName=course
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool-%n
+StateSaveLocation={folder}/state
+# No control groups, which containers do not have: processes are found as children, and bound to no core.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+# The nodes have as many CPUs as is written here, whatever the machine has.
+SlurmdParameters=config_overrides
+# A job's number decides its port: two clusters on this machine shall not have the same.
+FirstJobId={first_job}
+# Jobs begin at once, not up to three seconds later.
+SchedulerParameters=batch_sched_delay=0
+# Seconds between SIGTERM and SIGKILL.
+KillWait=5
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=16 Gres=gpu:2
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=16 Gres=gpu:2
+PartitionName=all Nodes=ALL Default=YES
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A Slurm cluster of two nodes on this one machine.")
+    parser.add_argument("action", choices=("start", "stop"))
+    parser.add_argument("folder", type=Path, help="where everything of the cluster lies")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    if options.action == "start":
+        start(folder)
+        print(f"export SLURM_CONF={folder}/slurm.conf")
+    else:
+        stop(folder)
+
+
+# --- Start ---
+
+
+def start(folder: Path) -> None:
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # where the daemons are, and where not every shell looks
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            raise SystemExit(f"error: {program} is missing: apt-get install slurmctld slurmd slurm-client munge")
+    if os.geteuid() != 0:
+        raise SystemExit("error: must be root: slurmd starts the processes of jobs for others")
+    if (folder / "processes.json").exists():
+        raise SystemExit(f"error: {folder} has a cluster already: stop it first")
+    configure(folder)
+    # In the foreground, so that the pids are known. --force: the way to the socket need not be open to other users.
+    munged = f"munged --foreground --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
+    munged += f" --socket={folder}/munge.socket --pid-file={folder}/munge.pid --log-file={folder}/munge.log"
+    commands = {"munged": munged, "slurmctld": "slurmctld -D -c", "n1": "slurmd -D -N n1", "n2": "slurmd -D -N n2"}
+    processes: dict[str, subprocess.Popen] = {}
+    deadline = time.monotonic() + SECONDS_TO_START
+    try:
+        for name, command in commands.items():
+            with open(folder / f"{name}.out", "w") as output:
+                processes[name] = subprocess.Popen(
+                    command.split(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+            while name == "munged" and not (folder / "munge.socket").exists():  # the others fail without it
+                wait(processes, deadline, folder)
+        while node_states() != ["idle", "idle"]:
+            wait(processes, deadline, folder)
+    except BaseException:
+        for process in reversed(processes.values()):
+            process.terminate()
+            process.wait()
+        raise
+    started = [{"name": name, "pid": process.pid, "begin": begin(process.pid)} for name, process in processes.items()]
+    (folder / "processes.json").write_text(json.dumps(started))
+
+
+def configure(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state").mkdir(exist_ok=True)
+    key = folder / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(os.urandom(128))
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]  # open together: three different ports
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    host = socket.gethostname().partition(".")[0]
+    first_job = random.randrange(1, 1_000_000)
+    configuration = CONFIGURATION.format(folder=folder, host=host, ports=ports, first_job=first_job)
+    (folder / "slurm.conf").write_text(configuration)
+    # Any two files: Slurm counts them.
+    (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
+    for gpu in ("gpu0", "gpu1"):
+        (folder / gpu).touch()
+
+
+def node_states() -> list[str]:
+    """Empty as long as slurmctld does not answer."""
+    return subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True).stdout.split()
+
+
+def wait(processes: dict[str, subprocess.Popen], deadline: float, folder: Path) -> None:
+    """A moment; ends the program if one of `processes` has ended, or at the deadline."""
+    time.sleep(0.1)
+    for name, process in processes.items():
+        if process.poll() is not None:
+            lines = (folder / f"{name}.out").read_text().splitlines()[-10:]
+            raise SystemExit("\n".join([f"error: {name} ended with status {process.returncode}:", *lines]))
+    if time.monotonic() > deadline:
+        lines = [line for name in processes for line in (folder / f"{name}.out").read_text().splitlines()[-5:]]
+        raise SystemExit("\n".join([f"error: the nodes are not ready after {SECONDS_TO_START} s:", *lines]))
+
+
+# --- Stop ---
+
+
+def stop(folder: Path) -> None:
+    """Ends all jobs, and the processes that start has started, and no other; fails if one of them does not end."""
+    if not (folder / "processes.json").exists():
+        raise SystemExit(f"error: {folder} has no cluster")
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    try:
+        end_jobs(deadline)  # first: their processes are no children of the daemons
+    finally:
+        end_processes(folder, deadline)
+
+
+def end_jobs(deadline: float) -> None:
+    while True:
+        squeue = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True)
+        if squeue.returncode != 0:
+            raise SystemExit(f"error: processes of jobs may be left: {squeue.stderr}")
+        jobs = squeue.stdout.split()
+        if not jobs:
+            return
+        if time.monotonic() > deadline:
+            raise SystemExit(f"error: jobs do not end: {', '.join(jobs)}")
+        subprocess.run(["scancel", *jobs], check=True)
+        time.sleep(0.2)
+
+
+def end_processes(folder: Path, deadline: float) -> None:
+    processes = json.loads((folder / "processes.json").read_text())
+    for process in reversed(processes):
+        if begin(process["pid"]) == process["begin"]:
+            os.kill(process["pid"], signal.SIGTERM)
+    while left := [process["name"] for process in processes if begin(process["pid"]) == process["begin"]]:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"error: {', '.join(left)} did not end; see the logs in {folder}")
+        time.sleep(0.1)
+    (folder / "processes.json").unlink()
+
+
+def begin(pid: int) -> str | None:
+    """When the process began, in the kernel's ticks, as pids come again; None if it has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return None
+    return None if state == "Z" else fields[18]  # Z: ended, and its parent has not asked yet
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""The course: every activity proves itself, the checker marks as its pages say, and pages hold what they promise."""
+
+import ast
+import re
+import shutil
+import sys
+
+import pytest
+from conftest import REPOSITORY, run
+
+from exercises.checking import Check, Seen, Wrong, _trouble, load
+from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
+
+EXERCISES = REPOSITORY / "exercises"
+
+
+def check(*arguments, expect=0):
+    return run(sys.executable, "-m", "exercises", *arguments, expect=expect).stdout
+
+
+# --- Every activity is whole ---
+
+
+@pytest.mark.parametrize("name", ACTIVITIES)
+def test_solutions_pass_and_gaps_and_mistakes_do_not(name):
+    assert check("check", name, "--solutions").startswith(f"passed  {name}: ")
+
+
+def test_every_folder_is_an_activity_and_listed():
+    folders = {path.parent.name for path in EXERCISES.glob("*/exercise.py")}
+    assert folders == set(ACTIVITIES)
+    listed = [line.split()[0] for line in check("list").splitlines()]
+    assert listed == list(ACTIVITIES)
+    index = (EXERCISES / "README.md").read_text()
+    assert re.findall(r"^\| \d+ \| \[(\w+)\]\(\1/README\.md\)", index, re.MULTILINE) == list(ACTIVITIES)
+    assert set(re.findall(r"`(\w+)`", (EXERCISES / "instructors.md").read_text())) >= set(ACTIVITIES)
+
+
+@pytest.mark.parametrize("page", ["multi_gpu.md", *(f"{name}/README.md" for name in ACTIVITIES)])
+def test_every_page_asks_before_it_runs(page):
+    text = (EXERCISES / page).read_text()
+    parts = [
+        "**Aim.**",
+        "**Time.**",
+        "**Read.**",
+        "## Before you run it",
+        "## Steps",
+        "## Output to expect",
+        "## Questions",
+    ]
+    places = [text.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places)
+    before = text[places[3] : places[4]]
+    assert len(re.findall(r"^\d\. .*\?", before, re.MULTILINE | re.DOTALL)) and "?" in before
+    assert "\n$ " in text[places[5] :]
+
+
+CLASSICAL = {
+    "no set_epoch",
+    "saving from every rank",
+    "averaging averages",
+    "per-replica instead of global batch",
+    "reading the clock before the device is done",
+    "forgetting optimizer.zero_grad",
+    "scaling the loss twice",
+    "evaluating on padded data",
+    "loading a module.-prefixed state dict",
+}
+
+
+def test_the_classical_mistakes_are_written_down():
+    mistakes = {name: {wrong.mistake for wrong in load(EXERCISES / name / "wrong.py").WRONG} for name in ACTIVITIES}
+    table = re.findall(r"^\| (.+) \| (`.+`) \|$", (EXERCISES / "instructors.md").read_text(), re.MULTILINE)
+    told = {mistake.replace("`", ""): set(re.findall(r"`(\w+)`", places)) for mistake, places in table}
+    for mistake in CLASSICAL:
+        places = {name for name in ACTIVITIES if any(one.startswith(mistake) for one in mistakes[name])}
+        assert places and told[mistake] == places, mistake
+
+
+def test_every_check_has_a_mistake_that_it_rejects():
+    """One that nothing is known to fail could be empty."""
+    for name in ACTIVITIES:
+        tree = ast.parse((EXERCISES / name / "check.py").read_text())
+        checks = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+        caught = {wrong.caught_by for wrong in load(EXERCISES / name / "wrong.py").WRONG}
+        assert checks == caught, name
+
+
+# --- A student's view ---
+
+
+SHARE = "    return list(range(rank, length, world_size))\n"
+
+
+@pytest.fixture
+def work(tmp_path):
+    """Writes a changed solution of the activity sampler; returns its path."""
+
+    def write(old, new):
+        text = (EXERCISES / "sampler" / "solution.py").read_text()
+        assert old in text
+        path = tmp_path / "work.py"
+        path.write_text(text.replace(old, new))
+        return path
+
+    return write
+
+
+@pytest.mark.xdist_group("marks")
+def test_marks_name_what_was_seen_and_a_hint(work):
+    printed = check("check", "sampler", "--file", work("        sampler.set_epoch(epoch)\n", ""), expect=1)
+    assert "  FAILED  every epoch has another order, and the seed makes it again\n" in printed
+    assert "          seen: two epochs in a row had the same order\n" in printed
+    assert "          hint: on what does the generator depend?\n" in printed
+    assert printed.count("  passed  ") == 5 and printed.endswith("5 of 6 passed\n")
+    assert all(len(line) <= 80 for line in printed.splitlines()[1:])  # the first names the file
+
+
+@pytest.mark.xdist_group("marks")
+def test_a_gap_is_open_not_failed():
+    printed = check("check", "sampler", expect=1)
+    assert printed.count("  open    ") == 6 and "seen: gap 1 is not filled" in printed and "hint" not in printed
+
+
+@pytest.mark.xdist_group("marks")
+def test_a_right_work_passes():
+    solution = EXERCISES / "sampler" / "solution.py"
+    assert check("check", "sampler", "--file", solution).endswith("6 of 6 passed\n")
+
+
+@pytest.fixture(scope="module")
+def checker():
+    return make_checker("sampler")
+
+
+@pytest.mark.xdist_group("marks")
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("    return list(range(rank, length, world_size)\n", "SyntaxError: '(' was never closed"),
+        ("    return list(rang(rank, length, world_size))\n", "NameError: name 'rang' is not defined"),
+        ("    raise SystemExit('enough')\n", "SystemExit: enough"),
+        ("    import os; os._exit(7)\n", "the process has ended by itself, with status 7"),
+        ("    import os; os.kill(os.getpid(), 9)\n", "the process has ended by itself, with status -9"),
+        ("    print('x' * 1000); return []\n", "10 test examples for 4 processes: counted are []"),
+    ],
+)
+def test_whatever_a_work_does_is_told_in_a_line(checker, work, code, seen, capfd):
+    path = work(SHARE, code)
+    where = path.read_text().splitlines().index(code.rstrip("\n")) + 1
+    located = f" (line {where} of work.py)" if seen.split(":")[0] in ("SyntaxError", "NameError", "SystemExit") else ""
+    found = checker.run("testing", path)
+    assert (found.status, found.what) == ("FAILED", seen + located)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.xdist_group("marks")
+def test_a_work_that_never_ends_is_ended(checker, work, monkeypatch):
+    one = checker.checks["testing"]
+    monkeypatch.setitem(checker.checks, "testing", Check(one.title, one.hint, one.ranks, seconds=0.5))
+    seen = checker.run("testing", work(SHARE, "    while True: pass\n"))
+    assert seen == Seen("FAILED", "not done after 0.5 s: somebody waits for somebody", vague=4)
+
+
+def test_of_several_ranks_the_clearest_word_counts():
+    passed, late, error = Seen("passed"), Seen("FAILED", "late", vague=4), Seen("FAILED", "error", vague=2)
+    assert _trouble([passed, late, error]) == error and _trouble([passed]) is None
+    assert _trouble([late, error, Seen("open", "gap 1")]).status == "open"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check"], "name an activity, or give --all"),
+        (["check", "samplr"], "samplr: no such activity; sampler?"),
+        (["check", "sampler", "--all"], "name an activity, or give --all"),
+        (["check", "sampler", "ddp", "--file", "x.py"], "--file x.py: goes with one activity alone"),
+        (["check", "sampler", "--file", "nowhere.py"], "--file nowhere.py: there is no such file"),
+    ],
+)
+def test_mistakes_in_the_command_are_told_in_one_line(arguments, message):
+    done = run(sys.executable, "-m", "exercises", *arguments, expect=2)
+    assert message in done.stderr.splitlines()[-1] and not done.stdout
+
+
+# --- The instructor's test can fail ---
+
+
+DAMAGES = [
+    ("solution.py", "    return list(range(rank, length, world_size))", "    return list(range(length))"),
+    ("solution.py", '"""The test examples of one process.', '"""Test examples.'),
+    ("exercise.py", 'raise NotImplementedError("gap 1")', "return -(-self.length // self.world_size)"),
+    ("wrong.py", '"all_examples"', '"lengths"'),
+    ("README.md", "[4, 3, 6]  [1, 9, 2]", "[4, 3, 6]"),
+]
+TROUBLES = [
+    "the solution: each test example is counted once: 10 test examples for 4",
+    "differ outside a gap",
+    "the exercise with its gaps: len() says how many indices each process gets: passed",
+    "an order of its own in each process: is not rejected by lengths",
+    "evaluating on padded data: ' return list(range(rank, length, world_size))\\n' stands 0 times in the solution",
+    "prints something else than the page says",
+]
+
+
+def test_a_damaged_activity_is_told(tmp_path):
+    for name in ("common", "exercises"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, old, new in DAMAGES:
+        path = tmp_path / "exercises" / "sampler" / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+    done = run(sys.executable, "-m", "exercises", "check", "sampler", "--solutions", cwd=tmp_path, expect=1)
+    printed = " ".join(done.stdout.split())
+    assert printed.startswith("FAILED sampler")
+    for trouble in TROUBLES:
+        assert trouble in printed
+
+
+def test_differences_are_gaps_numbered_from_one(tmp_path):
+    (tmp_path / "solution.py").write_text("a = 1\nb = 2\nc = 3\n")
+    exercise = tmp_path / "exercise.py"
+    exercise.write_text('a = 1\nraise NotImplementedError("gap 1")\nc = 3\n')
+    assert differences_outside_gaps(tmp_path) == []
+    exercise.write_text('a = 1\nraise NotImplementedError("gap 2")\nc = 3\n')
+    assert differences_outside_gaps(tmp_path) == ["the gaps of exercise.py are numbered [2]"]
+    exercise.write_text("a = 1\nc = 3\n")
+    assert differences_outside_gaps(tmp_path) == [
+        "exercise.py, line 2, and solution.py, line 2, differ outside a gap",
+        "the gaps of exercise.py are numbered []",
+    ]
+
+
+def test_a_mistake_that_no_longer_fits_is_told():
+    with pytest.raises(ValueError, match="'b' stands 0 times in the solution"):
+        Wrong("x", "b", "c", "y").apply("a")
