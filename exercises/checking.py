@@ -183,7 +183,7 @@ class Checker:
         """`checks`: a check.py; `frameworks`: the packages that it imports."""
         self.path = checks
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload([*frameworks, "exercises.data"])
+        self.context.set_forkserver_preload([*frameworks, "exercises.data", "exercises.course", "exercises.frozen"])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the checks need several devices: processes on the CPU

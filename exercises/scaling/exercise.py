@@ -1,7 +1,7 @@
 """A scaling analysis: speed-up, efficiency, and what Amdahl's law says of more devices than you have.
 
 python -m exercises.scaling.exercise                measures one and two devices first (half a minute)
-python -m exercises.scaling.exercise FOLDER         of a comparison: python compare.py --sweep devices=1,2,4 --repeats 5
+python -m exercises.scaling.exercise FOLDER         of a comparison that was made before
 """
 
 import subprocess
@@ -16,18 +16,35 @@ from common.results import read_result
 
 Seconds = dict[int, list[float]]  # of training, for the same work: by the number of devices, in each round
 MEASURE = (
-    *("--implementations", "pt", "--sweep", "devices=1,2", "--repeats", "3", "--epochs", "1", "--batch-size", "256"),
-    *("--dataset", "synthetic", "--image-shape", "28", "28", "1", "--train-size", "3072", "--test-size", "256"),
+    *("--implementations", "pt", "--sweep", "devices=1,2", "--scaling", "strong", "--repeats", "3", "--epochs", "1"),
+    *(
+        "--batch-size",
+        "256",
+        "--dataset",
+        "synthetic",
+        "--image-shape",
+        "28",
+        "28",
+        "1",
+        "--train-size",
+        "3072",
+        "--test-size",
+        "256",
+    ),
 )
 
 
 def read_seconds(folder: Path) -> dict[str, Seconds]:
     """The training seconds of a comparison's runs, for each implementation. Start-up is not a part of them."""
     found: dict[str, Seconds] = {}
+    batch_sizes = set()
     for path in sorted(folder.glob("**/result.json")):
         result = read_result(path.parent)
+        batch_sizes.add(result.config.batch_size)
         by_devices = found.setdefault(result.implementation, {})
         by_devices.setdefault(result.config.devices, []).append(sum(result.epoch_train_seconds))
+    if len(batch_sizes) != 1:
+        raise SystemExit(f"{folder}: runs of the same work are needed (--scaling strong); batch sizes: {batch_sizes}")
     return found
 
 

@@ -4,20 +4,21 @@
     python fake_slurm.py srun [options] command                 within it: starts the command's tasks on all nodes
 
 The tasks find what Slurm 22.05 puts into their environment; test_slurm.py lays the two side by side. An option that is
-not below is an error here, whatever Slurm would make of it.
+not below is an error here, whatever Slurm would make of it, and so are CPUs that a job asks for and does not use.
 """
 
 import argparse
 import os
 import random
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-SECONDS_TO_KILL = 5  # between SIGTERM and SIGKILL, as in slurm_cluster.py
+SECONDS_TO_KILL = 2  # between SIGTERM and SIGKILL, as in slurm_cluster.py
 
 sbatch_options = argparse.ArgumentParser(prog="sbatch", allow_abbrev=False)
 sbatch_options.add_argument("--job-name")
@@ -25,7 +26,7 @@ sbatch_options.add_argument("--nodes", type=int, default=1)
 sbatch_options.add_argument("--ntasks-per-node", type=int, default=1)
 sbatch_options.add_argument("--cpus-per-task", type=int, default=1)
 sbatch_options.add_argument("--gpus-per-node", type=int)
-sbatch_options.add_argument("--time")
+sbatch_options.add_argument("--time", default="60")
 sbatch_options.add_argument("--output", default="slurm-%j.out")
 sbatch_options.add_argument("file", type=Path)
 sbatch_options.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -47,9 +48,24 @@ def sbatch(words: list[str]) -> int:
     command = ["bash", str(file), *options.arguments]
     environment = job_environment(options, job, name)
     with open(options.output.replace("%x", name).replace("%j", str(job)), "w") as output:
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    print(f"JobState={'FAILED' if done.returncode else 'COMPLETED'} ExitCode={done.returncode}:0")
+        batch = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            state = "FAILED" if batch.wait(seconds(options.time)) else "COMPLETED"
+        except subprocess.TimeoutExpired:
+            os.killpg(batch.pid, signal.SIGTERM)
+            time.sleep(SECONDS_TO_KILL)
+            os.killpg(batch.pid, signal.SIGKILL)
+            state = "TIMEOUT"
+    print(f"JobState={state}")
     return 0
+
+
+def seconds(limit: str) -> int:
+    """Minutes, or hours:minutes:seconds."""
+    hours, minutes, rest = map(int, limit.split(":")) if ":" in limit else (0, int(limit), 0)
+    return hours * 3600 + minutes * 60 + rest
 
 
 def directives(file: Path) -> list[str]:
@@ -98,8 +114,8 @@ def srun(words: list[str]) -> int:
     """Runs the tasks and returns the highest of their exit statuses."""
     options = srun_options.parse_args(words)
     nodes, tasks_per_node = int(os.environ["SLURM_NNODES"]), int(os.environ["SLURM_NTASKS_PER_NODE"])
-    if options.cpus_per_task * tasks_per_node > int(os.environ["SLURM_CPUS_ON_NODE"]):
-        raise SystemExit("srun: error: Unable to create step: More processors requested than permitted")
+    if options.cpus_per_task != int(os.environ["SLURM_CPUS_PER_TASK"]):  # Slurm would go on
+        raise SystemExit(f"srun: tasks get {options.cpus_per_task} CPUs, not those that sbatch has got for them")
     step = {
         "STEP_ID": 0,
         "STEPID": 0,

@@ -35,7 +35,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdPidFile={folder}/%n.pid
 SlurmdLogFile={folder}/%n.log
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={folder}/%n
 StateSaveLocation={folder}/state
 # No control groups, which containers do not have: processes are found as children, and bound to no core.
 ProctrackType=proctrack/linuxproc
@@ -44,12 +44,14 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 # The nodes have as many CPUs as is written here, whatever the machine has.
 SlurmdParameters=config_overrides
+# What does not start has failed, and does not wait for somebody to look into it.
+JobRequeue=0
 # A job's number decides its port: two clusters on this machine shall not have the same.
 FirstJobId={first_job}
 # Jobs begin at once, not up to three seconds later.
 SchedulerParameters=batch_sched_delay=0
 # Seconds between SIGTERM and SIGKILL.
-KillWait=5
+KillWait=2
 GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=16 Gres=gpu:2
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=16 Gres=gpu:2
@@ -110,6 +112,9 @@ def start(folder: Path) -> None:
 
 
 def configure(folder: Path) -> None:
+    too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest of Slurm's sockets, and Linux's limit
+    if too_long > 0:
+        raise SystemExit(f"error: {folder}: its name is {too_long} characters too long for Slurm's sockets in it")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "state").mkdir(exist_ok=True)
     key = folder / "munge.key"

@@ -65,7 +65,7 @@ def submit(slurm, folder, *words, programs=(), **environment):
     path = ":".join([*map(str, programs), str(PYTHON.parent), slurm["PATH"]])
     # No GPUs, if there are any: Slurm's are made up.
     environment = {**slurm, "PATH": path, "CUDA_VISIBLE_DEVICES": "", **environment}
-    submitted = run("sbatch", f"--output={output}", "--time=5", *words, **environment).stdout
+    submitted = run("sbatch", f"--output={output}", "--time=3", *words, **environment).stdout
     state = "PENDING"
     while state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
         shown = submitted
@@ -109,9 +109,9 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(slurm, job
     assert state == "COMPLETED", output
     assert sorted((tmp_path / "tasks").read_text().splitlines()) == tasks
     assert re.findall(rf"^{title} on .*$", output, re.MULTILINE) == [f"{title} on 4 x cpu, batches of 64"]
-    # The batches are the same but for the last of an epoch: 29 images, of which four processes repeat three to have
-    # equal shares. That has changed the answer for one of the 360 images of the test set; two are let pass.
-    assert accuracies(output) == pytest.approx(alone, abs=100 * 2.5 / 360)
+    # The batches are the same but for the last of an epoch: 34 images, to which four processes add two to have equal
+    # shares. That may change the answer for one or two of the 355 images of the test set.
+    assert accuracies(output) == pytest.approx(alone, abs=100 * 2.5 / 355)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,16 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(slurm, job
 )
 def test_the_programs_get_the_jobs_numbers_and_its_arguments(slurm, job, options, environment, expected, tmp_path):
     for name in ("python", "torchrun"):
-        write_program(tmp_path / "bin" / name, 'echo "$@"')
+        write_program(tmp_path / "bin" / name, """printf '[%s]' "$@"; echo""")
     words = [*options, job_file(job), "--dataset", "a b"]
     state, output = submit(slurm, tmp_path, *words, programs=[tmp_path / "bin"], **environment)
     assert state == "COMPLETED", output
     nodes = 1 if "--nodes=1" in options else 2
     assert len(output.splitlines()) == nodes * expected.get("devices", 1)
     for line in output.splitlines():
-        assert line.endswith("--dataset a b")
+        assert line.endswith("[--dataset][a b]")
         for option, value in expected.items():
-            assert re.findall(rf"--{option}[ =](\w+)", line) == [str(value)]
+            assert re.findall(rf"\[--{option}(?:=|\]\[)(\w+)\]", line) == [str(value)]
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -151,12 +151,11 @@ def test_a_job_fails_as_soon_as_one_of_its_processes_does(slurm, job, tmp_path):
 
 
 @needs_slurm
-@pytest.mark.parametrize("job", JOBS)
-def test_a_job_whose_program_refuses_an_option_fails(real, job, tmp_path):
-    small = ["--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=1"]
-    state, output = submit(real, tmp_path, *small, job_file(job), "--batch-size", "many")
+def test_a_job_fails_where_torchrun_reports_a_failure(real, tmp_path):
+    one = ["--nodes=1", "--gpus-per-node=1"]
+    state, output = submit(real, tmp_path, *one, job_file("PT_CNN_MultiGPU"), "--batch-size", "many")
     assert state == "FAILED"
-    assert f"{job}: error: argument --batch-size: invalid int value: 'many'" in output
+    assert "error: argument --batch-size: invalid int value: 'many'" in output
 
 
 # --- What they are tested with ---
@@ -202,9 +201,9 @@ def processes_with(text):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path_factory):
     """That of a cluster beside the others'; the test need not come to stopping it."""
-    folder = tmp_path / "cluster"
+    folder = tmp_path_factory.mktemp("own")
     cluster("start", folder)
     yield folder
     if (folder / "processes.json").exists():
@@ -218,8 +217,10 @@ def test_a_stopped_cluster_leaves_no_process_behind(folder, tmp_path):
     job = tmp_path / "job"  # which does not end when asked to
     srun = f"""srun bash -c 'trap "" TERM; touch {tmp_path}/began-$SLURM_PROCID; while true; do sleep 1; done'"""
     job.write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --output=/dev/null\n{srun}\n")
-    run("sbatch", job, SLURM_CONF=str(folder / "slurm.conf"))
+    environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+    run("sbatch", job, **environment)
     while len(list(tmp_path.glob("began-*"))) < 2:
+        assert run("squeue", "-h", **environment).stdout, "the job has ended"
         time.sleep(0.1)
     assert len(processes_with(str(folder))) > daemons
     cluster("stop", folder)
@@ -228,10 +229,11 @@ def test_a_stopped_cluster_leaves_no_process_behind(folder, tmp_path):
 
 
 @needs_slurm
-def test_a_cluster_that_cannot_start_says_why_in_few_words(tmp_path):
-    assert cluster("start", tmp_path / "x", expect=1, PATH="").stderr.startswith("error: sinfo is missing: apt-get")
+def test_a_cluster_that_cannot_start_says_why_in_few_words(tmp_path, tmp_path_factory):
+    assert "error: sinfo is missing: apt-get install slurmctld" in cluster("start", tmp_path, expect=1, PATH="").stderr
+    assert "too long for Slurm's sockets in it\n" in cluster("start", tmp_path / ("x" * 90), expect=1).stderr
     write_program(tmp_path / "bin" / "slurmd", "echo no good", "exit 7")
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    refused = cluster("start", tmp_path / "y", expect=1, PATH=path)
-    assert refused.stderr == "error: n1 ended with status 7:\nno good\n"
-    assert processes_with(str(tmp_path)) == []
+    folder = tmp_path_factory.mktemp("none")
+    assert cluster("start", folder, expect=1, PATH=path).stderr == "error: n1 ended with status 7:\nno good\n"
+    assert processes_with(str(folder)) == []
