@@ -9,7 +9,6 @@ Lay it beside PT_CNN_MultiGPU.py: what has gone there, and who does its work her
 """
 
 import argparse
-import os
 import time
 
 import lightning.pytorch as pl
@@ -19,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
+from common.machine import num_cores
 from exercises.data import NAMES, Examples, load_examples
 
 parser = argparse.ArgumentParser(prog="PTL_multiGPU", description="A CNN on several devices in Lightning.")
@@ -141,7 +141,7 @@ def main() -> None:
         raise SystemExit(f"--batch-size {options.batch_size}: must be a multiple of the {world_size} devices")
     gpu = torch.cuda.is_available()
     if not gpu:
-        torch.set_num_threads(max(1, os.cpu_count() // options.devices))  # an even share of the cores
+        torch.set_num_threads(max(1, num_cores() // options.devices))  # an even share of the cores
     trainer = pl.Trainer(
         accelerator="gpu" if gpu else "cpu",
         devices=options.devices,  # the Trainer starts this program again for each of them, unless Slurm has done so

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from common.machine import num_cores
 from exercises.data import NAMES, Examples, load_examples
 
 parser = argparse.ArgumentParser(prog="PT_CNN_MultiGPU", description="A CNN on several devices in PyTorch.")
@@ -64,7 +65,7 @@ def join_processes() -> tuple[int, int, torch.device]:
         torch.cuda.set_device(device)
     else:
         processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(max(1, os.cpu_count() // processes_here))  # an even share of the cores
+        torch.set_num_threads(max(1, num_cores() // processes_here))  # an even share of the cores
     if world_size > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return rank, world_size, device

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before a group is made; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

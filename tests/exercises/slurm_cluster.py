@@ -113,6 +113,8 @@ def start(folder: Path) -> None:
 
 def configure(folder: Path) -> None:
     too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest of Slurm's sockets, and Linux's limit
+    if " " in str(folder):
+        raise SystemExit(f"error: {folder}: slurm.conf cannot name a folder with a space in it")
     if too_long > 0:
         raise SystemExit(f"error: {folder}: its name is {too_long} characters too long for Slurm's sockets in it")
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -126,15 +127,19 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(slurm, job
     ],
 )
 def test_the_programs_get_the_jobs_numbers_and_its_arguments(slurm, job, options, environment, expected, tmp_path):
-    for name in ("python", "torchrun"):
-        write_program(tmp_path / "bin" / name, """printf '[%s]' "$@"; echo""")
+    for name in ("python", "torchrun"):  # a line at once: the tasks' output may mix
+        write_program(tmp_path / "bin" / name, """echo "$(printf '[%s]' "$MASTER_ADDR:$MASTER_PORT" "$@")" """)
     words = [*options, job_file(job), "--dataset", "a b"]
     state, output = submit(slurm, tmp_path, *words, programs=[tmp_path / "bin"], **environment)
     assert state == "COMPLETED", output
     nodes = 1 if "--nodes=1" in options else 2
     assert len(output.splitlines()) == nodes * expected.get("devices", 1)
+    # All on this machine, they would find each other without being told where.
+    address, port = re.match(r"\[(.+):(2\d{4})\]", output).groups()
+    assert address == socket.gethostname()
+    told = f"[--master-addr={address}][--master-port={port}]" if job == "PT_CNN_MultiGPU" else f"[{address}:{port}]"
     for line in output.splitlines():
-        assert line.endswith("[--dataset][a b]")
+        assert line.endswith("[--dataset][a b]") and told in line
         for option, value in expected.items():
             assert re.findall(rf"\[--{option}(?:=|\]\[)(\w+)\]", line) == [str(value)]
 
