@@ -99,7 +99,13 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
     options |= set(
         re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in REPOSITORY.glob("exercises/**/*.py")))
     )
-    options |= {"--sync", "--no-index", "--find-links", "--gpus-per-node"}  # of jupytext, pip and sbatch
+    options |= {
+        "--sync",
+        "--no-index",
+        "--find-links",
+        "--gpus-per-node",
+        "--ntasks-per-node",
+    }  # of jupytext, pip and sbatch
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"
