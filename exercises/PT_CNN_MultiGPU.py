@@ -146,9 +146,8 @@ def main() -> None:
 
     torch.manual_seed(options.seed)
     network = make_model(data.train_images.shape[1:], data.num_classes).to(device)
-    model = (
-        DistributedDataParallel(network) if world_size > 1 else network
-    )  # every process begins with rank 0's weights
+    # Every process begins with the weights of rank 0, which DistributedDataParallel sends to all.
+    model = DistributedDataParallel(network) if world_size > 1 else network
     optimizer = torch.optim.SGD(network.parameters(), lr=options.learning_rate, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(train_loader))
 

@@ -153,7 +153,6 @@ def _run_check(place: Place, pipe: Connection) -> None:
         else:
             seen = Seen("FAILED", _one_line(error, place.work), vague=2)
     pipe.send(seen)
-    sys.stdout.flush()
     os._exit(0)  # not waiting for whatever the work has started
 
 

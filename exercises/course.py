@@ -13,21 +13,22 @@ from pathlib import Path
 
 from exercises.checking import FOLDER, Checker, Seen, Wrong, load
 
+TORCH = ("torch", "torch.distributed")
 # An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
-TORCH = ("torch", "torch._dynamo", "torch.distributed")
+OPTIMIZERS = (*TORCH, "torch._dynamo")
 # In order; with what each one's checks import.
 ACTIVITIES = {
-    "one_device": TORCH,
-    "ddp": TORCH,
+    "one_device": OPTIMIZERS,
+    "ddp": OPTIMIZERS,
     "mirrored_strategy": ("tensorflow", "keras"),
-    "to_lightning": (*TORCH, "lightning.pytorch", "torchmetrics"),
+    "to_lightning": (*OPTIMIZERS, "lightning.pytorch", "torchmetrics"),
     "sampler": TORCH,
     "rank_zero": TORCH,
-    "float_formats": TORCH,
-    "gradient_accumulation": TORCH,
+    "float_formats": OPTIMIZERS,
+    "gradient_accumulation": OPTIMIZERS,
     "batch_norm": TORCH,
-    "checkpoints": TORCH,
-    "model_parallelism": TORCH,
+    "checkpoints": OPTIMIZERS,
+    "model_parallelism": OPTIMIZERS,
     "scaling": ("scipy.optimize",),
     "batch_size": TORCH,
 }
