@@ -138,7 +138,7 @@ def main() -> None:
     options = parser.parse_args()
     world_size = options.devices * options.nodes
     if options.batch_size % world_size:
-        raise SystemExit(f"--batch-size {options.batch_size}: must be a multiple of the {world_size} devices")
+        parser.error(f"--batch-size {options.batch_size}: must be a multiple of the {world_size} devices")
     gpu = torch.cuda.is_available()
     if not gpu:
         torch.set_num_threads(max(1, num_cores() // options.devices))  # an even share of the cores

@@ -77,7 +77,7 @@ def join_processes() -> tuple[int, int, torch.device]:
 def make_loaders(data: Examples, batch_size: int, rank: int, world_size: int, seed: int) -> tuple[Loader, Loader]:
     """Batches to train on, this process's share of each, and batches to test on."""
     if batch_size % world_size:
-        raise SystemExit(f"--batch-size {batch_size}: must be a multiple of the {world_size} processes")
+        parser.error(f"--batch-size {batch_size}: must be a multiple of the {world_size} processes")
     training = TensorDataset(channels_first(data.train_images), torch.from_numpy(data.train_labels))
     sampler = DistributedSampler(training, world_size, rank, shuffle=True, seed=seed)
     train_loader = DataLoader(training, batch_size // world_size, sampler=sampler)

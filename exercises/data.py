@@ -1,5 +1,6 @@
 """The data of all activities: images as floats, as a network takes them."""
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ def load_examples(name: DatasetName = "digits", data_dir: str = "data") -> Examp
     try:
         data = load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
     except UserError as error:
-        raise SystemExit(f"error: {error}") from None
+        sys.stderr.write(f"error: {error}\n")  # in one piece: several processes may say it at once
+        raise SystemExit(1) from None
     train_images, test_images = ((images - data.shift) * data.scale for images in (data.train_images, data.test_images))
     return Examples(train_images, data.train_labels, test_images, data.test_labels, data.num_classes)

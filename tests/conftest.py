@@ -15,6 +15,8 @@ IMPLEMENTATIONS = ("tf", "pt", "ptl")
 # And on a machine with GPUs only the tests that are about them use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Unbuffered, a line's text and its end are written apart, and the lines of several processes mix.
+os.environ.pop("PYTHONUNBUFFERED", None)
 # Started in the background, the tests may have been told to ignore Ctrl-C; what they start must not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 CODE = ("common", "comparison", "tf_impl", "pt_impl", "ptl_impl")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import run
+from printed import accuracies
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster for all of them
 
@@ -79,14 +80,6 @@ def submit(slurm, folder, *words, programs=(), **environment):
 
 def job_file(job):
     return f"exercises/{job}.slurm"
-
-
-def accuracies(output):
-    """In percent, after each epoch; there must be one last line, and it must tell the last of them."""
-    found = re.findall(r"^epoch +\d+: test accuracy ([\d.]+)%, [\d,]+ images/s$", output, re.MULTILINE)
-    last = r"^test accuracy ([\d.]+)%, [\d,]+ images/s in the last epoch, [\d.]+ s of training$"
-    assert re.findall(last, output, re.MULTILINE) == found[-1:], output
-    return [float(percent) for percent in found]
 
 
 @pytest.fixture(scope="module")
