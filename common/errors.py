@@ -1,5 +1,6 @@
 """How programs end: quickly, and with one line for the user instead of a stack trace where something is wrong."""
 
+import atexit
 import os
 import sys
 from collections.abc import Iterator
@@ -56,11 +57,12 @@ def whole_program(program: str, shown: bool = True) -> Iterator[None]:
 
 
 def leave(status: int = 0) -> NoReturn:
-    """Ends this process at once; whatever it had to write is written.
+    """Ends this process at once; whatever it had to write is written, and its temporary files are removed.
 
     The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
     seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
     """
+    atexit._run_exitfuncs()  # TensorFlow's AutoGraph alone leaves a dozen files to be removed by it
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

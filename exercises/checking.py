@@ -137,6 +137,7 @@ def _describe(checks: Path, pipe: Connection) -> None:
 def _run_check(place: Place, pipe: Connection) -> None:
     """Sends what a check has seen."""
     os.chdir(place.folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(place.folder)  # removed with all that is left in it
     rank, world_size = str(place.rank), str(place.world_size)
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port))

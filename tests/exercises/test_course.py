@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, run
@@ -152,6 +153,13 @@ def test_whatever_a_work_does_is_told_in_a_line(checker, work, code, seen, capfd
     found = checker.run("testing", path)
     assert (found.status, found.what) == ("FAILED", seen + located)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.xdist_group("marks")
+def test_the_temporary_files_of_a_work_are_removed(checker, work, tmp_path):
+    made = tmp_path / "made"
+    checker.run("testing", work(SHARE, f"    import tempfile; open('{made}', 'w').write(tempfile.mkdtemp())\n"))
+    assert made.exists() and not Path(made.read_text()).exists()
 
 
 @pytest.mark.xdist_group("marks")

@@ -19,12 +19,14 @@ SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_plain_lines_from_one_process_and_a_complete_run_folder(tmp_path, implementation):
+def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else(tmp_path, implementation):
     """With a limit on the steps that falls into the second epoch, which ends early and is evaluated."""
-    folder = tmp_path / "r"
+    folder, temporary = tmp_path / "r", tmp_path / "temporary"
+    temporary.mkdir()
     options = (*SHORT, "--devices", 2, "--max-steps", 6, "--log-every-n-steps", 5)
     command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
-    lines = run(*command).stdout.splitlines()
+    lines = run(*command, TMPDIR=str(temporary)).stdout.splitlines()
+    assert not [path for path in temporary.rglob("*") if path.is_file()]
     assert re.match(r"(TensorFlow|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
     assert lines[1].startswith("batch 64, 32-bit, 2 x cpu (")
     assert [line[:10] for line in lines[2:4]] == ["epoch 1/2:", "epoch 2/2:"]
