@@ -57,12 +57,13 @@ def whole_program(program: str, shown: bool = True) -> Iterator[None]:
 
 
 def leave(status: int = 0) -> NoReturn:
-    """Ends this process at once; whatever it had to write is written, and its temporary files are removed.
+    """Ends this process at once; whatever it had to write is written, and if all went well, nothing is left behind.
 
     The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
     seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
     """
-    atexit._run_exitfuncs()  # TensorFlow's AutoGraph alone leaves a dozen files to be removed by it
+    if status == 0:  # else some might wait for other processes
+        atexit._run_exitfuncs()  # TensorFlow's AutoGraph alone leaves a dozen temporary files to be removed by it
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

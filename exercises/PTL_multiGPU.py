@@ -9,10 +9,13 @@ Lay it beside PT_CNN_MultiGPU.py: what has gone there, and who does its work her
 """
 
 import argparse
+import os
 import time
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group of processes, see PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -21,15 +24,22 @@ from torchmetrics.classification import MulticlassAccuracy
 from common.machine import num_cores
 from exercises.data import NAMES, Examples, load_examples
 
+
+def positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
 parser = argparse.ArgumentParser(prog="PTL_multiGPU", description="A CNN on several devices in Lightning.")
 parser.add_argument("--dataset", default="digits", choices=NAMES)
 parser.add_argument("--data-dir", default="data", help="where data sets lie")
-parser.add_argument("--epochs", type=int, default=10)
-parser.add_argument("--batch-size", type=int, default=64, help="of all devices together")
+parser.add_argument("--epochs", type=positive, default=10)
+parser.add_argument("--batch-size", type=positive, default=64, help="of all devices together")
 parser.add_argument("--learning-rate", type=float, default=0.05)
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--devices", type=int, default=1, help="on each node")
-parser.add_argument("--nodes", type=int, default=1)
+parser.add_argument("--devices", type=positive, default=1, help="on each node")
+parser.add_argument("--nodes", type=positive, default=1)
 
 Loader = DataLoader[tuple[torch.Tensor, ...]]
 
@@ -140,7 +150,7 @@ def main() -> None:
     if options.batch_size % world_size:
         parser.error(f"--batch-size {options.batch_size}: must be a multiple of the {world_size} devices")
     gpu = torch.cuda.is_available()
-    if not gpu:
+    if not gpu and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, num_cores() // options.devices))  # an even share of the cores
     trainer = pl.Trainer(
         accelerator="gpu" if gpu else "cpu",
@@ -162,6 +172,8 @@ def main() -> None:
     pl.seed_everything(options.seed, verbose=False)
     model = Classifier(data.train_images.shape[1:], data.num_classes, options.learning_rate)
     trainer.fit(model, Images(data, options.batch_size, options.seed))
+    if dist.is_initialized():  # else Lightning leaves the group to the end of Python
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@
 # # A CNN on several devices in TensorFlow
 #
 # One program, one copy of the model on each device: `tf.distribute.MirroredStrategy`. It uses all the GPUs of the
-# machine; without any, as many logical devices on the CPU as you say below.
+# machine, or as many as you say below; without any, as many logical devices on the CPU.
 #
 # Before you run it: with two devices instead of one, what will become of images per second, of the seconds of training,
 # and of the test accuracy? Write your guesses down, with a reason for each.
@@ -45,7 +45,7 @@ from exercises.data import load_examples
 # %%
 dataset = os.environ.get("DATASET", "digits")  # digits, mnist, fashion_mnist or cifar10
 data_dir = os.environ.get("DATA_DIR", str(project / "data"))
-num_devices = int(os.environ.get("NUM_DEVICES", "1"))  # on a machine without GPUs
+num_devices = int(os.environ.get("NUM_DEVICES", "0"))  # 0: all GPUs, or one device on a machine without
 epochs = int(os.environ.get("EPOCHS", "10"))
 batch_size = 64
 learning_rate = 0.05
@@ -83,9 +83,11 @@ keras.utils.set_random_seed(seed)
 gpus = tf.config.list_physical_devices("GPU")
 if not gpus:
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * (num_devices or 1))
 devices = [device.name for device in tf.config.list_logical_devices("GPU" if gpus else "CPU")]
-strategy = tf.distribute.MirroredStrategy(devices)
+if num_devices > len(devices):
+    raise SystemExit(f"NUM_DEVICES {num_devices}: there are {len(devices)} GPUs")
+strategy = tf.distribute.MirroredStrategy(devices[: num_devices or None])
 num_replicas = strategy.num_replicas_in_sync
 if batch_size % num_replicas:
     raise SystemExit(f"batch_size {batch_size}: must be a multiple of the {num_replicas} devices")

@@ -35,6 +35,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             check.error(f"--file {options.file}: goes with one activity alone, and without --solutions")
         if options.file and not options.file.is_file():
             check.error(f"--file {options.file}: there is no such file")
+        if options.file and options.file.suffix != ".py":
+            check.error(f"--file {options.file}: must be a Python file, NAME.py")
     return options
 
 
@@ -72,4 +74,8 @@ def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("python -m exercises: interrupted", file=sys.stderr)
+        sys.exit(130)

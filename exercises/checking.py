@@ -1,7 +1,7 @@
 """Checks of a student's work: what a check is, and how one is run: in processes of its own, within a time limit.
 
-An activity is a folder with a page (README.md), an exercise with gaps, its solution, checks (check.py) and the mistakes
-that these must catch (wrong.py).
+An activity is a folder with a page (README.md), an exercise with gaps, its solution, checks (check.py), the mistakes
+that these must catch (wrong.py), and where there are some, other right answers that they must let pass (right.py).
 """
 
 import importlib.util
@@ -27,6 +27,8 @@ FOLDER = Path(__file__).resolve().parent
 LIMIT_SECONDS = 20.0
 LOADING_SECONDS = 60.0
 GRACE_SECONDS = 2.0  # for the other ranks to tell what they saw, when one has failed
+
+NOT_ENDED = 4  # the vaguest that can be seen, see Seen
 
 Status = Literal["passed", "FAILED", "open"]
 
@@ -87,18 +89,24 @@ def check(
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A classical mistake, as a change to the solution, and the name of the check that must reject it."""
+class Right:
+    """Another right answer, as a change to the solution: in a word, what stands there, and what it is to be."""
 
-    mistake: str
+    name: str
     old: str
     new: str
-    caught_by: str
 
     def apply(self, solution: str) -> str:
         if solution.count(self.old) != 1:
-            raise ValueError(f"{self.mistake}: {self.old!r} stands {solution.count(self.old)} times in the solution")
+            raise ValueError(f"{self.name}: {self.old!r} stands {solution.count(self.old)} times in the solution")
         return solution.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Wrong(Right):
+    """A classical mistake, as a change to the solution, and the name of the check that must reject it."""
+
+    caught_by: str
 
 
 def load(path: Path) -> ModuleType:
@@ -218,13 +226,14 @@ def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[S
     `seconds` are counted from when the last process has loaded its modules, which a busy machine takes its time for.
     """
     seen: list[Seen] = []
+    several = len(pipes) > 1
     deadline = time.monotonic() + LOADING_SECONDS
     try:
         while pipes:
             ready = wait(pipes, max(0.0, deadline - time.monotonic()))
             if not ready:
-                late = f"not done after {seconds:g} s: somebody waits for somebody"
-                return [*seen, Seen("FAILED", late, vague=4)]
+                late = f"not done after {seconds:g} s{': somebody waits for somebody' if several else ''}"
+                return [*seen, Seen("FAILED", late, vague=NOT_ENDED)]
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 one = _received(pipe, pipes[pipe])

@@ -11,7 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from exercises.checking import FOLDER, Checker, Seen, Wrong, load
+from exercises.checking import FOLDER, NOT_ENDED, Checker, Right, Wrong, load
 
 TORCH = ("torch", "torch.distributed")
 # An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
@@ -43,6 +43,7 @@ PROGRAMS = (
 )
 GAP = re.compile(r'\s*raise NotImplementedError\("gap (\d+)"\)\n?')
 WIDTH = 80
+MAX_ENDLESS = 2  # checks that use up their time, and a student's
 
 
 def make_checker(name: str) -> Checker:
@@ -54,12 +55,22 @@ def make_checker(name: str) -> Checker:
 
 def mark(name: str, work: Path) -> bool:
     """Prints which checks of the activity `name` the file `work` passes, with hints; True if it passes all."""
-    checker = make_checker(name)
     print(f"{name}: {_shown(work)}", flush=True)
-    passed = 0
+    try:
+        compile(work.read_text(encoding="utf-8"), work, "exec")
+    except (SyntaxError, ValueError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        _wrapped("  FAILED  ", f"it is not Python: {line}")
+        return False
+    checker = make_checker(name)
+    passed = endless = 0
     for function, one in checker.checks.items():
+        if endless == MAX_ENDLESS:
+            print(f"  {MAX_ENDLESS} have not ended; the other checks are left out")
+            break
         seen = checker.run(function, work)
         passed += seen.status == "passed"
+        endless += seen.vague == NOT_ENDED
         _wrapped(f"  {seen.status:<6}  ", one.title)
         if seen.status != "passed":
             _wrapped("          seen: ", seen.what)
@@ -84,14 +95,15 @@ def _shown(path: Path) -> str:
 def prove(name: str) -> bool:
     """Prints whether the activity `name` is whole; True if so.
 
-    That is: the solution passes every check; every check finds the exercise open as long as it is not filled in; every
-    wrong solution is rejected by the check that is there for it; exercise and solution differ in the gaps alone; and
-    the solution prints what the page says.
+    That is: the solution passes every check, and so do other right answers; every check finds the exercise open as long
+    as it is not filled in; every wrong solution is rejected by the check that is there for it; exercise and solution
+    differ in the gaps alone; and the solution prints what the page says.
     """
     start = time.monotonic()
     folder = FOLDER / name
     checker = make_checker(name)
     wrongs: list[Wrong] = load(folder / "wrong.py").WRONG
+    rights: list[Right] = load(folder / "right.py").RIGHT if (folder / "right.py").exists() else []
     troubles = differences_outside_gaps(folder)
     for function, one in checker.checks.items():
         seen = checker.run(function, folder / "solution.py")
@@ -100,28 +112,29 @@ def prove(name: str) -> bool:
         seen = checker.run(function, folder / "exercise.py")
         if seen.status != "open":
             troubles.append(f"the exercise with its gaps: {one.title}: {seen.status}: {seen.what}")
-    for wrong in wrongs:
+    for change in [*rights, *wrongs]:
         try:
-            seen = run_wrong(checker, folder, wrong)
+            troubles += run_changed(checker, folder, change)
         except ValueError as error:
             troubles.append(str(error))
-            continue
-        if seen.status != "FAILED":
-            troubles.append(f"{wrong.mistake}: is not rejected by {wrong.caught_by}")
     troubles += unexpected_output(folder)
-    counts = f"{len(checker.checks)} checks, {len(wrongs)} wrong solutions"
+    counts = f"{len(checker.checks)} checks, {len(rights) + 1} right and {len(wrongs)} wrong solutions"
     print(f"{'FAILED' if troubles else 'passed'}  {name}: {counts}, {time.monotonic() - start:.0f} s", flush=True)
     for trouble in troubles:
         _wrapped("          ", trouble)
     return not troubles
 
 
-def run_wrong(checker: Checker, folder: Path, wrong: Wrong) -> Seen:
-    """What the check that is there for it sees of a wrong solution. ValueError: the solution has become another."""
-    with tempfile.TemporaryDirectory(prefix="wrong-") as place:
-        work = Path(place, "wrong.py")
-        work.write_text(wrong.apply((folder / "solution.py").read_text()))
-        return checker.run(wrong.caught_by, work)
+def run_changed(checker: Checker, folder: Path, change: Right) -> list[str]:
+    """Where checks are mistaken about a changed solution. ValueError: the solution has become another."""
+    with tempfile.TemporaryDirectory(prefix="changed-") as place:
+        work = Path(place, "changed.py")
+        work.write_text(change.apply((folder / "solution.py").read_text()))
+        if isinstance(change, Wrong):
+            rejected = checker.run(change.caught_by, work).status == "FAILED"
+            return [] if rejected else [f"{change.name}: is not rejected by {change.caught_by}"]
+        seen = {name: checker.run(name, work) for name in checker.checks}
+        return [f"{change.name}: {name}: {one.what}" for name, one in seen.items() if one.status != "passed"]
 
 
 def differences_outside_gaps(folder: Path) -> list[str]:
@@ -166,9 +179,10 @@ def without_numbers(text: str) -> list[str]:
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of a page from the project's folder, with this Python's programs first."""
+    """Runs a command of a page from the project's folder, with this Python's programs first, on the CPU."""
     programs = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": str(WIDTH)}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # the pages show what is the same on every machine
     return subprocess.run(
         shlex.split(command), cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=False
     )

@@ -29,6 +29,8 @@ def load_examples(name: DatasetName = "digits", data_dir: str = "data") -> Examp
 
     Ends the program with one line where they are not to be had.
     """
+    if name not in NAMES:
+        raise SystemExit(f"error: dataset {name}: one of {', '.join(NAMES)}")
     try:
         data = load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
     except UserError as error:

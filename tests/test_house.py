@@ -106,6 +106,7 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--find-links",
         "--gpus-per-node",
         "--ntasks-per-node",
+        "--wait",
     }  # of jupytext, pip and sbatch
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()

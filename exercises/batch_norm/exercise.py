@@ -30,7 +30,7 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 def global_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and biased variance of each column over the rows of all processes, and the number of these rows.
+    """Mean and biased variance of each column over the rows of all processes, (C,), and the number of these rows.
 
     `values`: float (N, C); N differs from process to process.
     """

@@ -32,13 +32,13 @@ class SumOverProcesses(torch.autograd.Function):
 
 
 def global_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean and biased variance of each column over the rows of all processes, and the number of these rows.
+    """Mean and biased variance of each column over the rows of all processes, (C,), and the number of these rows.
 
     `values`: float (N, C); N differs from process to process.
     """
     # Gap 2: sums over all processes (SumOverProcesses.apply), divided by the number of rows of all.
-    ones = torch.full((1,), len(values), dtype=values.dtype)
-    sums = SumOverProcesses.apply(torch.cat([values.sum(dim=0), (values**2).sum(dim=0), ones]))
+    rows = values.new_full((1,), len(values))
+    sums = SumOverProcesses.apply(torch.cat([values.sum(dim=0), (values**2).sum(dim=0), rows]))
     mean, square, count = sums[:-1].chunk(2)[0] / sums[-1], sums[:-1].chunk(2)[1] / sums[-1], sums[-1]
     return mean, square - mean**2, count
 

@@ -36,6 +36,12 @@ WRONG = [
         "gradients",
     ),
     Wrong("the biased variance kept", "variance * count / (count - 1)", "variance", "running"),
+    Wrong(
+        "a momentum of one's own",
+        "self.eps, self.momentum = eps, momentum",
+        "self.eps, self.momentum = eps, 0.1",
+        "running",
+    ),
     Wrong("running averages with a graph", "            with torch.no_grad():\n", "            if True:\n", "running"),
     Wrong("eps outside of the root", "torch.sqrt(variance + self.eps)", "(torch.sqrt(variance) + self.eps)", "output"),
     Wrong(

@@ -2,6 +2,8 @@
 
 from types import ModuleType
 
+import numpy as np
+
 from exercises.checking import check, expect
 
 
@@ -32,6 +34,17 @@ def steps(work: ModuleType) -> None:
     expect(found == 20, f"the target was reached after 20 steps, lost, and reached again: {found}")
     found = work.steps_to_target([(10, 0.5), (20, target - 0.001)])
     expect(found is None, f"the target was never reached: {found}")
+
+
+@check("all pairs have a say, and errors are in steps", "a line through two points knows nothing of the others")
+def fitted(work: ModuleType) -> None:
+    sizes, steps = [16, 64, 256, 1024], [510, 190, 131, 104]
+    rows = np.array([[1.0, 1 / size] for size in sizes])
+    fewest, slope = np.linalg.lstsq(rows, np.array(steps, float))[0]
+    found = work.critical_batch_size(sizes, steps)
+    close = np.allclose(found, (fewest, slope / fewest), rtol=1e-6)
+    told = f"for steps {steps} at batch sizes {sizes}: {found[0]:.2f} and {found[1]:.2f}"
+    expect(close, f"{told}; least squares have {fewest:.2f} and {slope / fewest:.2f}")
 
 
 @check("fewest steps and critical batch size are found again", "for huge batches, what is left of the formula?")

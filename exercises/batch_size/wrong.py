@@ -38,6 +38,19 @@ WRONG = [
         "if accuracy >= TARGET), history[-1][0])",
         "steps",
     ),
+    Wrong(
+        "the two ends alone",
+        "    slope, fewest = np.polyfit(",
+        "    batch_sizes, steps = [batch_sizes[0], batch_sizes[-1]], [steps[0], steps[-1]]\n"
+        "    slope, fewest = np.polyfit(",
+        "fitted",
+    ),
+    Wrong(
+        "least squares in examples",
+        "    slope, fewest = np.polyfit(1 / np.array(batch_sizes), np.array(steps), 1)\n",
+        "    fewest, slope = np.polyfit(np.array(batch_sizes), np.array(steps) * np.array(batch_sizes), 1)\n",
+        "fitted",
+    ),
     Wrong("a line over batch sizes", "1 / np.array(batch_sizes)", "np.array(batch_sizes)", "critical"),
     Wrong("the slope for the batch size", "float(slope / fewest)", "float(slope)", "critical"),
 ]

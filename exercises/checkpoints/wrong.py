@@ -19,6 +19,18 @@ WRONG = [
     Wrong("taking what fits", NAMES, NAMES + ", strict=False", "refuses"),
     Wrong("answering in training mode", "    return network.eval()\n", "    return network\n", "answers"),
     Wrong(
+        "a checkpoint that wants the GPU it was saved on",
+        '    states = torch.load(path, map_location="cpu", weights_only=True)\n',
+        "    states = torch.load(path, weights_only=True)\n",
+        "from_gpu",
+    ),
+    Wrong(
+        "weights that want the GPU they were saved on",
+        '    weights = torch.load(path, map_location="cpu", weights_only=True)\n',
+        "    weights = torch.load(path, weights_only=True)\n",
+        "from_gpu",
+    ),
+    Wrong(
         "running whatever is in the file",
         '    weights = torch.load(path, map_location="cpu", weights_only=True)\n',
         '    weights = torch.load(path, map_location="cpu", weights_only=False)\n',

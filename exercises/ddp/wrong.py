@@ -33,6 +33,37 @@ WRONG = [
         "whole_loss",
     ),
     Wrong(
+        "averaging averages",
+        "    if dist.is_initialized():\n        dist.all_reduce(totals)\n    loss_sum, count = totals.tolist()\n"
+        "    return loss_sum / count\n",
+        "    mean = totals[0] / totals[1]\n    if dist.is_initialized():\n        dist.all_reduce(mean)\n"
+        "        mean /= dist.get_world_size()\n    return mean.item()\n",
+        "whole_loss",
+    ),
+    Wrong(
+        "leaving the last batch out",
+        "batch_size // world_size, sampler=sampler)",
+        "batch_size // world_size, sampler=sampler, drop_last=True)",
+        "global_batch",
+    ),
+    Wrong("leaving the odd example out", "seed=SEED)", "seed=SEED, drop_last=True)", "global_batch"),
+    Wrong(
+        "the rank for the GPU: there are not so many", 'os.environ.get("LOCAL_RANK"', 'os.environ.get("RANK"', "own_gpu"
+    ),
+    Wrong(
+        "the first GPU for all",
+        '        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))\n'
+        "        torch.cuda.set_device(device)\n",
+        '        device = torch.device("cuda")\n',
+        "own_gpu",
+    ),
+    Wrong(
+        "the processors' messages for GPUs",
+        '"nccl" if device.type == "cuda" else "gloo"',
+        '"gloo"',
+        "own_gpu",
+    ),
+    Wrong(
         "a group of one",
         '        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")\n',
         '        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)\n',

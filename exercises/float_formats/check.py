@@ -23,7 +23,8 @@ def saturated(work: ModuleType) -> None:
 
 
 @check(
-    "all 65,536 numbers of float16 are read right", "NumPy can tell you: np.array([code], np.uint16).view(np.float16)"
+    "all 65,536 numbers of float16 are read right",
+    "NumPy has a float16: compare by hand a bit pattern with what it makes of it",
 )
 def all_float16(work: ModuleType) -> None:
     codes = np.arange(2**16, dtype=np.uint16)
@@ -95,3 +96,18 @@ def overflow(work: ModuleType) -> None:
     scale = work.scaled_step((weight**2).sum(), optimizer, 512.0)
     expect(scale == 512, f"after a good step the scale goes from 512 to {scale:g}")
     expect(weight.tolist() == [0.0, 0.0], f"the step after it takes the weights to {weight.tolist()}")
+
+
+@check("wherever it overflows", "which numbers are bad, and in how many places can one be?")
+def overflow_anywhere(work: ModuleType) -> None:
+    for place in (0, 1):
+        for bad in (torch.inf, torch.nan):
+            weights = [torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+            # Nothing is wrong with the loss, nor with the other weights' gradients.
+            weights[place].register_hook(lambda gradient, bad=bad: gradient * torch.tensor([1.0, bad]))
+            loss = (weights[0] ** 2 + weights[1] ** 2).sum()
+            scale = work.scaled_step(loss, torch.optim.SGD(weights, lr=0.5), 1024.0)
+            where = f"the last of two gradients of parameter {place + 1} of 2 is {bad}"
+            moved = any(one.tolist() != [1.0, 1.0] for one in weights)
+            expect(not moved, f"{where}, and the weights are {[one.tolist() for one in weights]}")
+            expect(scale == 512, f"{where}, and the scale goes from 1024 to {scale:g}")

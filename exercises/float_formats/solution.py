@@ -81,13 +81,14 @@ def main() -> None:
 
     torch.manual_seed(0)
     images, labels = torch.randn(64, 32), torch.randint(10, (64,))
-    for scale in (1.0, 2.0**16):
+    for exponent in (0, 16, 40):
         model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 10))
         with torch.autocast("cpu", torch.float16):
             loss = F.cross_entropy(model(images), labels) * 1e-5  # as small as in the depth of a large network
-        scaled_step(loss, torch.optim.SGD(model.parameters(), lr=0.0), scale)
+        following = scaled_step(loss, torch.optim.SGD(model.parameters(), lr=0.0), 2.0**exponent)
         zeros = torch.cat([(parameter.grad == 0).flatten() for parameter in model.parameters()])
-        print(f"float16, loss times {scale:.0f}: {zeros.float().mean():.1%} of the gradients are zero")
+        told = f"{zeros.float().mean():.1%} of the gradients are zero"
+        print(f"float16, loss times 2**{exponent}: {told}, and 2**{np.log2(following):.0f} is next")
 
 
 if __name__ == "__main__":

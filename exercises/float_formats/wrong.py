@@ -46,5 +46,23 @@ WRONG = [
         "survives",
     ),
     Wrong("an update with infinite gradients", "        return scale / 2\n", "        scale = scale / 2\n", "overflow"),
+    Wrong(
+        "looking at the loss alone",
+        "all(torch.isfinite(parameter.grad).all() for parameter in parameters)",
+        "torch.isfinite(loss * scale)",
+        "overflow_anywhere",
+    ),
+    Wrong(
+        "looking at the first parameter alone",
+        "in parameters):\n        return",
+        "in parameters[:1]):\n        return",
+        "overflow_anywhere",
+    ),
+    Wrong(
+        "looking for infinity alone",
+        "if not all(torch.isfinite(parameter.grad).all() for",
+        "if any(torch.isinf(parameter.grad).any() for",
+        "overflow_anywhere",
+    ),
     Wrong("a scale that never falls", "        return scale / 2\n", "        return scale\n", "overflow"),
 ]

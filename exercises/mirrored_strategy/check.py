@@ -48,7 +48,8 @@ def mirrored(work: ModuleType) -> None:
     model, optimizer = work.make_model(strategy, (3,))
     for name, variables in (("model", model.trainable_variables), ("optimizer", optimizer.variables)):
         copies = [len(strategy.experimental_local_results(one.value)) for one in variables]
-        expect(len(copies) >= 4 and set(copies) == {2}, f"the {name}'s variables have {copies} copies on 2 devices")
+        expect(set(copies) == {2}, f"the {name}'s variables have {copies} copies on 2 devices")
+    expect(len(optimizer.variables) > 2, "the optimizer has no momenta: it is not built, or it is another one")
 
 
 @check("the devices' shares together are the batch that was asked for", "whose batch size is BATCH_SIZE?")
@@ -56,7 +57,8 @@ def global_batch(work: ModuleType) -> None:
     strategy = two()
     batches = work.make_batches(strategy, IMAGES, LABELS, 8, shuffled=False)
     sizes = [[len(share) for share in strategy.experimental_local_results(images)] for images, _ in batches]
-    expect(sizes == [[4, 4], [4, 4], [2, 2]], f"20 examples, 8 to a batch, came to 2 devices as {sizes}")
+    told = f"20 examples, 8 to a batch, came to 2 devices as {sizes}"
+    expect([sum(shares) for shares in sizes] == [8, 8, 4] and sizes[0] == [4, 4], told)
 
 
 @check("two devices train as one does", "what is a replica's part of a mean over 6 examples, when it has seen 3?")

@@ -1,6 +1,6 @@
 """MirroredStrategy: one program, a copy of every variable on each device, and a training step written out.
 
-env NUM_DEVICES=2 python -m exercises.mirrored_strategy.exercise      a machine without GPUs; with GPUs it uses them all
+env NUM_DEVICES=2 python -m exercises.mirrored_strategy.exercise      two GPUs; without GPUs, the CPU cut in two
 """
 
 import os
@@ -18,17 +18,17 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
 
 
 def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
-    """Over all GPUs of the machine, or over `num_devices` logical devices that its CPU is cut into."""
+    """Over `num_devices` GPUs, or, on a machine without, as many logical devices that its CPU is cut into."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
-    # Gap 1: the strategy over the names of the logical devices.
+    # Gap 1: the strategy over the names of the first `num_devices` logical devices.
     raise NotImplementedError("gap 1")
 
 
 def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -> tuple[keras.Model, keras.Optimizer]:
-    """A model and an optimizer that are mirrored: a copy of all their variables on each device."""
+    """The model, and SGD with LEARNING_RATE and a momentum of 0.9: a copy of all their variables on each device."""
 
     def layers() -> list[keras.layers.Layer]:
         hidden = keras.layers.Dense(64, activation="relu")

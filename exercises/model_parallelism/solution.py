@@ -45,14 +45,14 @@ def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[t
 def second_step(
     stage: nn.Module, optimizer: torch.optim.Optimizer, labels: list[torch.Tensor], width: int, other: int
 ) -> float:
-    """A step of stage 1; returns the mean loss of the batch. `width`: of what stage 0 sends, float (part, width)."""
+    """A step of stage 1; returns the mean loss of the batch. `width`: of what stage 0 sends, (part, width)."""
     optimizer.zero_grad()
     count = sum(len(one) for one in labels)
     losses, inputs = [], []
     for part in labels:
-        # Gap 3: receive, and compute this part's share of the mean over the whole batch. The input must be something
-        # that has a gradient.
-        received = torch.empty(len(part), width, dtype=next(stage.parameters()).dtype)
+        # Gap 3: receive (a tensor of the kind that the stage's weights are), and compute this part's share of the mean
+        # over the whole batch. The input must be something that has a gradient.
+        received = next(stage.parameters()).new_empty(len(part), width)
         dist.recv(received, other)
         inputs.append(received.requires_grad_())
         losses.append(F.cross_entropy(stage(inputs[-1]), part, reduction="sum") / count)
@@ -82,8 +82,10 @@ def main() -> None:
     for number in (1, 2, 4, 8):
         stage = make_stage(rank)
         optimizer = torch.optim.SGD(stage.parameters(), lr=LEARNING_RATE)
-        start = time.perf_counter()
-        for _ in range(STEPS):
+        for step in range(STEPS + 1):
+            if step == 1:  # the first is slower than all others, and not timed
+                dist.barrier()
+                start = time.perf_counter()
             if rank == 0:
                 first_step(stage, optimizer, list(images.chunk(number)), other=1)
             else:

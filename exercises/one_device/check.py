@@ -23,7 +23,10 @@ def make_model(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(4, 3)).double()
 
 
-@check("the weights after three steps are the right ones", "what does backward() do where gradients are already?")
+@check(
+    "the weights after three steps are the right ones",
+    "step by step with one batch: the mean loss, its gradients alone, the step",
+)
 def steps(work: ModuleType) -> None:
     model, wanted = make_model(), make_model()
     batches = make_batches(5, 5, 3)
@@ -61,6 +64,10 @@ class Behind:
 def late_work(work: ModuleType) -> None:
     gpu, device = Behind(), torch.device("cuda")
     with (
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.accelerator.is_available", return_value=True),
+        mock.patch("torch.cuda.device"),
+        mock.patch("torch.cuda.current_stream", return_value=gpu),
         mock.patch("torch.cuda.synchronize", gpu.synchronize),
         mock.patch("torch.accelerator.synchronize", gpu.synchronize),
     ):

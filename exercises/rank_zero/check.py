@@ -1,11 +1,13 @@
 """Checks of rank_zero."""
 
 import contextlib
+import functools
 import io
 import os
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import torch
@@ -40,7 +42,9 @@ def complete_download(work: ModuleType) -> None:
         time.sleep(0.5)
         path.write_text("whole")
 
-    work.prepare(Path("data"), download, rank)
+    # The others must wait for rank 0, not for as long as they think that it takes.
+    with contextlib.nullcontext() if rank == 0 else mock.patch("time.sleep"):
+        work.prepare(Path("data"), download, rank)
     found = Path("data").read_text() if Path("data").exists() else "nothing"
     everyone = gathered(found)
     expect(everyone == ["whole"] * RANKS, f"after prepare() the ranks read {everyone}")
@@ -56,17 +60,23 @@ def one_message(work: ModuleType) -> None:
     expect(not any(everyone[1:]), "other ranks have printed too")
 
 
-def slow_save(weights: object, file: object, *_: object) -> None:
+def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
+    """To write what torch.save is given: a path or an open file."""
+    return contextlib.nullcontext(file) if hasattr(file, "write") else open(file, "wb")
+
+
+def slow_save(obj: object, f: object, *_: object, **__: object) -> None:
     """torch.save on a slow disk: half of it is there before the rest; who saves is written down."""
-    path = Path(os.fspath(file))
     with open("savers", "a") as savers:
         savers.write(f"{dist.get_rank()}\n")
     buffer = io.BytesIO()
-    save_whole(weights, buffer)
+    save_whole(obj, buffer)
     whole = buffer.getvalue()
-    path.write_bytes(whole[: len(whole) // 2])
-    time.sleep(0.5)
-    path.write_bytes(whole)
+    with opened(f) as file:
+        file.write(whole[: len(whole) // 2])
+        file.flush()
+        time.sleep(0.5)
+        file.write(whole[len(whole) // 2 :])
 
 
 def saved(work: ModuleType, rank: int) -> None:
@@ -100,11 +110,37 @@ def never_half(work: ModuleType) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     Path("model.pt").write_text("the last one")
 
-    def cut_off(weights: object, file: object, *_: object) -> None:
-        Path(os.fspath(file)).write_text("ha")
+    def cut_off(obj: object, f: object, *_: object, **__: object) -> None:
+        with opened(f) as file:
+            file.write(b"ha")
         raise KeyboardInterrupt
 
     with mock.patch("torch.save", cut_off), contextlib.suppress(KeyboardInterrupt):
         work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
     found = Path("model.pt").read_text() if Path("model.pt").exists() else "nothing"
     expect(found == "the last one", f"ended while it was saving, it left {found!r} under the name of the last file")
+
+
+@check(
+    "the new file takes the old one's place at once",
+    "what is under the file's name just before the rename? where does the unfinished one lie?",
+)
+def replaced(work: ModuleType) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    last, there, folders = Path("model.pt").resolve(), [], []
+    last.write_text("the last one")
+    os.link(last, "open")  # as a reader has it who has opened it
+
+    def rename(real: Any, source: Any, target: Any, **options: Any) -> None:
+        there.append(last.read_text() if last.exists() else "nothing")
+        folders.append(Path(source).resolve().parent)
+        real(source, target, **options)
+
+    with (
+        mock.patch("os.replace", functools.partial(rename, os.replace)),
+        mock.patch("os.rename", functools.partial(rename, os.rename)),
+    ):
+        work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
+    expect(Path("open").read_text() == "the last one", "the last file was written over, under its readers' eyes")
+    expect("nothing" not in there, "just before the rename the last file was gone already")
+    expect(set(folders) <= {last.parent}, "the unfinished file lay in another folder, maybe on another disk")

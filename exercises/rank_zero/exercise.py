@@ -31,7 +31,8 @@ def save(weights: Weights, path: Path, rank: int) -> None:
     """Saves what all processes have. When it returns, in whichever process, the file is there.
 
     A reader who comes while it is written, or after the program was ended in the middle of it, finds the file that was
-    there before, or none, but never a half: it is written under another name in the same folder, and renamed.
+    there before (none, if there was none), never a half: the new one is written under another name in the same folder,
+    and takes the old one's place by being renamed.
     """
     # Gap 3: torch.save, os.replace, and whoever has to wait.
     raise NotImplementedError("gap 3")

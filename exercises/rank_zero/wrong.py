@@ -32,11 +32,35 @@ WRONG = [
         "    if True:\n        unfinished",
         "one_save",
     ),
+    Wrong(
+        "sleeping instead of waiting",
+        DOWNLOAD,
+        "    if rank == 0:\n        download(path)\n    else:\n        time.sleep(2)\n",
+        "complete_download",
+    ),
     Wrong("nobody waits for the file", SAVE, SAVE.replace("    dist.barrier()\n", ""), "complete_save"),
     Wrong(
         "writing under the file's own name",
         SAVE,
         "        torch.save(weights, path)\n    dist.barrier()\n",
         "never_half",
+    ),
+    Wrong(
+        "copying over the last file",
+        "        os.replace(unfinished, path)\n",
+        "        import shutil\n\n        shutil.copyfile(unfinished, path)\n",
+        "replaced",
+    ),
+    Wrong(
+        "removing the last file first",
+        "        os.replace(unfinished, path)\n",
+        "        path.unlink(missing_ok=True)\n        os.replace(unfinished, path)\n",
+        "replaced",
+    ),
+    Wrong(
+        "an unfinished file on another disk",
+        'unfinished = path.with_suffix(".unfinished")',
+        'unfinished = Path(tempfile.mkdtemp(), "unfinished")',
+        "replaced",
     ),
 ]

@@ -4,15 +4,17 @@ import math
 from collections import Counter
 from types import ModuleType
 
+import torch
+
 from exercises.checking import check, expect
 
-SIZES = ((10, 4), (12, 4), (7, 2), (3, 5), (100, 1))  # examples, processes
+SIZES = ((10, 4), (12, 4), (7, 2), (3, 5), (3, 8), (1, 4), (100, 1))  # examples, processes
 
 
 def shares(work: ModuleType, length: int, world_size: int, epochs: int = 1, seed: int = 0) -> list[list[list[int]]]:
     """The indices of each rank, in each epoch."""
     samplers = [work.ShardSampler(length, rank, world_size, seed) for rank in range(world_size)]
-    return [work.read_epochs(sampler, epochs) for sampler in samplers]
+    return [[list(map(int, epoch)) for epoch in work.read_epochs(sampler, epochs)] for sampler in samplers]
 
 
 @check(
@@ -32,13 +34,18 @@ def same_number(work: ModuleType) -> None:
         expect(found == wanted, f"{length} examples were dealt out to {world_size} processes as {found}")
 
 
-@check("every example is dealt out, and few of them twice", "are the processes' orders parts of the same one?")
+@check(
+    "every example is dealt out, and none more often than need be", "are the processes' orders parts of the same one?"
+)
 def all_examples(work: ModuleType) -> None:
     for length, world_size in SIZES:
         dealt = Counter(index for share in shares(work, length, world_size) for index in share[0])
         missing = sorted(set(range(length)) - set(dealt))
         expect(not missing, f"{length} examples for {world_size} processes: {missing[:5]} were dealt out to nobody")
         expect(set(dealt) <= set(range(length)), f"of {length} examples, number {max(dealt)} was dealt out")
+        (often, most), *_ = dealt.most_common()
+        told = f"{length} examples for {world_size} processes: number {often} was dealt out {most} times, others once"
+        expect(most - min(dealt.values()) <= 1, told)
 
 
 @check("process r gets numbers r, r + world_size, ... of the order", "slices have a step")
@@ -51,7 +58,12 @@ def interleaved(work: ModuleType) -> None:
 
 @check("every epoch has another order, and the seed makes it again", "on what does the generator depend?")
 def orders(work: ModuleType) -> None:
+    before = torch.get_rng_state()
     first, second, third = shares(work, 100, 2, epochs=3)[0]
+    untouched = torch.equal(before, torch.get_rng_state())
+    expect(
+        untouched, "the order was drawn with the random numbers of the whole program, which begin again or go on by it"
+    )
     expect(first != second and second != third, "two epochs in a row had the same order")
     expect(shares(work, 100, 2, epochs=3)[0] == [first, second, third], "the same seed gave another order")
     expect(shares(work, 100, 2, seed=7)[0][0] != first, "another seed gave the same order")

@@ -4,6 +4,7 @@ python -m exercises.sampler.exercise
 """
 
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import torch
 from torch.utils.data import Sampler
@@ -31,7 +32,7 @@ class ShardSampler(Sampler[int]):
         # Gap 2: an order of all indices, drawn with a torch.Generator: another one in each epoch, and the same one in
         # all processes.
         raise NotImplementedError("gap 2")
-        # Gap 3: make it long enough for all, with indices from its beginning, and return this process's share: the
+        # Gap 3: make it long enough for all, beginning again at its beginning, and return this process's share: the
         # process of rank r gets numbers r, r + world_size, r + 2 * world_size, ... of the order.
         raise NotImplementedError("gap 3")
 

@@ -4,6 +4,7 @@ python -m exercises.sampler.exercise
 """
 
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import torch
 from torch.utils.data import Sampler
@@ -32,10 +33,10 @@ class ShardSampler(Sampler[int]):
         # all processes.
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
-        # Gap 3: make it long enough for all, with indices from its beginning, and return this process's share: the
+        # Gap 3: make it long enough for all, beginning again at its beginning, and return this process's share: the
         # process of rank r gets numbers r, r + world_size, r + 2 * world_size, ... of the order.
-        order += order[: len(self) * self.world_size - self.length]
-        return iter(order[self.rank :: self.world_size])
+        whole = islice(cycle(order), len(self) * self.world_size)
+        return islice(whole, self.rank, None, self.world_size)
 
 
 def read_epochs(sampler: ShardSampler, epochs: int) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from exercises.checking import Wrong
 
-PADDING = "        order += order[: len(self) * self.world_size - self.length]\n"
+PADDING = "islice(cycle(order), len(self) * self.world_size)"
 
 WRONG = [
     Wrong("no set_epoch", "        sampler.set_epoch(epoch)\n", "", "orders"),
@@ -14,12 +14,31 @@ WRONG = [
         "manual_seed(self.seed + self.epoch + 1000 * self.rank)",
         "all_examples",
     ),
-    Wrong("no padding: one process makes a step more", PADDING, "", "same_number"),
+    Wrong("no padding: one process makes a step more", PADDING, "order", "same_number"),
+    Wrong(
+        "padding once, which is not enough for many processes",
+        PADDING,
+        "order + order[: len(self) * self.world_size - self.length]",
+        "same_number",
+    ),
+    Wrong(
+        "the same example again and again",
+        PADDING,
+        "order + [0] * (len(self) * self.world_size - self.length)",
+        "all_examples",
+    ),
+    Wrong(
+        "everybody's random numbers begin again",
+        "        generator = torch.Generator().manual_seed(self.seed + self.epoch)\n"
+        "        order = torch.randperm(self.length, generator=generator).tolist()\n",
+        "        torch.manual_seed(self.seed + self.epoch)\n        order = torch.randperm(self.length).tolist()\n",
+        "orders",
+    ),
     Wrong("leaving examples out", "-(-self.length // self.world_size)", "self.length // self.world_size", "lengths"),
     Wrong(
         "blocks instead of every world_size-th",
-        "order[self.rank :: self.world_size]",
-        "order[self.rank * len(self) : (self.rank + 1) * len(self)]",
+        "islice(whole, self.rank, None, self.world_size)",
+        "islice(whole, self.rank * len(self), (self.rank + 1) * len(self))",
         "interleaved",
     ),
     Wrong(

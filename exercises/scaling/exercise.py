@@ -4,6 +4,7 @@ python -m exercises.scaling.exercise                measures one and two devices
 python -m exercises.scaling.exercise FOLDER         of a comparison that was made before
 """
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -43,13 +44,15 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
         batch_sizes.add(result.config.batch_size)
         by_devices = found.setdefault(result.implementation, {})
         by_devices.setdefault(result.config.devices, []).append(sum(result.epoch_train_seconds))
+    if not found:
+        raise SystemExit(f"{folder}: no runs of a comparison are in it")
     if len(batch_sizes) != 1:
         raise SystemExit(f"{folder}: runs of the same work are needed (--scaling strong); batch sizes: {batch_sizes}")
     return found
 
 
 def typical(seconds: Seconds) -> dict[int, float]:
-    """One number for each number of devices, which one slow round in three must not change."""
+    """One number for each number of devices, which one slow or one fast round in three must not change."""
     # Gap 1
     raise NotImplementedError("gap 1")
 
@@ -89,9 +92,13 @@ def half_efficient(share: float) -> float:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        found = read_seconds(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", type=Path, help="a comparison's --output-dir; else one is made")
+    folder = parser.parse_args().folder
+    if folder:
+        found = read_seconds(folder)
     else:
+        print("measuring one and two devices, for half a minute", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "compare.py", *MEASURE, "--output-dir", folder]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -104,6 +111,9 @@ def main() -> None:
             print(f"{devices:11} {seconds[devices]:8.2f} {speed_ups[devices]:9.2f} {share:11.0%}")
         share = serial_share(seconds)
         print(f"serial share {share:.1%}; 8 devices would be {predict(share, 8):.1f} times as fast as one")
+        by_round = [dict(zip(rounds, times, strict=True)) for times in zip(*rounds.values(), strict=True)]
+        shares = sorted(serial_share(one) for one in by_round)
+        print(f"of the single rounds: {', '.join(f'{one:.1%}' for one in shares)}")
 
 
 if __name__ == "__main__":

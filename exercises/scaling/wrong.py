@@ -5,6 +5,7 @@ from exercises.checking import Wrong
 WRONG = [
     Wrong("means, which one slow round moves", "np.median(samples)", "np.mean(samples)", "median"),
     Wrong("the best round of each", "np.median(samples)", "np.min(samples)", "median"),
+    Wrong("against the slowest instead of one device", "seconds[1] / found", "max(seconds.values()) / found", "faster"),
     Wrong("upside down", "seconds[1] / found", "found / seconds[1]", "faster"),
     Wrong("speed-up called efficiency", "found / devices for", "found for", "efficient"),
     Wrong("b is the serial part", "float(a / (a + b))", "float(b / (a + b))", "exact"),

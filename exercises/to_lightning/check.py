@@ -4,7 +4,7 @@ import copy
 import logging
 import math
 import warnings
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -64,7 +64,7 @@ def same_training(work: ModuleType) -> None:
     expect(difference < 1e-10, f"a weight is {difference:.1e} from where the loop takes it")
 
 
-@check("the rate falls with every step", "the interval of a schedule")
+@check("the rate falls with every step", "how often did it fall, and how often should it?")
 def schedule(work: ModuleType) -> None:
     rates, data = [], examples(12)
     module = work.Classifier(make_network(), 3)
@@ -84,8 +84,28 @@ def global_batch(work: ModuleType) -> None:
     sizes = []
     module = work.Classifier(make_network(), 3)
     module.on_train_batch_start = lambda batch, index: sizes.append(len(batch[1]))
-    work.make_trainer(1, 2).fit(module, work.Data(examples(12), examples(4), 4))
-    expect(sizes == [2, 2, 2], f"of batches of 4, one of two devices got {sizes}")
+    work.make_trainer(1, 2).fit(module, work.Data(examples(10), examples(4), 4))
+    expect(sizes == [2, 2, 1], f"of 10 examples in batches of 4, one of two devices got batches of {sizes}")
+
+
+@check(
+    "all devices together train on all examples, in a new order in each epoch",
+    "whose share is it? who calls set_epoch?",
+)
+def all_shares(work: ModuleType) -> None:
+    data = TensorDataset(torch.arange(8))
+    loaders = []
+    for rank in range(4):  # on two nodes with two devices each
+        one = work.Data(data, data, 4)
+        one.trainer = SimpleNamespace(global_rank=rank, local_rank=rank % 2, node_rank=rank // 2, world_size=4)
+        loaders.append(one.train_dataloader())
+    epochs = []
+    for epoch in range(2):
+        for loader in loaders:
+            loader.sampler.set_epoch(epoch)
+        epochs.append([number for loader in loaders for (batch,) in loader for number in batch.tolist()])
+    expect(sorted(epochs[0]) == list(range(8)), f"of examples 0 to 7 four devices got {sorted(epochs[0])}")
+    expect(epochs[0] != epochs[1], f"two epochs had the same order: {epochs[0]}")
 
 
 @check("two devices see each test example once", "7 examples for 2 devices: what are the shares?", ranks=2)

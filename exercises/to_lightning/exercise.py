@@ -8,6 +8,8 @@ import argparse
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group of processes, see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
@@ -100,6 +102,8 @@ def main() -> None:
     trainer = make_trainer(EPOCHS, devices)
     trainer.callbacks.append(Report())
     trainer.fit(Classifier(network, data.num_classes), Data(training, testing, BATCH_SIZE))
+    if dist.is_initialized():  # else Lightning leaves the group to the end of Python
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

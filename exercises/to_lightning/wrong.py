@@ -31,6 +31,25 @@ WRONG = [
     ),
     Wrong("per-replica instead of global batch", "self.batch_size // world_size", "self.batch_size", "global_batch"),
     Wrong(
+        "the same share for all",
+        "sampler = DistributedSampler(self.training, world_size, rank, shuffle",
+        "sampler = DistributedSampler(self.training, world_size, 0, shuffle",
+        "all_shares",
+    ),
+    Wrong("the same order in every epoch", "shuffle=True", "shuffle=False", "all_shares"),
+    Wrong(
+        "a device's number on its node for its number",
+        "        rank, world_size = self.trainer.global_rank, self.trainer.world_size\n        # Gap 5",
+        "        rank, world_size = self.trainer.local_rank, self.trainer.world_size\n        # Gap 5",
+        "all_shares",
+    ),
+    Wrong(
+        "leaving the last batch out",
+        "self.batch_size // world_size, sampler=sampler)",
+        "self.batch_size // world_size, sampler=sampler, drop_last=True)",
+        "global_batch",
+    ),
+    Wrong(
         "evaluating on padded data",
         "Subset(self.testing, range(rank, len(self.testing), world_size)), self.batch_size",
         "self.testing, self.batch_size, sampler=DistributedSampler(self.testing, world_size, rank, shuffle=False)",

@@ -1,15 +1,21 @@
 """The course: every activity proves itself, the checker marks as its pages say, and pages hold what they promise."""
 
 import ast
+import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import REPOSITORY, run
 
-from exercises.checking import Check, Seen, Wrong, _trouble, load
+from exercises import course
+from exercises.checking import NOT_ENDED, Check, Seen, Wrong, _trouble, load
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
 
 EXERCISES = REPOSITORY / "exercises"
@@ -70,7 +76,7 @@ CLASSICAL = {
 
 
 def test_the_classical_mistakes_are_written_down():
-    mistakes = {name: {wrong.mistake for wrong in load(EXERCISES / name / "wrong.py").WRONG} for name in ACTIVITIES}
+    mistakes = {name: {wrong.name for wrong in load(EXERCISES / name / "wrong.py").WRONG} for name in ACTIVITIES}
     table = re.findall(r"^\| (.+) \| (`.+`) \|$", (EXERCISES / "instructors.md").read_text(), re.MULTILINE)
     told = {mistake.replace("`", ""): set(re.findall(r"`(\w+)`", places)) for mistake, places in table}
     for mistake in CLASSICAL:
@@ -167,7 +173,48 @@ def test_a_work_that_never_ends_is_ended(checker, work, monkeypatch):
     one = checker.checks["testing"]
     monkeypatch.setitem(checker.checks, "testing", Check(one.title, one.hint, one.ranks, seconds=0.5))
     seen = checker.run("testing", work(SHARE, "    while True: pass\n"))
-    assert seen == Seen("FAILED", "not done after 0.5 s: somebody waits for somebody", vague=4)
+    assert seen == Seen("FAILED", "not done after 0.5 s", vague=NOT_ENDED)
+
+
+@pytest.mark.xdist_group("marks")
+def test_two_checks_that_never_end_are_enough(checker, work, monkeypatch, capsys):
+    quick = {name: replace(one, seconds=0.3) for name, one in checker.checks.items()}
+    monkeypatch.setattr(checker, "checks", quick)
+    monkeypatch.setattr(course, "make_checker", lambda name: checker)
+    assert not course.mark("sampler", work("        sampler.set_epoch(epoch)\n", "        while True: pass\n"))
+    printed = capsys.readouterr().out
+    assert printed.count("seen: not done after 0.3 s\n") == 2
+    assert printed.endswith("  2 have not ended; the other checks are left out\n1 of 6 passed\n")
+
+
+@pytest.mark.xdist_group("marks")
+def test_a_work_that_is_not_python_is_told_once(work):
+    path = work(SHARE, "    return list(range(rank, length, world_size)\n")
+    number = path.read_text().splitlines().index("    return list(range(rank, length, world_size)") + 1
+    first, second = check("check", "sampler", "--file", path, expect=1).splitlines()
+    assert first == f"sampler: {path}"
+    assert second == f"  FAILED  it is not Python: line {number}: '(' was never closed"
+
+
+@pytest.mark.xdist_group("marks")
+def test_ctrl_c_ends_the_checks_in_one_line(work):
+    path = work("        sampler.set_epoch(epoch)\n", "        while True: pass\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "exercises", "check", "sampler", "--file", str(path)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    lines = [process.stdout.readline() for _ in range(2)]
+    assert lines[1].startswith("  passed"), lines  # the next check never ends
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    assert len(family) >= 3
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert (process.returncode, told) == (130, "python -m exercises: interrupted\n")
+    assert psutil.wait_procs(family, timeout=10)[1] == []
 
 
 def test_of_several_ranks_the_clearest_word_counts():
@@ -184,6 +231,7 @@ def test_of_several_ranks_the_clearest_word_counts():
         (["check", "sampler", "--all"], "name an activity, or give --all"),
         (["check", "sampler", "ddp", "--file", "x.py"], "--file x.py: goes with one activity alone"),
         (["check", "sampler", "--file", "nowhere.py"], "--file nowhere.py: there is no such file"),
+        (["check", "sampler", "--file", "README.md"], "--file README.md: must be a Python file"),
     ],
 )
 def test_mistakes_in_the_command_are_told_in_one_line(arguments, message):
@@ -199,6 +247,7 @@ DAMAGES = [
     ("solution.py", '"""The test examples of one process.', '"""Test examples.'),
     ("exercise.py", 'raise NotImplementedError("gap 1")', "return -(-self.length // self.world_size)"),
     ("wrong.py", '"all_examples"', '"lengths"'),
+    ("right.py", "whole[self.rank ::", "whole[0 ::"),
     ("README.md", "[4, 3, 6]  [1, 9, 2]", "[4, 3, 6]"),
 ]
 TROUBLES = [
@@ -206,6 +255,7 @@ TROUBLES = [
     "differ outside a gap",
     "the exercise with its gaps: len() says how many indices each process gets: passed",
     "an order of its own in each process: is not rejected by lengths",
+    "indices that are tensors: all_examples: 10 examples for 4 processes: [",
     "evaluating on padded data: ' return list(range(rank, length, world_size))\\n' stands 0 times in the solution",
     "prints something else than the page says",
 ]

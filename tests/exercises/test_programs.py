@@ -18,8 +18,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_the_page_shows_what_they_print_and_they_train_alike(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_the_page_shows_what_they_print_and_they_train_alike():
     blocks = commands_with_output(REPOSITORY / "exercises" / "multi_gpu.md")
     found = {}
     for command, shown in blocks:
@@ -66,6 +65,8 @@ def test_mistakes_are_told_in_one_line():
     assert told in done.stderr.splitlines()
     done = run(sys.executable, "-m", "exercises.PT_CNN_MultiGPU", "--dataset", "digit", expect=2, **NO_GPU)
     assert "argument --dataset: invalid choice: 'digit'" in done.stderr.splitlines()[-1]
+    done = run(sys.executable, "-m", "exercises.PT_CNN_MultiGPU", "--epochs", 0, expect=2, **NO_GPU)
+    assert "argument --epochs: invalid positive value: '0'" in done.stderr.splitlines()[-1]
     done = run(sys.executable, "-m", "exercises.PTL_multiGPU", "--devices", 3, expect=2, **NO_GPU)
     told = "PTL_multiGPU: error: --batch-size 64: must be a multiple of the 3 devices"
     assert done.stderr.splitlines()[-1] == told

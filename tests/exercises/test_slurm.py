@@ -22,6 +22,7 @@ JOBS = {
     "PT_CNN_MultiGPU": ("PyTorch", ["n1 0 0", "n2 1 0"]),
     "PTL_multiGPU": ("Lightning", ["n1 0 0", "n1 1 1", "n2 2 0", "n2 3 1"]),
 }
+THREADS = {"PT_CNN_MultiGPU": 1, "PTL_multiGPU": 4}  # of torchrun's notice; of a process, as many as it has CPUs
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
 needs_slurm = pytest.mark.skipif(
     bool(MISSING) or os.geteuid() != 0, reason=f"a Slurm cluster needs {', '.join(MISSING) or 'root'}"
@@ -99,7 +100,9 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(slurm, job
     for name in ("python", "torchrun"):  # note where they are started
         note = f'echo "$SLURMD_NODENAME $SLURM_PROCID $SLURM_LOCALID" >> {tmp_path}/tasks'
         write_program(tmp_path / "bin" / name, note, f'exec {PYTHON.parent / name} "$@"')
-    state, output = submit(slurm, tmp_path, job_file(job), "--epochs", 2, programs=[tmp_path / "bin"])
+    # One thread each: the processes of both nodes are on this machine.
+    words = (job_file(job), "--epochs", 2)
+    state, output = submit(slurm, tmp_path, *words, programs=[tmp_path / "bin"], OMP_NUM_THREADS="1")
     assert state == "COMPLETED", output
     assert sorted((tmp_path / "tasks").read_text().splitlines()) == tasks
     assert re.findall(rf"^{title} on .*$", output, re.MULTILINE) == [f"{title} on 4 x cpu, batches of 64"]
@@ -119,9 +122,15 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(slurm, job
         ("PTL_multiGPU", ["--gpus-per-node=0", "--nodes=1", "--ntasks-per-node=3"], {}, {"nodes": 1, "devices": 3}),
     ],
 )
-def test_the_programs_get_the_jobs_numbers_and_its_arguments(slurm, job, options, environment, expected, tmp_path):
+def test_the_programs_get_the_jobs_numbers_and_its_arguments(
+    slurm, job, options, environment, expected, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for name in ("python", "torchrun"):  # a line at once: the tasks' output may mix
-        write_program(tmp_path / "bin" / name, """echo "$(printf '[%s]' "$MASTER_ADDR:$MASTER_PORT" "$@")" """)
+        write_program(
+            tmp_path / "bin" / name,
+            """echo "$(printf '[%s]' "$MASTER_ADDR:$MASTER_PORT" "$@") threads $OMP_NUM_THREADS" """,
+        )
     words = [*options, job_file(job), "--dataset", "a b"]
     state, output = submit(slurm, tmp_path, *words, programs=[tmp_path / "bin"], **environment)
     assert state == "COMPLETED", output
@@ -132,7 +141,7 @@ def test_the_programs_get_the_jobs_numbers_and_its_arguments(slurm, job, options
     assert address == socket.gethostname()
     told = f"[--master-addr={address}][--master-port={port}]" if job == "PT_CNN_MultiGPU" else f"[{address}:{port}]"
     for line in output.splitlines():
-        assert line.endswith("[--dataset][a b]") and told in line
+        assert line.endswith(f"[--dataset][a b] threads {THREADS[job]}") and told in line
         for option, value in expected.items():
             assert re.findall(rf"\[--{option}(?:=|\]\[)(\w+)\]", line) == [str(value)]
 
@@ -153,7 +162,7 @@ def test_a_job_fails_where_torchrun_reports_a_failure(real, tmp_path):
     one = ["--nodes=1", "--gpus-per-node=1"]
     state, output = submit(real, tmp_path, *one, job_file("PT_CNN_MultiGPU"), "--batch-size", "many")
     assert state == "FAILED"
-    assert "error: argument --batch-size: invalid int value: 'many'" in output
+    assert "error: argument --batch-size: invalid positive value: 'many'" in output
 
 
 # --- What they are tested with ---
