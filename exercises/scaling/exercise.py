@@ -48,6 +48,11 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
         raise SystemExit(f"{folder}: no runs of a comparison are in it")
     if len(batch_sizes) != 1:
         raise SystemExit(f"{folder}: runs of the same work are needed (--scaling strong); batch sizes: {batch_sizes}")
+    for implementation, by_devices in found.items():
+        counts = {devices: len(rounds) for devices, rounds in sorted(by_devices.items())}
+        if 1 not in counts or len(set(counts.values())) != 1:
+            told = ", ".join(f"{count} with {devices}" for devices, count in counts.items())
+            raise SystemExit(f"{folder}: {implementation} needs as many runs with 1 device as with more, not {told}")
     return found
 
 
