@@ -15,9 +15,9 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-# The long runs: MNIST to its accuracy, and whatever else is marked slow.
+# The long runs: MNIST to its accuracy, and whatever else is marked slow; one at a time, since some measure time.
 test-slow: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m slow $(ARGS)
+	$(VENV)/bin/python -m pytest -m slow -n 0 $(ARGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
