@@ -89,8 +89,8 @@ def check(
 
 
 @dataclass(frozen=True)
-class Right:
-    """Another right answer, as a change to the solution: in a word, what stands there, and what it is to be."""
+class Change:
+    """A change to the solution: what it is, in a few words, what stands there, and what is to."""
 
     name: str
     old: str
@@ -103,8 +103,13 @@ class Right:
 
 
 @dataclass(frozen=True)
-class Wrong(Right):
-    """A classical mistake, as a change to the solution, and the name of the check that must reject it."""
+class Right(Change):
+    """Another right answer, which all checks must let pass."""
+
+
+@dataclass(frozen=True)
+class Wrong(Change):
+    """A classical mistake, and the name of the check that must reject it."""
 
     caught_by: str
 

@@ -11,7 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from exercises.checking import FOLDER, NOT_ENDED, Checker, Right, Wrong, load
+from exercises.checking import FOLDER, NOT_ENDED, Change, Checker, Right, Wrong, load
 
 TORCH = ("torch", "torch.distributed")
 # An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
@@ -125,7 +125,7 @@ def prove(name: str) -> bool:
     return not troubles
 
 
-def run_changed(checker: Checker, folder: Path, change: Right) -> list[str]:
+def run_changed(checker: Checker, folder: Path, change: Change) -> list[str]:
     """Where checks are mistaken about a changed solution. ValueError: the solution has become another."""
     with tempfile.TemporaryDirectory(prefix="changed-") as place:
         work = Path(place, "changed.py")

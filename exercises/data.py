@@ -29,9 +29,9 @@ def load_examples(name: DatasetName = "digits", data_dir: str = "data") -> Examp
 
     Ends the program with one line where they are not to be had.
     """
-    if name not in NAMES:
-        raise SystemExit(f"error: dataset {name}: one of {', '.join(NAMES)}")
     try:
+        if name not in NAMES:
+            raise UserError(f"dataset {name}: one of {', '.join(NAMES)}")
         data = load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")  # in one piece: several processes may say it at once

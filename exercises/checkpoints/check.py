@@ -134,13 +134,6 @@ def refuses(work: ModuleType) -> None:
         expect(False, f"{what} in the file, and it was loaded{' - not at all' if same(loaded, before) else ''}")
 
 
-class Trap:
-    """What a file from somewhere can hold: a call that is made when it is read."""
-
-    def __reduce__(self) -> tuple:
-        return os.mkdir, ("trapped",)
-
-
 @check(
     "files that a GPU has saved are read where there is none",
     "where does torch.load put a tensor unless told otherwise?",
@@ -162,6 +155,13 @@ def from_gpu(work: ModuleType) -> None:
             expect("CUDA" not in str(error), "tensors that were saved on a GPU were to go to a GPU")
             raise
         expect(same(again, network), "the weights that were loaded are not those in the file")
+
+
+class Trap:
+    """What a file from somewhere can hold: a call that is made when it is read."""
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, ("trapped",)
 
 
 @check("code in a file is not run", "what does torch.load read apart from weights, if it is allowed to?")

@@ -4,6 +4,7 @@ from exercises.checking import Wrong
 
 NETWORK = "    network = model.module if isinstance(model, DistributedDataParallel) else model\n"
 NAMES = "{name.removeprefix(PREFIX): values for name, values in weights.items()}"
+WEIGHTS = '    weights = torch.load(path, map_location="cpu", weights_only=True)\n'
 
 WRONG = [
     Wrong("weights alone: the momentum is lost", '    optimizer.load_state_dict(states["optimizer"])\n', "", "resumes"),
@@ -26,13 +27,13 @@ WRONG = [
     ),
     Wrong(
         "weights that want the GPU they were saved on",
-        '    weights = torch.load(path, map_location="cpu", weights_only=True)\n',
+        WEIGHTS,
         "    weights = torch.load(path, weights_only=True)\n",
         "from_gpu",
     ),
     Wrong(
         "running whatever is in the file",
-        '    weights = torch.load(path, map_location="cpu", weights_only=True)\n',
+        WEIGHTS,
         '    weights = torch.load(path, map_location="cpu", weights_only=False)\n',
         "no_code",
     ),

@@ -2,6 +2,11 @@
 
 from exercises.checking import Wrong
 
+MEAN = (
+    "    if dist.is_initialized():\n        dist.all_reduce(totals)\n    loss_sum, count = totals.tolist()\n"
+    "    return loss_sum / count\n"
+)
+
 WRONG = [
     Wrong("per-replica instead of global batch", "batch_size // world_size", "batch_size", "global_batch"),
     Wrong(
@@ -26,16 +31,14 @@ WRONG = [
     Wrong("rank 0's loss for everybody's", "        dist.all_reduce(totals)\n", "        pass\n", "whole_loss"),
     Wrong(
         "adding the processes' means up",
-        "    if dist.is_initialized():\n        dist.all_reduce(totals)\n    loss_sum, count = totals.tolist()\n"
-        "    return loss_sum / count\n",
+        MEAN,
         "    mean = totals[0] / totals[1]\n    if dist.is_initialized():\n        dist.all_reduce(mean)\n"
         "    return mean.item()\n",
         "whole_loss",
     ),
     Wrong(
         "averaging averages",
-        "    if dist.is_initialized():\n        dist.all_reduce(totals)\n    loss_sum, count = totals.tolist()\n"
-        "    return loss_sum / count\n",
+        MEAN,
         "    mean = totals[0] / totals[1]\n    if dist.is_initialized():\n        dist.all_reduce(mean)\n"
         "        mean /= dist.get_world_size()\n    return mean.item()\n",
         "whole_loss",

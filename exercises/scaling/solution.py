@@ -17,21 +17,8 @@ from common.results import read_result
 
 Seconds = dict[int, list[float]]  # of training, for the same work: by the number of devices, in each round
 MEASURE = (
-    *("--implementations", "pt", "--sweep", "devices=1,2", "--scaling", "strong", "--repeats", "3", "--epochs", "1"),
-    *(
-        "--batch-size",
-        "256",
-        "--dataset",
-        "synthetic",
-        "--image-shape",
-        "28",
-        "28",
-        "1",
-        "--train-size",
-        "3072",
-        "--test-size",
-        "256",
-    ),
+    "--implementations pt --sweep devices=1,2 --scaling strong --repeats 3 --epochs 1 --batch-size 256"
+    " --dataset synthetic --image-shape 28 28 1 --train-size 3072 --test-size 256"
 )
 
 
@@ -107,7 +94,7 @@ def main() -> None:
     else:
         print("measuring one and two devices, for half a minute", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "compare.py", *MEASURE, "--output-dir", folder]
+            command = [sys.executable, "compare.py", *MEASURE.split(), "--output-dir", folder]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             found = read_seconds(Path(folder))
     for implementation, rounds in found.items():
