@@ -43,29 +43,39 @@ def shards(num_examples: int, batch_size: int, num_replicas: int) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Plan:
-    """How many steps a run takes, and of what size. Steps and epochs count from 1.
+    """Which steps a run takes, and of what size. Steps and epochs count from 1.
 
     Attributes:
       train_size: number of training examples.
       batch_size: global batch size.
-      steps_per_epoch: of a full epoch, the incomplete last batch included.
-      total_steps: of the whole run, `max_steps` applied.
+      batches_per_epoch: that the training set makes, the incomplete last one included.
+      schedule_steps: of the whole training, `max_steps` applied; the learning rate's schedule runs over these.
+      steps_per_epoch: that the run takes in a full epoch: `batches_per_epoch`; fewer with `verify_steps`: the first
+        batches of the epoch and its last one.
+      total_steps: that the run takes.
       num_epochs: epochs begun; the last may stop early.
     """
 
     train_size: int
     batch_size: int
+    batches_per_epoch: int
+    schedule_steps: int
     steps_per_epoch: int
     total_steps: int
     num_epochs: int
 
     @classmethod
-    def make(cls, train_size: int, batch_size: int, epochs: int, max_steps: int) -> "Plan":
-        steps_per_epoch = -(-train_size // batch_size)
-        total_steps = steps_per_epoch * epochs
-        if max_steps >= 0:
-            total_steps = min(total_steps, max_steps)
-        return cls(train_size, batch_size, steps_per_epoch, total_steps, -(-total_steps // steps_per_epoch))
+    def make(
+        cls, train_size: int, batch_size: int, epochs: int, max_steps: int, verify_steps: int | None = None
+    ) -> "Plan":
+        batches = -(-train_size // batch_size)
+        steps = batches * epochs if max_steps < 0 else min(batches * epochs, max_steps)
+        in_epoch, total = batches, steps
+        if verify_steps is not None and verify_steps < steps:
+            total = verify_steps
+            # A mistake may show at the end of an epoch, where the last batch is smaller, or in the next one's order.
+            in_epoch = min(batches, verify_steps // 2 + 1 if steps > batches else verify_steps)
+        return cls(train_size, batch_size, batches, steps, in_epoch, total, -(-total // in_epoch))
 
     def steps_in_epoch(self, epoch: int) -> int:
         return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
@@ -75,8 +85,12 @@ class Plan:
 
     def count(self, step: int) -> int:
         """Number of examples in a step's global batch."""
-        start = (step - 1) % self.steps_per_epoch * self.batch_size
-        return min(self.batch_size, self.train_size - start)
+        return self.batch_size if step % self.steps_per_epoch else self._last_count
+
+    def shards(self, epoch: int, num_replicas: int) -> NDArray[np.int64]:
+        """int64 (steps_in_epoch, num_replicas, 3): the rows of `shards` that the steps of `epoch` take."""
+        whole = shards(self.train_size, self.batch_size, num_replicas)
+        return np.concatenate([whole[: self.steps_per_epoch - 1], whole[-1:]])[: self.steps_in_epoch(epoch)]
 
     def images(self, first_step: int, last_step: int) -> int:
         """Number of examples trained on in steps first_step to last_step, both included."""
@@ -84,4 +98,8 @@ class Plan:
 
     def _images_until(self, step: int) -> int:
         epochs, steps = divmod(step, self.steps_per_epoch)
-        return epochs * self.train_size + steps * self.batch_size
+        return epochs * ((self.steps_per_epoch - 1) * self.batch_size + self._last_count) + steps * self.batch_size
+
+    @property
+    def _last_count(self) -> int:
+        return self.train_size - (self.batches_per_epoch - 1) * self.batch_size

@@ -16,6 +16,7 @@ Positive = Annotated[int, Field(gt=0)]
 ImageShape = tuple[Positive, Positive, Positive]
 AutoOrCount = Literal["auto"] | Positive
 AutoOrBool = Literal["auto"] | bool
+Mode = Literal["plain", "tuned"]
 
 # Where things are and how often they are written: no part of what is trained.
 NOT_PART_OF_THE_TRAINING = {"data_dir", "run_dir", "initial_weights", "log_every_n_steps", "save_first_batch"}
@@ -83,10 +84,10 @@ class TrainingOptions(BaseModel):
     threads_per_device: AutoOrCount = Field(
         "auto", description="CPU threads of each replica; auto: an even share of the cores"
     )
-    mode: Literal["matched", "best"] = Field(
-        "matched",
-        description="what the settings left at auto come to; matched: the same in every framework, 32-bit floats and no"
-        " compiler; best: what was measured to be each framework's fastest, see docs/performance.md",
+    mode: Mode = Field(
+        "plain",
+        description="plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned:"
+        " with all that was measured to make it faster and is still the same training, see docs/performance.md",
     )
     precision: AutoOrPrecision = Field(
         "auto",
@@ -101,8 +102,8 @@ class TrainingOptions(BaseModel):
     )
     data_on: Literal["auto", "device", "host"] = Field(
         "auto",
-        description="device: the data set in each device's memory, batches gathered there as a part of the step; host:"
-        " batches gathered ahead of it and copied; auto: device up to 512 MiB",
+        description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
+        " set in each device's memory, batches gathered there; auto: host in plain mode, in tuned device up to 512 MiB",
     )
 
     # Evaluation and output
@@ -120,6 +121,8 @@ class TrainingOptions(BaseModel):
             raise ValueError("--nesterov true needs --momentum above 0")
         if self.save_first_batch and 0 in (self.epochs, self.max_steps):
             raise ValueError("--save-first-batch true needs at least one step: --epochs and --max-steps other than 0")
+        if self.data_on == "device" and self.mode == "plain":
+            raise ValueError("--data-on device: needs --mode tuned; in plain mode the framework's own loader is used")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:
@@ -132,6 +135,12 @@ class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
     run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
+    verify_steps: int | None = Field(
+        None,
+        ge=4,
+        description="train only N steps, for a proof: of each epoch the first batches and the last one; the learning"
+        " rates stay those of the whole training",
+    )
     dry_run: bool = Field(False, description="only write config.json, with every auto resolved")
 
     def replace(self, **changes: Any) -> "TrainConfig":

@@ -9,7 +9,7 @@ from common.machine import num_cores
 
 @dataclass(frozen=True)
 class Settings:
-    """What `--mode` decides of the settings that are left at auto; the defaults are those of matched."""
+    """What `--mode` decides of the settings that are left at auto; the defaults are those of plain."""
 
     precision: Precision = "32"
     compile: bool = False
@@ -47,15 +47,15 @@ def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: in
     return config.replace(accelerator=accelerator, devices=devices, threads_per_device=threads)
 
 
-def resolve_settings(config: TrainConfig, best: Settings) -> TrainConfig:
-    """`config` with precision, compile and tf32 decided; `best`: what `--mode best` means here.
+def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
+    """`config` with precision, compile and tf32 decided; `tuned`: what `--mode tuned` makes of auto here.
 
     Raises:
       UserError: TF32 on a CPU, which has no such products.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
-    chosen = best if config.mode == "best" else Settings()
+    chosen = tuned if config.mode == "tuned" else Settings()
     left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
     return config.replace(**left)
 

@@ -31,9 +31,11 @@ class Experiment:
         """Raises UserError where the configuration can't be trained: data, image size, weights, warm-up."""
         dataset = load_dataset(config)
         model = ModelSpec.make(config.model, dataset.image_shape, dataset.num_classes)
-        plan = Plan.make(len(dataset.train_images), config.batch_size, config.epochs, config.max_steps)
-        if config.warmup_steps >= plan.total_steps > 0:
-            raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.total_steps} steps")
+        plan = Plan.make(
+            len(dataset.train_images), config.batch_size, config.epochs, config.max_steps, config.verify_steps
+        )
+        if config.warmup_steps >= plan.schedule_steps > 0:
+            raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
         if config.initial_weights is None:
             weights = model.initial_weights(config.seed)
         else:
@@ -41,8 +43,9 @@ class Experiment:
                 read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
             )
         if config.data_on == "auto":
-            config = config.replace(data_on="device" if dataset.nbytes <= MAX_RESIDENT_BYTES else "host")
-        return cls(config, dataset, model, plan, UpdateRule.make(config, plan.total_steps), weights)
+            resident = config.mode == "tuned" and dataset.nbytes <= MAX_RESIDENT_BYTES
+            config = config.replace(data_on="device" if resident else "host")
+        return cls(config, dataset, model, plan, UpdateRule.make(config, plan.schedule_steps), weights)
 
     def with_run_dir(self, name: str) -> "Experiment":
         """The same with its run folder made and `config.json` in it; `name` is for a folder that has no name."""

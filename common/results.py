@@ -99,7 +99,7 @@ class RunResult(BaseModel):
     def plan(self) -> Plan:
         """The steps that it took."""
         config = self.config
-        return Plan.make(self.train_count, config.batch_size, config.epochs, config.max_steps)
+        return Plan.make(self.train_count, config.batch_size, config.epochs, config.max_steps, config.verify_steps)
 
     @property
     def code(self) -> str:

@@ -9,6 +9,6 @@ if __name__ == "__main__":
     with whole_program("python -m pt_impl", shown=is_first_process()):
         config = parse_train_config("pt_impl", "Trains a network with PyTorch (DistributedDataParallel).")
         # Imported here: a mistake in the options is told at once, not after PyTorch has loaded.
-        from pt_impl.train import main
+        from pt_impl.launch import main
 
         main(config)

@@ -1,134 +1,108 @@
-"""Batches in PyTorch: a sampler gives each rank its shard of each batch, gathered on the device or ahead of it."""
+"""Batches in PyTorch: a DataLoader over the shared arrays, whose sampler gives each rank its shard of each batch."""
 
-import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from common.batches import epoch_order, shards
-from common.config import TrainConfig
+from common.batches import Plan, epoch_order, shards
+from common.config import Precision
+from common.datasets import Dataset as Arrays
 from common.experiment import Experiment
 from common.formats import Images, Labels
+from pt_impl.model import DTYPES
 
-# A batch: images uint8 (n, C, H, W), in memory channels last as they are stored; labels int64 (n,); and the size of
-# the global batch it is part of.
-Batch = tuple[torch.Tensor, torch.Tensor, int]
+# Which examples a shard holds, int64 (n,), and the size of the global batch it is part of.
 Shard = tuple[torch.Tensor, int]
+# A batch: normalised images (n, C, H, W) in the network's precision; labels int64 (n,); and that size.
+Batch = tuple[torch.Tensor, torch.Tensor, int]
 
 
-class ShardSampler(Sampler[Shard]):
-    """This rank's indices of each batch, and the batch's global size. Unlike DistributedSampler it pads nothing."""
+class Normalise:
+    """uint8 (n, H, W, C) to the network's input, (n, C, H, W) in its precision: what ToTensor and Normalize do."""
 
-    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int, device: torch.device) -> None:
-        """`device`: where the data are; the indices go there once an epoch."""
-        self.bounds = shards(num_examples, batch_size, num_replicas)[:, rank]
-        self.device = device
-        self.order = torch.arange(num_examples, device=device)
+    def __init__(self, dataset: Arrays, precision: Precision) -> None:
+        self.dtype = DTYPES[precision]
+        self.shift, self.scale = (torch.from_numpy(array).to(self.dtype) for array in (dataset.shift, dataset.scale))
 
-    def __iter__(self) -> Iterator[Shard]:
-        for start, stop, count in self.bounds.tolist():
-            yield self.order[start:stop], count
-
-    def __len__(self) -> int:
-        return len(self.bounds)
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2).contiguous()
 
 
-class EpochSampler(ShardSampler):
-    """The shuffled batches of an epoch, which `set_epoch` chooses; as many as the run still takes."""
+class ArrayDataset(Dataset[Batch]):
+    """The shared arrays, in memory or mapped from a file. Its items are whole shards, not single images."""
 
-    def __init__(self, experiment: Experiment, rank: int, device: torch.device) -> None:
-        config, plan = experiment.config, experiment.plan
-        super().__init__(plan.train_size, config.batch_size, rank, config.devices, device)
-        self.seed, self.plan, self.epoch = config.seed, plan, 1
-
-    def set_epoch(self, epoch: int) -> None:
-        """Counts from 0, as for DistributedSampler and as Lightning does, which calls it too."""
-        self.epoch = epoch + 1
-
-    def __iter__(self) -> Iterator[Shard]:
-        order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.plan.train_size))
-        self.order = order.to(self.device)
-        yield from itertools.islice(super().__iter__(), len(self))
-
-    def __len__(self) -> int:
-        return self.plan.steps_in_epoch(self.epoch)
-
-
-class Resident:
-    """A data set in the device's memory: one gather for each batch, as a part of the step."""
-
-    def __init__(self, images: Images, labels: Labels, device: torch.device) -> None:
-        self.device = device
-        self.images, self.labels = torch.tensor(images).to(device), torch.from_numpy(labels).to(device)
-
-
-class ResidentLoader:
-    """What a DataLoader is, without its machinery, which takes longer than a gather."""
-
-    batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning asks for it
-
-    def __init__(self, data: Resident, sampler: ShardSampler) -> None:
-        self.data, self.sampler = data, sampler
-
-    def __iter__(self) -> Iterator[Batch]:
-        images, labels = self.data.images, self.data.labels
-        for indices, count in self.sampler:
-            yield channels_first(images.index_select(0, indices)), labels.index_select(0, indices), count
-
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-
-class Streamed(Dataset[Batch]):
-    """A data set in the host's memory, or in a file mapped into it: a whole shard at a time."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, images: Images, labels: Labels) -> None:
-        self.images, self.labels = images, labels
+    def __init__(self, images: Images, labels: Labels, transform: Normalise) -> None:
+        self.images, self.labels, self.transform = images, labels, transform
 
     def __getitem__(self, shard: Shard) -> Batch:
         indices, count = shard
         images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
-        return channels_first(images), labels, count
+        return self.transform(images), labels, count
 
 
-Data = Resident | Streamed
-Loader = ResidentLoader | DataLoader[Batch]
+class ShardSampler(Sampler[Shard]):
+    """This rank's shard of each batch of the test set, in its own order. Unlike DistributedSampler it pads nothing."""
+
+    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
+        self.num_examples, self.all_bounds = num_examples, shards(num_examples, batch_size, num_replicas)[:, rank]
+
+    def order(self) -> torch.Tensor:
+        """int64 (num_examples,): the examples in the order in which batches take them."""
+        return torch.arange(self.num_examples)
+
+    def bounds(self) -> NDArray[np.int64]:
+        """int64 (num_batches, 3): start and stop of each shard in that order, and the size of its global batch."""
+        return self.all_bounds
+
+    def __iter__(self) -> Iterator[Shard]:
+        order = self.order()
+        for start, stop, count in self.bounds().tolist():
+            yield order[start:stop], count
+
+    def __len__(self) -> int:
+        return len(self.bounds())
 
 
-def make_data(images: Images, labels: Labels, config: TrainConfig, device: torch.device) -> Data:
-    return Resident(images, labels, device) if config.data_on == "device" else Streamed(images, labels)
+class TrainSampler(ShardSampler):
+    """The shuffled batches of an epoch, which `set_epoch` chooses."""
+
+    def __init__(self, plan: Plan, seed: int, rank: int, num_replicas: int) -> None:
+        self.plan, self.seed, self.rank, self.num_replicas = plan, seed, rank, num_replicas
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epochs count from 0 here, as for DistributedSampler. Lightning calls it too."""
+        self.epoch = epoch
+
+    def order(self) -> torch.Tensor:
+        return torch.from_numpy(epoch_order(self.seed, self.epoch + 1, self.plan.train_size))
+
+    def bounds(self) -> NDArray[np.int64]:
+        return self.plan.shards(self.epoch + 1, self.num_replicas)[:, self.rank]
 
 
-def load(data: Data, sampler: ShardSampler, config: TrainConfig) -> Loader:
-    if isinstance(data, Resident):
-        return ResidentLoader(data, sampler)
-    # batch_size=None: the sampler's items are whole shards already. Pinned memory lets copies to a GPU overlap.
-    return DataLoader(data, sampler=sampler, batch_size=None, pin_memory=config.accelerator == "gpu")
-
-
-def train_data(experiment: Experiment, rank: int, device: torch.device) -> Loader:
-    """The training batches of one rank; `loader.sampler.set_epoch` comes before every epoch."""
+def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], DataLoader[Batch]]:
+    """The training and the test batches of one rank; `loader.sampler.set_epoch` comes before every training epoch."""
     dataset, config = experiment.dataset, experiment.config
-    data = make_data(dataset.train_images, dataset.train_labels, config, device)
-    return load(data, EpochSampler(experiment, rank, data.device), config)
+    train_sampler, test_sampler = make_samplers(experiment, rank)
+    transform = Normalise(dataset, config.precision)
+    train_set = ArrayDataset(dataset.train_images, dataset.train_labels, transform)
+    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, transform)
+    # batch_size=None: the items are whole shards already. Pinned memory lets copies to a GPU overlap with the step.
+    pin_memory = config.accelerator == "gpu"
+    return (
+        DataLoader(train_set, sampler=train_sampler, batch_size=None, pin_memory=pin_memory),
+        DataLoader(test_set, sampler=test_sampler, batch_size=None, pin_memory=pin_memory),
+    )
 
 
-def test_data(experiment: Experiment, rank: int, device: torch.device) -> Loader:
-    """The test set once, in its own order; the shards of one rank."""
-    dataset, config = experiment.dataset, experiment.config
-    data = make_data(dataset.test_images, dataset.test_labels, config, device)
-    size = len(dataset.test_images)
-    return load(data, ShardSampler(size, config.eval_batch_size, rank, config.devices, data.device), config)
-
-
-def channels_first(images: torch.Tensor) -> torch.Tensor:
-    """(n, H, W, C) -> (n, C, H, W), as a view: torch.channels_last, which is what convolutions like best."""
-    return images.permute(0, 3, 1, 2)
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    images, labels, count = batch
-    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True), count
+def make_samplers(experiment: Experiment, rank: int) -> tuple[TrainSampler, ShardSampler]:
+    """The samplers of the training and of the test batches of one rank."""
+    config, test_size = experiment.config, len(experiment.dataset.test_images)
+    return (
+        TrainSampler(experiment.plan, config.seed, rank, config.devices),
+        ShardSampler(test_size, config.eval_batch_size, rank, config.devices),
+    )

@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 
 from common.config import TrainConfig
-from common.devices import Settings, resolve_devices, resolve_settings
+from common.devices import resolve_devices, resolve_settings
 from common.errors import UserError
 from common.launch import launched_processes
-from common.machine import cpu_has_bf16, cpu_name
+from common.machine import cpu_name
 from common.weights import Arrays
+from pt_impl.tuning import tuned_settings
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
@@ -25,7 +26,7 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 def resolve(config: TrainConfig, title: str) -> TrainConfig:
     """The same for whatever computes with torch; `title`: its name in messages."""
     config = resolve_devices(config, title, torch.cuda.device_count(), launched_processes())
-    config = resolve_settings(config, best_settings(config))
+    config = resolve_settings(config, tuned_settings(config))
     check_compiler(config)
     return config
 
@@ -39,14 +40,6 @@ def check_compiler(config: TrainConfig) -> None:
         raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
     if config.save_first_batch:
         raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
-
-
-def best_settings(config: TrainConfig) -> Settings:
-    """What `--mode best` means here, by what docs/performance.md has measured."""
-    if config.accelerator == "gpu":
-        return Settings("bf16-mixed", tf32=True)
-    # In the small layers of digits autocast's own work outweighs what they gain.
-    return Settings("bf16-mixed") if cpu_has_bf16() and config.dataset != "digits" else Settings()
 
 
 def setup_process(config: TrainConfig) -> None:
@@ -97,6 +90,12 @@ def sum_over_replicas(tensor: torch.Tensor) -> torch.Tensor:
     if dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
     return tensor
+
+
+def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:
+    """Global losses and correct answers of several steps: the replicas' shares in one tensor, summed at once."""
+    shares = torch.stack([torch.stack(column).double() for column in zip(*steps, strict=True)], dim=1)
+    return sum_over_replicas(shares).tolist()
 
 
 def synchronize() -> None:

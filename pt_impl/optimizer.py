@@ -10,9 +10,9 @@ from common.optim import LossScaling, UpdateRule
 
 
 def make_optimizer(
-    model: nn.Module, rule: UpdateRule
+    model: nn.Module, rule: UpdateRule, **options: bool
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """The optimizer, and the scheduler to be stepped after every step."""
+    """The optimizer, and the scheduler to be stepped after every step. `options`: torch.optim.SGD's, as `fused`."""
     # A rate of 1 here, times the shared table's rate of each step.
     optimizer = torch.optim.SGD(
         model.parameters(),
@@ -21,10 +21,9 @@ def make_optimizer(
         dampening=0,
         weight_decay=rule.weight_decay,
         nesterov=rule.nesterov,
-        # On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
-        fused=next(model.parameters()).is_cuda,
+        **options,
     )
-    if optimizer.defaults["fused"] and rule.momentum:
+    if options.get("fused") and rule.momentum:
         # Fused, a first step that is skipped would leave its velocity unset. From zero the rule is the same.
         for parameter in model.parameters():
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -7,6 +7,6 @@ from common.launch import is_first_process
 with whole_program("python -m ptl_impl", shown=is_first_process()):
     config = parse_train_config("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")
     # Imported here: a mistake in the options is told at once, not after Lightning has loaded.
-    from ptl_impl.train import main
+    from ptl_impl.launch import main
 
     main(config)

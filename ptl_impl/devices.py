@@ -1,9 +1,15 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
+from typing import Any
+
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from common.config import TrainConfig
 from pt_impl.devices import resolve, setup_process
+from pt_impl.optimizer import LossScaler
+
+PRECISIONS = {"32": "32-true", "64": "64-true", "bf16-mixed": "bf16-mixed"}
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
@@ -18,3 +24,11 @@ def make_strategy(config: TrainConfig) -> Strategy | str:
     if config.devices == 1:
         return "auto"
     return DDPStrategy(process_group_backend="nccl" if config.accelerator == "gpu" else "gloo")
+
+
+def make_plugins(config: TrainConfig, scaler: LossScaler) -> dict[str, Any]:
+    """The Trainer's argument for the precision."""
+    if config.precision == "16-mixed":
+        # Instead of what Lightning takes 16-mixed for on the CPU, which is bf16-mixed.
+        return {"plugins": [MixedPrecision("16-mixed", "cuda" if config.accelerator == "gpu" else "cpu", scaler)]}
+    return {"precision": PRECISIONS[config.precision]}

@@ -1,159 +1,134 @@
-"""Training in Lightning; laid out like tf_impl/train.py and pt_impl/train.py, to be read side by side."""
+"""Training in Lightning; laid out like the train.py of the other implementations, to be read side by side."""
 
-import contextlib
-import logging
-import os
-import warnings
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.profilers import PassThroughProfiler
+import torch.nn.functional as F
+from torch import nn
 
-from common.config import TrainConfig
 from common.experiment import Experiment
-from common.launch import first_pid, is_first_process
 from common.recorder import Recorder
-from common.timeline import Timeline
-from pt_impl.devices import (
-    concatenate_over_replicas,
-    device_name,
-    device_peak_memory_bytes,
-    sum_over_replicas,
-    synchronize,
-    wait_for_replicas,
-)
-from pt_impl.model import Forward, get_weights, predict, to_canonical, watch_activations
+from pt_impl.data import Batch
+from pt_impl.devices import device_peak_memory_bytes
+from pt_impl.inspection import predict
+from pt_impl.model import get_weights, load_weights, make_autocast, make_model
 from pt_impl.optimizer import LossScaler
 from ptl_impl.data import ExampleData
-from ptl_impl.devices import make_strategy, setup_devices
-from ptl_impl.model import Classifier
+from ptl_impl.devices import make_plugins, make_strategy
+from ptl_impl.inspection import FirstBatch
+from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 
-PRECISIONS = {"32": "32-true", "64": "64-true", "bf16-mixed": "bf16-mixed"}
+# --- Steps: each runs in every process, on this rank's shard of the batch ---
 
-# --- Loop: the Trainer's, which calls the methods of Classifier ---
+
+class Classifier(pl.LightningModule):
+    """The network with its training and evaluation steps; the Trainer calls them."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__()
+        self.experiment = experiment
+        self.network: nn.Module = make_model(experiment.model, experiment.config.precision)
+        load_weights(self.network, experiment.model, experiment.initial_weights)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network(images)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
+        images, labels, count = batch
+        logits = self(images)
+        # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
+        share = F.cross_entropy(logits, labels, reduction="sum") / count
+        correct = (logits.detach().argmax(dim=1) == labels).sum()
+        # The ddp strategy averages the gradients over the replicas: times their number, the average is the sum.
+        return {"loss": share * self.trainer.world_size, "share": share.detach(), "correct": correct}
+
+    def on_validation_epoch_start(self) -> None:
+        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        images, labels, _ = batch
+        logits = self(images)
+        loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
+        correct = (logits.argmax(dim=1) == labels).sum()
+        # Instead of self.log, which would average the replicas' averages in 32 bits.
+        self.totals += torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
+
+    def on_validation_epoch_end(self) -> None:
+        self.totals = self.trainer.strategy.reduce(self.totals, reduce_op="sum")
+
+    def configure_optimizers(self) -> OptimizerAndScheduler:
+        return make_optimizer(self.network, self.experiment)
+
+
+class Recording(pl.Callback):
+    """Tells the recorder what the written-out loops of the other implementations tell it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: Classifier) -> None:
+        self.recorder.start_epoch()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: Classifier, outputs: dict[str, torch.Tensor], batch: Any, batch_idx: int
+    ) -> None:
+        self.recorder.step(outputs["share"], outputs["correct"])
+        # Here, and not when evaluation starts: before that Lightning waits for all ranks.
+        if batch_idx + 1 == self.recorder.plan.steps_in_epoch(trainer.current_epoch + 1):
+            self.recorder.end_training()
+
+    def on_validation_start(self, trainer: pl.Trainer, module: Classifier) -> None:
+        self.recorder.start_evaluation()
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Classifier) -> None:
+        loss_sum, correct, count = module.totals.tolist()
+        self.recorder.end_epoch(loss_sum, int(correct), int(count))
+
+
+# --- Loop: the Trainer's, which calls the methods above ---
 
 
 def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    module, data = Classifier(experiment, recorder), ExampleData(experiment)
     scaler = LossScaler(config, device)
+    module, data, callbacks = Classifier(experiment), ExampleData(experiment), [Recording(recorder)]
+    options: dict[str, Any] = {}
+    if config.mode == "tuned":
+        from ptl_impl import tuning
+
+        module, data = tuning.TunedClassifier(experiment, recorder), tuning.TunedData(experiment)
+        callbacks, options = [], {"profiler": tuning.NoProfiler()}
+    if config.save_first_batch:
+        callbacks.append(FirstBatch(recorder))
+
     trainer = pl.Trainer(
         accelerator=config.accelerator,
         devices=config.devices,
         strategy=make_strategy(config),
-        # Instead of what Lightning takes 16-mixed for on the CPU, which is bf16-mixed.
-        plugins=[MixedPrecision("16-mixed", device.type, scaler)] if scaler.is_enabled() else [],
-        precision=None if scaler.is_enabled() else PRECISIONS[config.precision],
+        **make_plugins(config, scaler),
         max_epochs=plan.num_epochs,
-        profiler=NoProfiler(),
-        callbacks=[FirstBatch(recorder)] if config.save_first_batch else [],
+        callbacks=callbacks,
         use_distributed_sampler=False,  # the samplers know their rank; Lightning's would pad
-        reload_dataloaders_every_n_epochs=1,
+        # A last epoch that --max-steps ends early has fewer batches than the others.
+        reload_dataloaders_every_n_epochs=int(plan.total_steps % plan.steps_per_epoch > 0),
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,  # the recorder shows progress
         enable_model_summary=False,
+        **options,
     )
-    # Lightning asks all ranks in every step whether one was told to end, and waits for the answer: a broadcast that
-    # none of the others makes, and on a GPU a wait for the device. Here a signal goes to all ranks anyway.
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
-    try:
-        if plan.num_epochs > 0:
-            trainer.fit(module, data)
-        else:
-            trainer.validate(module, data, verbose=False)
-    except SystemExit as end:
-        if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit with status 1
-            raise KeyboardInterrupt from None
-        raise
+    if config.mode == "tuned":
+        tuning.tune_trainer(trainer)
+    if plan.num_epochs > 0:
+        trainer.fit(torch.compile(module) if config.compile and config.mode == "plain" else module, data)
+    else:
+        trainer.validate(module, data, verbose=False)
 
     if recorder.writes:
         module.network.to(device)  # from where the Trainer has taken it
-        forward = Forward(module.network, experiment.dataset, config.precision, device)
-        recorder.save_predictions(predict(forward, experiment.dataset, config.eval_batch_size))
+        recorder.save_predictions(predict(experiment, module.network, make_autocast(config.precision, device)))
     weights = get_weights(module.network, experiment.model)
     recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device), scaler.skipped_steps)
-    wait_for_replicas()
-
-
-def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:
-    """Global losses and correct answers of several steps: the replicas' shares in one tensor, summed at once."""
-    shares = torch.stack([torch.stack(column).double() for column in zip(*steps, strict=True)], dim=1)
-    return sum_over_replicas(shares).tolist()
-
-
-class NoProfiler(PassThroughProfiler):
-    """Lightning's own does nothing some twenty times a step, in a generator each time."""
-
-    nothing = contextlib.nullcontext()
-
-    def profile(self, action_name: str) -> contextlib.AbstractContextManager[None]:
-        return self.nothing
-
-
-# --- First batch: for comparing implementations layer by layer ---
-
-
-class FirstBatch(pl.Callback):
-    """Writes every layer's output and every parameter's gradient of the first step."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-
-    def on_train_start(self, trainer: pl.Trainer, module: Classifier) -> None:
-        self.outputs, self.hooks = watch_activations(module.network, module.experiment.model)
-
-    def on_after_backward(self, trainer: pl.Trainer, module: Classifier) -> None:
-        if trainer.global_step > 0:
-            return
-        for hook in self.hooks:
-            hook.remove()
-        gradients = {name: parameter.grad for name, parameter in module.network.named_parameters()}
-        outputs = concatenate_over_replicas(self.outputs)
-        self.recorder.save_first_batch(outputs, to_canonical(gradients, module.experiment.model))
-
-
-# --- Start ---
-
-
-def main(config: TrainConfig) -> None:
-    """One run: the Trainer starts this program again, from its first line, for each further replica."""
-    timeline = Timeline.begin(first_pid())
-    timeline.enter("data")
-    quiet()
-    experiment = Experiment.make(setup_devices(config))
-    if is_first_process():
-        experiment = experiment.with_run_dir("ptl")
-    if config.dry_run:
-        return
-    device = torch.device("cpu")
-    if experiment.config.accelerator == "gpu":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    with Recorder(
-        "ptl",
-        "Lightning",
-        experiment,
-        device_name=device_name(device),
-        timeline=timeline,
-        writes=is_first_process(),
-        fetch=fetch_steps,
-        synchronize=synchronize,
-    ) as recorder:
-        train(experiment, device, recorder)
-
-
-def quiet() -> None:
-    """Leaves out what Lightning says in every run of this program, and no other warning."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # What the launcher says of a replica that has died is its only message.
-    logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
-    # Lightning's own use of torch, not this program's.
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-    # The step takes one batch from its loader, as it should.
-    warnings.filterwarnings("ignore", message=".*`dataloader_iter`.*")
-    # The data are in memory, gathered a batch at a time: worker processes would only copy them.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")

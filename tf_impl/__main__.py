@@ -1,7 +1,6 @@
 """`python -m tf_impl`: reads the options, then trains. `--help` prints them all."""
 
 import os
-import sys
 
 from common.cli import parse_train_config
 from common.errors import whole_program
@@ -10,9 +9,9 @@ with whole_program("python -m tf_impl"):
     config = parse_train_config("tf_impl", "Trains a network with TensorFlow (tf.distribute.MirroredStrategy).")
     # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Keras imports these where they are installed, for a second; no run uses them.
-    sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
     # Imported here: a mistake in the options is told at once, not after TensorFlow has loaded.
-    from tf_impl.train import main
+    if config.mode == "tuned":
+        import tf_impl.tuning  # noqa: F401 - before Keras: see there
+    from tf_impl.launch import main
 
     main(config)

@@ -4,22 +4,18 @@ import tensorflow as tf
 
 from common.config import TrainConfig
 from common.devices import Settings, resolve_devices, resolve_settings
-from common.machine import cpu_has_bf16, cpu_name
+from common.machine import cpu_name
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
     config = resolve_devices(config, "TensorFlow", len(tf.config.list_physical_devices("GPU")))
-    return resolve_settings(config, best_settings(config))
+    settings = Settings()
+    if config.mode == "tuned":
+        from tf_impl.tuning import tuned_settings
 
-
-def best_settings(config: TrainConfig) -> Settings:
-    """What `--mode best` means here, by what docs/performance.md has measured."""
-    if config.accelerator == "gpu":
-        return Settings("bf16-mixed", tf32=True)
-    if config.dataset == "digits":  # small layers, whose calls XLA spares; in large ones oneDNN is faster
-        return Settings(compile=True)
-    return Settings("bf16-mixed") if cpu_has_bf16() else Settings()
+        settings = tuned_settings(config)
+    return resolve_settings(config, settings)
 
 
 def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
@@ -58,3 +54,14 @@ def device_peak_memory_bytes(config: TrainConfig) -> int | None:
     if config.accelerator == "cpu":
         return None
     return sum(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(config.devices))
+
+
+def fetch_steps(steps: list[tuple[tf.Tensor, tf.Tensor]]) -> list[tuple[float, float]]:
+    """Global losses and correct answers of several steps, which the strategy has summed already."""
+    losses, correct = (tf.concat([tf.reshape(one, [-1]) for one in column], 0) for column in zip(*steps, strict=True))
+    return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True))
+
+
+def synchronize() -> None:
+    """Waits for all devices."""
+    tf.test.experimental.sync_devices()

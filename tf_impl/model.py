@@ -1,10 +1,8 @@
 """The networks in Keras. Its layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import layers
-from numpy.typing import NDArray
 
 from common.config import Precision
 from common.datasets import Dataset
@@ -63,11 +61,6 @@ def make_lenet(spec: ModelSpec, images: keras.KerasTensor) -> keras.Model:
     )
 
 
-def forward(model: keras.Model, images: tf.Tensor, dataset: Dataset, precision: Precision, training: bool) -> tf.Tensor:
-    """uint8 (n, H, W, C) to logits (n, classes), in the weights' precision."""
-    return tf.cast(model(normalise(images, dataset, precision), training=training), DTYPES[precision])
-
-
 # --- Weights: canonical names, canonical layout ---
 
 
@@ -87,18 +80,3 @@ def named_parameters(model: keras.Model) -> dict[str, keras.Variable]:
     return {
         f"{layer.name}.{variable.name}": variable for layer in model.layers for variable in layer.trainable_variables
     }
-
-
-def activations(model: keras.Model) -> keras.Model:
-    """A model that gives every layer's output under its name, sharing the layers of `model`."""
-    return keras.Model(model.inputs, {layer.name: layer.output for layer in model.layers})
-
-
-# --- Predictions: of one replica alone, once trained ---
-
-
-def predict(model: keras.Model, dataset: Dataset, precision: Precision, batch_size: int) -> NDArray[np.floating]:
-    """float (n, classes): logits for the whole test set, in its own order."""
-    images = dataset.test_images
-    parts = (images[start : start + batch_size] for start in range(0, len(images), batch_size))
-    return np.concatenate([forward(model, part, dataset, precision, training=False).numpy() for part in parts])

@@ -1,5 +1,6 @@
 """PyTorch's SGD in Keras: the shared update rule, see common.optim. And its scaling of the loss, for float16."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -25,22 +26,15 @@ class LossScale:
     Not Keras's LossScaleOptimizer: it looks at the gradients of the first replica alone.
     """
 
-    def __init__(self, rule: LossScaling | None) -> None:
-        """`rule`: None where nothing is scaled."""
+    def __init__(self, rule: LossScaling) -> None:
         self.rule = rule
-        if rule:
-            first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
-            self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
-            self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
-            self.skipped = tf.Variable(0, dtype=tf.int64, **first)
-
-    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
-        return loss * self.scale if self.rule else loss
+        first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
+        self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
+        self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
+        self.skipped = tf.Variable(0, dtype=tf.int64, **first)
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """This replica's gradients without the scale; all of them NaN if any replica has one that isn't finite."""
-        if not self.rule:
-            return gradients
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
         overflows = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)
@@ -54,29 +48,50 @@ class LossScale:
         self.skipped.assign_add(tf.cast(skip, tf.int64))
         return [gradient * factor for gradient in gradients]
 
-    @property
-    def skipped_steps(self) -> int | None:
-        return self.skipped.numpy().item() if self.rule else None
-
 
 class SGD(keras.optimizers.SGD):
     """Keras's own SGD keeps the learning rate inside the velocity and decays weights apart from it."""
 
     def __init__(self, rule: UpdateRule, scaling: LossScaling | None) -> None:
+        """`scaling`: None where the loss is not scaled."""
         super().__init__(LearningRates(rule), momentum=rule.momentum, nesterov=rule.nesterov)
         self.l2 = rule.weight_decay
-        self.loss_scale = LossScale(scaling)
+        self.loss_scale = LossScale(scaling) if scaling else None
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        super().build(variables)
+        if self.momentum:
+            strategy = tf.distribute.get_strategy()
+            # A step is given each replica's own part of a variable.
+            self.velocity_of = {
+                part.ref(): velocity
+                for variable, velocity in zip(variables, self.momentums, strict=True)
+                for part in strategy.experimental_local_results(variable.value)
+            }.__getitem__
+
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss * self.loss_scale.scale if self.loss_scale else loss
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, keras.Variable]]) -> Any:
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        if self.loss_scale:
+            gradients = self.loss_scale.unscaled(gradients)
+        return super().apply_gradients(zip(gradients, variables, strict=True))
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         rate, momentum, l2 = (tf.cast(value, variable.dtype) for value in (learning_rate, self.momentum, self.l2))
-        taken = tf.math.is_finite(gradient) if self.loss_scale.rule else True
+        taken = tf.math.is_finite(gradient) if self.loss_scale else True
         if self.l2:
             gradient = gradient + l2 * variable
         if self.momentum:
-            velocity = self.momentums[self._get_variable_index(variable)]
+            velocity = self.velocity_of(variable.ref())
             self.assign(velocity, where(taken, momentum * velocity + gradient, velocity))
             gradient = gradient + momentum * velocity if self.nesterov else velocity
         self.assign_sub(variable, where(taken, rate * gradient, 0.0))
+
+    @property
+    def skipped_steps(self) -> int | None:
+        return self.loss_scale.skipped.numpy().item() if self.loss_scale else None
 
 
 def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:

@@ -1,0 +1,90 @@
+"""What is looked at beside the training: the first batch layer by layer, and the predictions of the trained network."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from common.experiment import Experiment
+from common.models import ModelSpec, Weights
+from common.recorder import Recorder
+from pt_impl.data import Batch, Normalise
+from pt_impl.devices import concatenate_over_replicas
+from pt_impl.model import before_flatten, reorder, to_canonical
+
+# --- First batch: for comparing implementations layer by layer ---
+
+
+def save_first_batch(
+    experiment: Experiment,
+    model: nn.Module,
+    network: nn.Module,
+    autocast: torch.autocast,
+    batch: Batch,
+    recorder: Recorder,
+) -> None:
+    """Writes every layer's output and every parameter's gradient on a batch, before any step."""
+    images, labels, count = batch
+    outputs, hooks = watch_activations(network, experiment.model)
+    with autocast:
+        loss = F.cross_entropy(model(images), labels, reduction="sum") / count
+    (loss * experiment.config.devices).backward()
+    for hook in hooks:
+        hook.remove()
+    write_first_batch(experiment, network, outputs, recorder)
+    network.zero_grad(set_to_none=True)
+
+
+def write_first_batch(experiment: Experiment, network: nn.Module, outputs: Weights, recorder: Recorder) -> None:
+    """Gathers the outputs from all replicas and writes them, with the gradients as they stand in `network`."""
+    gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
+    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.model))
+
+
+def watch_activations(model: nn.Sequential, spec: ModelSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
+    """Canonical layer name -> its output, filled in by the next forward pass; and the hooks, to be removed."""
+    outputs: Weights = {}
+    module_dtype = next(model.parameters()).dtype
+    # What follows each layer with weights is its ReLU, which belongs to it.
+    names = {"relu1": "conv1", "relu2": "conv2", "relu3": "dense1"}
+
+    def hook(name: str) -> Callable[..., None]:
+        def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            # Under autocast in half precision, which numpy has only in part.
+            array = output.detach().to(module_dtype).cpu().numpy()
+            if array.ndim == 4:  # NCHW -> NHWC
+                array = array.transpose(0, 2, 3, 1)
+            elif name == "flatten":
+                height, width, channels = before_flatten(spec)
+                array = reorder(array.T, (channels, height, width), (1, 2, 0)).T
+            outputs[name] = array
+
+        return keep
+
+    children = [(names.get(name, name), child) for name, child in model.named_children()]
+    handles = [
+        child.register_forward_hook(hook(name))
+        for name, child in children
+        if isinstance(child, nn.ReLU | nn.MaxPool2d | nn.Flatten) or name == "dense2"
+    ]
+    return outputs, handles
+
+
+# --- Predictions: of one replica alone, once trained ---
+
+
+def predict(experiment: Experiment, network: nn.Module, autocast: torch.autocast) -> NDArray[np.floating]:
+    """float (n, classes): logits for the whole test set, in its own order."""
+    config, images = experiment.config, experiment.dataset.test_images
+    normalise = Normalise(experiment.dataset, config.precision)
+    device, size = next(network.parameters()).device, config.eval_batch_size
+    network.eval()
+    parts = []
+    with torch.inference_mode(), autocast:
+        for start in range(0, len(images), size):
+            part = normalise(torch.tensor(images[start : start + size]))
+            parts.append(network(part.to(device)).to(normalise.dtype).cpu())
+    return torch.cat(parts).numpy()

@@ -1,0 +1,101 @@
+"""From the command line to `train`: PyTorch's processes are started, or found where torchrun has started them."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import torch.distributed as dist
+from torch import multiprocessing
+
+from common.config import TrainConfig
+from common.errors import ReplicaError, UserError, whole_program
+from common.experiment import Experiment
+from common.launch import first_pid, under_torchrun
+from common.recorder import Recorder
+from common.timeline import Timeline
+from pt_impl.devices import (
+    device_name,
+    fetch_steps,
+    join_group,
+    leave_group,
+    setup_devices,
+    synchronize,
+    wait_for_replicas,
+)
+from pt_impl.train import train
+
+GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
+
+
+def main(config: TrainConfig) -> None:
+    """One run: under torchrun this process is one of its replicas, otherwise it starts them."""
+    timeline = Timeline.begin(first_pid())
+    config = setup_devices(config)
+    if under_torchrun():
+        run_replica(int(os.environ["RANK"]), config, "env://", timeline)
+        return
+    timeline.enter("data")
+    experiment = Experiment.make(config).with_run_dir("pt")  # finds mistakes and downloads before any worker starts
+    if config.dry_run:
+        return
+    config = experiment.config
+    if config.devices == 1:
+        run_replica(0, config, "", timeline, experiment)
+        return
+    timeline.enter("imports")  # each worker's own
+    with tempfile.TemporaryDirectory() as folder:
+        init_method = f"file://{Path(folder) / 'rendezvous'}"
+        replicas = multiprocessing.spawn(
+            run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
+        )
+        try:
+            while not replicas.join(grace_period=GRACE_SECONDS):
+                pass
+        except multiprocessing.ProcessExitedException as error:
+            if error.signal_name:
+                raise ReplicaError(f"replica {error.error_index} was ended by {error.signal_name}") from None
+            sys.exit(error.exit_code)  # it has said why
+
+
+def run_replica(
+    rank: int, config: TrainConfig, init_method: str, timeline: Timeline, experiment: Experiment | None = None
+) -> None:
+    """The whole run of one replica, in a process of its own if there are several."""
+    with whole_program("python -m pt_impl", shown=rank == 0):
+        timeline.enter("build")
+        device = join_group(config, rank, init_method)
+        timeline.enter("data")
+        if under_torchrun():
+            experiment = prepare_together(config, rank)
+        with Recorder(
+            "pt",
+            "PyTorch",
+            experiment or Experiment.make(config),
+            device_name=device_name(device),
+            timeline=timeline,
+            writes=rank == 0,
+            fetch=fetch_steps,
+            synchronize=synchronize,
+        ) as recorder:
+            train(recorder.experiment, rank, device, recorder)
+        wait_for_replicas()
+        leave_group()
+
+
+def prepare_together(config: TrainConfig, rank: int) -> Experiment:
+    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end."""
+    outcome: list[TrainConfig | UserError | None] = [None]
+    experiment = None
+    if rank == 0:
+        try:
+            experiment = Experiment.make(config).with_run_dir("pt")
+            outcome = [experiment.config]
+        except UserError as error:
+            outcome = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(outcome)
+    if isinstance(outcome[0], UserError):
+        raise outcome[0]
+    assert outcome[0] is not None
+    return experiment or Experiment.make(outcome[0])

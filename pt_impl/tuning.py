@@ -1,0 +1,154 @@
+"""What `--mode tuned` adds in PyTorch: faster, and still the same training. train.py alone is complete without it.
+
+Each measure with the gain seen, as images per second with it over those without it, on the machine and with the
+commands of docs/performance.md.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from common.config import TrainConfig
+from common.datasets import Dataset as Arrays
+from common.devices import Settings
+from common.experiment import Experiment
+from common.formats import Images, Labels
+from common.machine import cpu_has_bf16
+from pt_impl.data import Batch, Normalise, Shard, ShardSampler, make_samplers
+
+# --- Settings that are left at auto ---
+
+
+def tuned_settings(config: TrainConfig) -> Settings:
+    """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help."""
+    if config.accelerator == "gpu":
+        return Settings("bf16-mixed", tf32=True)
+    # In the small layers of digits autocast's own work outweighs what they gain.
+    return Settings("bf16-mixed") if cpu_has_bf16() and config.dataset != "digits" else Settings()
+
+
+# --- The network ---
+
+
+def tune_network(network: nn.Module) -> nn.Module:
+    """In memory channels come last, in images and kernels alike, which is what oneDNN's and cuDNN's convolutions use.
+
+    The weights too: DistributedDataParallel warns of gradients whose strides differ from its buckets'.
+    """
+    return network.to(memory_format=torch.channels_last)
+
+
+def compile_options(config: TrainConfig) -> dict[str, Any]:
+    """For torch.compile. A last batch of another size is compiled for itself; on a GPU a pass is one CUDA graph."""
+    if config.mode == "plain":
+        return {}
+    return {"dynamic": False, "mode": "reduce-overhead" if config.accelerator == "gpu" else "default"}
+
+
+def compile_ahead(
+    model: nn.Module, autocast: torch.autocast, loader: "TunedLoader", image_shape: tuple[int, ...]
+) -> None:
+    """Compiles for both sizes of this rank's shards, a whole batch's and the last one's, as a part of start-up.
+
+    Every rank must call it, since gradients may be reduced.
+    """
+    for start, stop, _ in loader.sampler.bounds()[[0, -1]].tolist():
+        images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
+        for _ in range(3):  # CUDA graphs are captured in the second pass
+            with autocast:
+                model(loader.normalise(images)).sum().backward()
+            model.zero_grad(set_to_none=True)
+
+
+# --- The optimizer ---
+
+
+def optimizer_options(config: TrainConfig) -> dict[str, Any]:
+    """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host."""
+    return {"fused": True} if config.mode == "tuned" and config.accelerator == "gpu" else {}
+
+
+# --- The data: images stay uint8 until they are on the device, and are normalised there ---
+
+
+class NormaliseOnDevice(Normalise):
+    """The same on the device, and without a copy: the images stay as they are stored, channels last."""
+
+    def __init__(self, dataset: Arrays, config: TrainConfig, device: torch.device) -> None:
+        super().__init__(dataset, config.precision)
+        self.shift, self.scale = self.shift.to(device), self.scale.to(device)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2)
+
+
+class ResidentLoader:
+    """A data set in the device's memory: one gather for each batch, which takes less time than a DataLoader.
+
+    index_select, since indexing with a tensor takes several times as long.
+    """
+
+    batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning asks for it
+
+    def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, normalise: NormaliseOnDevice) -> None:
+        self.sampler, self.normalise, self.device = sampler, normalise, normalise.shift.device
+        self.images, self.labels = torch.tensor(images).to(self.device), torch.from_numpy(labels).to(self.device)
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = self.sampler.order().to(self.device)
+        for start, stop, count in self.sampler.bounds().tolist():
+            indices = order[start:stop]
+            images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
+            yield self.normalise(images), labels, count
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+class StreamedArrays(Dataset[Batch]):
+    """The shared arrays, in the host's memory or mapped from a file: whole shards, as they are stored."""
+
+    def __init__(self, images: Images, labels: Labels) -> None:
+        self.images, self.labels = images, labels
+
+    def __getitem__(self, shard: Shard) -> Batch:
+        indices, count = shard
+        images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
+        return images, labels, count
+
+
+class StreamedLoader:
+    """A DataLoader, whose batches are copied as uint8, a quarter of the bytes, and normalised on the device."""
+
+    batch_sampler = None
+
+    def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, normalise: NormaliseOnDevice) -> None:
+        self.sampler, self.normalise, self.device = sampler, normalise, normalise.shift.device
+        data, pinned = StreamedArrays(images, labels), self.device.type == "cuda"
+        self.loader = DataLoader(data, sampler=sampler, batch_size=None, pin_memory=pinned)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for images, labels, count in self.loader:
+            images, labels = (tensor.to(self.device, non_blocking=True) for tensor in (images, labels))
+            yield self.normalise(images), labels, count
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+TunedLoader = ResidentLoader | StreamedLoader
+
+
+def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tuple[TunedLoader, TunedLoader]:
+    """Instead of pt_impl.data.make_loaders: their batches are on the device."""
+    dataset, config = experiment.dataset, experiment.config
+    train_sampler, test_sampler = make_samplers(experiment, rank)
+    normalise = NormaliseOnDevice(dataset, config, device)
+    kind = ResidentLoader if config.data_on == "device" else StreamedLoader
+    return (
+        kind(dataset.train_images, dataset.train_labels, train_sampler, normalise),
+        kind(dataset.test_images, dataset.test_labels, test_sampler, normalise),
+    )

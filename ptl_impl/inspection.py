@@ -1,0 +1,23 @@
+"""What is looked at beside the training: the first batch layer by layer."""
+
+import lightning.pytorch as pl
+
+from common.recorder import Recorder
+from pt_impl.inspection import watch_activations, write_first_batch
+
+
+class FirstBatch(pl.Callback):
+    """Writes every layer's output and every parameter's gradient of the first step."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.outputs, self.hooks = watch_activations(module.network, module.experiment.model)
+
+    def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.global_step > 0:
+            return
+        for hook in self.hooks:
+            hook.remove()
+        write_first_batch(module.experiment, module.network, self.outputs, self.recorder)

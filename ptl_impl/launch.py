@@ -1,0 +1,62 @@
+"""From the command line to `train`: the Trainer starts this program again, from its first line, for each replica."""
+
+import logging
+import os
+import warnings
+
+import torch
+
+from common.config import TrainConfig
+from common.experiment import Experiment
+from common.launch import first_pid, is_first_process
+from common.recorder import Recorder
+from common.timeline import Timeline
+from pt_impl.devices import device_name, fetch_steps, synchronize, wait_for_replicas
+from ptl_impl.devices import setup_devices
+from ptl_impl.train import train
+
+
+def main(config: TrainConfig) -> None:
+    """One run: the Trainer starts this program again, from its first line, for each further replica."""
+    timeline = Timeline.begin(first_pid())
+    timeline.enter("data")
+    quiet()
+    experiment = Experiment.make(setup_devices(config))
+    if is_first_process():
+        experiment = experiment.with_run_dir("ptl")
+    if config.dry_run:
+        return
+    device = torch.device("cpu")
+    if experiment.config.accelerator == "gpu":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    with Recorder(
+        "ptl",
+        "Lightning",
+        experiment,
+        device_name=device_name(device),
+        timeline=timeline,
+        writes=is_first_process(),
+        fetch=fetch_steps,
+        synchronize=synchronize,
+    ) as recorder:
+        try:
+            train(experiment, device, recorder)
+        except SystemExit as end:
+            if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit with status 1
+                raise KeyboardInterrupt from None
+            raise
+        wait_for_replicas()
+
+
+def quiet() -> None:
+    """Leaves out what Lightning says in every run of this program, and no other warning."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # What the launcher says of a replica that has died is its only message.
+    logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
+    # Lightning's own use of torch, not this program's.
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    # The step takes one batch from its loader, as it should.
+    warnings.filterwarnings("ignore", message=".*`dataloader_iter`.*")
+    # The data are in memory, gathered a batch at a time: worker processes would only copy them.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")

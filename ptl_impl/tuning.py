@@ -1,0 +1,113 @@
+"""What `--mode tuned` adds in Lightning: faster, and still the same training. train.py alone is complete without it.
+
+Each measure with the gain seen, as images per second with it over those without it, on the machine and with the
+commands of docs/performance.md. Network, data and optimizer are tuned as in pt_impl/tuning.py. Some of this reaches
+into Lightning's private parts, and fits the versions in constraints.txt.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.profilers import PassThroughProfiler
+from torch import nn
+
+from common.experiment import Experiment
+from common.recorder import Recorder
+from pt_impl import tuning as pt_tuning
+from pt_impl.data import Batch
+from pt_impl.model import make_autocast
+from ptl_impl.data import ExampleData
+from ptl_impl.train import Classifier
+
+
+class TunedData(ExampleData):
+    """pt_impl's tuned loaders: their batches are on the device, and need no search for tensors to be moved."""
+
+    def setup(self, stage: str) -> None:
+        device = self.trainer.strategy.root_device
+        loaders = pt_tuning.make_loaders(self.experiment, self.trainer.global_rank, device)
+        self.train_loader, self.test_loader = loaders
+
+
+class TunedClassifier(Classifier):
+    """The same steps with less of Lightning around them."""
+
+    def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
+        super().__init__(experiment)
+        # The step is written out: with automatic optimization each would pass a dozen hooks more.
+        self.automatic_optimization = False
+        self.recorder = recorder
+        self.network = pt_tuning.tune_network(self.network)
+        self.trained_network: nn.Module = self.network
+        if experiment.config.compile:
+            self.trained_network = torch.compile(self.network, **pt_tuning.compile_options(experiment.config))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning notes which hook it is in some forty times a step; nn.Module would look for parameters each time.
+        if name == "_current_fx_name":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def on_fit_start(self) -> None:
+        # As the Trainer has wrapped it: with the strategy and the precision around its step.
+        self.optimizer, self.scheduler = self.optimizers(), self.lr_schedulers()
+
+    def on_train_start(self) -> None:
+        config, loader = self.experiment.config, self.trainer.train_dataloader
+        if config.compile:
+            autocast = make_autocast(config.precision, self.device)
+            pt_tuning.compile_ahead(self, autocast, loader, self.experiment.model.image_shape)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return (self.trained_network if self.training else self.network)(images)
+
+    def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
+        # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
+        # whatever a batch might be.
+        (images, labels, count), _, _ = next(dataloader_iter)
+        self.optimizer.zero_grad()
+        logits = self(images)
+        loss = F.cross_entropy(logits, labels, reduction="sum") / count
+        self.manual_backward(loss * self.trainer.world_size)
+        self.optimizer.step()
+        self.scheduler.step()
+        self.recorder.step(loss.detach(), (logits.detach().argmax(dim=1) == labels).sum())
+
+    # The recorder is told here. Of a Callback, Lightning would go through all hooks in every step.
+
+    def on_train_epoch_start(self) -> None:
+        self.recorder.start_epoch()
+
+    def on_train_batch_end(self, outputs: None, batch: Batch, batch_idx: int) -> None:
+        if batch_idx + 1 == self.recorder.plan.steps_in_epoch(self.trainer.current_epoch + 1):
+            self.recorder.end_training()
+
+    def on_validation_start(self) -> None:
+        self.recorder.start_evaluation()
+
+    def on_validation_end(self) -> None:
+        loss_sum, correct, count = self.totals.tolist()
+        self.recorder.end_epoch(loss_sum, int(correct), int(count))
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's own does nothing some twenty times a step, in a generator each time."""
+
+    nothing = contextlib.nullcontext()
+
+    def profile(self, action_name: str) -> contextlib.AbstractContextManager[None]:
+        return self.nothing
+
+
+def tune_trainer(trainer: pl.Trainer) -> None:
+    """Lightning asks all ranks in every step whether one was told to end, and waits for the answer.
+
+    That is a broadcast that none of the others makes, and on a GPU a wait for the device. Here a signal goes to all
+    ranks anyway.
+    """
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None

@@ -1,0 +1,59 @@
+"""What is looked at beside the training: the first batch layer by layer, and the predictions of the trained network."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.experiment import Experiment
+from common.recorder import Recorder
+from tf_impl.model import DTYPES, named_parameters, normalise
+
+SUM = tf.distribute.ReduceOp.SUM
+
+# --- First batch: for comparing implementations layer by layer ---
+
+
+def save_first_batch(
+    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, batch: Any, recorder: Recorder
+) -> None:
+    """Writes every layer's output and every parameter's gradient on a batch, before any step.
+
+    Args:
+      batch: for each replica its shard, see `tf_impl.data.Batch`.
+    """
+    dtype = DTYPES[experiment.config.precision]
+    layers = keras.Model(model.inputs, {layer.name: layer.output for layer in model.layers})
+
+    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            outputs = {name: tf.cast(output, dtype) for name, output in layers(images, training=True).items()}
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs[model.layers[-1].name])
+            loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
+        return outputs, tape.gradient(loss, model.trainable_variables)
+
+    outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
+
+    def joined(value: Any) -> NDArray[np.floating]:
+        return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
+
+    recorder.save_first_batch(
+        {name: joined(value) for name, value in outputs.items()},
+        {
+            name: strategy.reduce(SUM, gradient, axis=None).numpy()
+            for name, gradient in zip(named_parameters(model), gradients, strict=True)
+        },
+    )
+
+
+# --- Predictions: of one replica alone, once trained ---
+
+
+def predict(experiment: Experiment, model: keras.Model) -> NDArray[np.floating]:
+    """float (n, classes): logits for the whole test set, in its own order."""
+    config, images = experiment.config, experiment.dataset.test_images
+    parts = (images[start : start + config.eval_batch_size] for start in range(0, len(images), config.eval_batch_size))
+    normalised = (normalise(part, experiment.dataset, config.precision) for part in parts)
+    return np.concatenate([tf.cast(model(part), DTYPES[config.precision]).numpy() for part in normalised])

@@ -1,0 +1,32 @@
+"""From the command line to `train`: one process and one strategy, whose replicas are the devices."""
+
+import os
+
+from common.config import TrainConfig
+from common.experiment import Experiment
+from common.recorder import Recorder
+from common.timeline import Timeline
+from tf_impl.devices import device_name, fetch_steps, make_strategy, setup_devices, synchronize
+from tf_impl.train import train
+
+
+def main(config: TrainConfig) -> None:
+    """One run with one strategy; `config` as read from the command line."""
+    timeline = Timeline.begin(os.getpid())
+    timeline.enter("data")
+    experiment = Experiment.make(setup_devices(config)).with_run_dir("tf")
+    if config.dry_run:
+        return
+    timeline.enter("build")
+    strategy = make_strategy(experiment.config)
+    with Recorder(
+        "tf",
+        "TensorFlow",
+        experiment,
+        device_name=device_name(experiment.config),
+        timeline=timeline,
+        writes=True,
+        fetch=fetch_steps,
+        synchronize=synchronize,
+    ) as recorder:
+        train(experiment, strategy, recorder)

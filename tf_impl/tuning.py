@@ -1,0 +1,244 @@
+"""What `--mode tuned` adds in TensorFlow: faster, and still the same training. train.py alone is complete without it.
+
+Each measure with the gain seen, as images per second with it over those without it, on the machine and with the
+commands of docs/performance.md. `tf_impl/__main__.py` imports this file before Keras, for its first measure.
+"""
+
+# ruff: noqa: E402
+import sys
+
+# Keras imports these where they are installed; no run uses them.
+sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from common.config import TrainConfig
+from common.devices import Settings
+from common.experiment import Experiment
+from common.machine import cpu_has_bf16
+from common.recorder import Recorder
+from tf_impl.data import Batch, Shards, TrainShards
+from tf_impl.model import DTYPES, normalise
+
+SUM = tf.distribute.ReduceOp.SUM
+ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
+
+# --- Settings that are left at auto ---
+
+
+def tuned_settings(config: TrainConfig) -> Settings:
+    """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help."""
+    if config.accelerator == "gpu":
+        return Settings("bf16-mixed", tf32=True)
+    if config.dataset == "digits":  # small layers, whose calls XLA spares; in large ones oneDNN is faster
+        return Settings(compile=True)
+    return Settings("bf16-mixed") if cpu_has_bf16() else Settings()
+
+
+# --- The data: images stay uint8 until they are in the step, and are normalised there ---
+
+
+class Resident:
+    """A data set in the devices' memory; each replica gathers its own shard of a batch, as a part of the step.
+
+    On few cores a pipeline's threads take from the step what they do ahead of it.
+
+    A step's graph takes from it, in this order: `epoch` once an epoch, `inputs` for each batch, and on each
+    replica `shard`, which makes examples of them.
+    """
+
+    def __init__(self, shards: Shards, strategy: tf.distribute.Strategy) -> None:
+        self.shards = shards
+        self.images, self.labels = (on_devices(array, strategy) for array in (shards.images, shards.labels))
+
+    def epoch(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The order of the examples, and the bounds of the shards in it."""
+        return on_host(self.shards.order()), on_host(self.shards.bounds())
+
+    def inputs(self, epoch: tuple[tf.Tensor, tf.Tensor], batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        order, bounds = epoch
+        return self.images, self.labels, order, bounds[batch]
+
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, order: tf.Tensor, bounds: tf.Tensor) -> Batch:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        start, stop, count = tf.unstack(bounds[replica])
+        indices = order[start:stop]
+        return tf.gather(images, indices), tf.gather(labels, indices), count
+
+
+class Streamed:
+    """The same from a tf.data pipeline, which gathers and copies batches ahead of the steps: one for all epochs."""
+
+    def __init__(self, shards: Shards, strategy: tf.distribute.Strategy) -> None:
+        self.shards = shards
+        num_replicas = strategy.num_replicas_in_sync
+        images, labels = shards.images, shards.labels
+
+        def order_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            if isinstance(shards, TrainShards):
+                shards.set_epoch(int(epoch))
+            return shards.order(), shards.bounds().reshape(-1, 3)
+
+        def rows(indices: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+            return images[indices], labels[indices]  # from the file, where they are memory-mapped
+
+        def gather(order: tf.Tensor, bound: tf.Tensor) -> Batch:
+            start, stop, count = tf.unstack(bound)
+            found = tf.numpy_function(rows, [order[start:stop]], [tf.uint8, tf.int64])
+            return tf.ensure_shape(found[0], [None, *images.shape[1:]]), tf.ensure_shape(found[1], [None]), count
+
+        def batches(epoch: tf.Tensor) -> tf.data.Dataset:
+            """The shards of the first batch, one for each replica, then those of the second, and so on."""
+            order, bounds = tf.numpy_function(order_and_bounds, [epoch], [tf.int64, tf.int64])
+            order, bounds = tf.ensure_shape(order, [len(images)]), tf.ensure_shape(bounds, [None, 3])
+            return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(order, bound))
+
+        # Nothing is left to be tuned, and the thread that would do it is waited for when an iterator ends.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        data = tf.data.Dataset.range(tf.int64.max).flat_map(batches)
+        data = data.prefetch(2 * num_replicas).with_options(options)
+        # From a function: the batches are sharded already, and the strategy must not split them again.
+        self.iterator = iter(strategy.distribute_datasets_from_function(lambda context: data))
+
+    def epoch(self) -> Any:
+        return self.iterator
+
+    def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return next(iterator)
+
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
+        return images, labels, count
+
+
+def on_host(array: NDArray[Any]) -> tf.Tensor:
+    """In the host's memory, once, and not as a constant in a graph."""
+    with tf.device("CPU:0"):
+        return tf.constant(array)
+
+
+def on_devices(array: NDArray[Any], strategy: tf.distribute.Strategy) -> Any:
+    """On every GPU; in the host's memory once, if that is where the replicas are."""
+    devices = strategy.extended.worker_devices
+
+    def place(context: tf.distribute.InputContext) -> tf.Tensor:
+        with tf.device(devices[context.replica_id_in_sync_group]):
+            return tf.constant(array)
+
+    return on_host(array) if "CPU" in devices[0] else strategy.experimental_distribute_values_from_function(place)
+
+
+# --- The loop: one call of a graph takes all steps until the recorder next fetches or reads the clock ---
+
+
+class TunedLoop:
+    """`train_epoch` and `evaluate` instead of train.py's.
+
+    Args:
+      train_step, eval_step: train.py's, on one replica.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        strategy: tf.distribute.Strategy,
+        shards: tuple[TrainShards, Shards],
+        train_step: ReplicaStep,
+        eval_step: ReplicaStep,
+        recorder: Recorder,
+    ) -> None:
+        self.experiment, self.strategy, self.recorder = experiment, strategy, recorder
+        source = Resident if experiment.config.data_on == "device" else Streamed
+        self.shards, self.test_shards = shards
+        self.training, self.testing = (source(one, strategy) for one in shards)
+        self.train_steps = self.make_train_steps(train_step)
+        self.eval_steps = self.make_eval_steps(eval_step)
+        # Traced now, as a part of start-up, and not in the first evaluation.
+        self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds())))
+
+    def make_train_steps(self, train_step: ReplicaStep) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+        data, strategy = self.training, self.strategy
+        loss_dtype = DTYPES[self.experiment.config.precision]
+
+        def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return train_step(*self.normalised(*data.shard(*inputs)))
+
+        @tf.function
+        def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            """Global losses and correct answers, (number,) each, of an epoch's batches `first`, `first` + 1, ..."""
+            losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
+            for step in tf.range(number):
+                shares = strategy.run(replica_step, args=data.inputs(epoch, first + step))
+                losses = losses.write(step, strategy.reduce(SUM, shares[0], axis=None))
+                correct = correct.write(step, strategy.reduce(SUM, shares[1], axis=None))
+            return losses.stack(), correct.stack()
+
+        return train_steps
+
+    def make_eval_steps(self, eval_step: ReplicaStep) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+        data, strategy = self.testing, self.strategy
+
+        def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return eval_step(*self.normalised(*data.shard(*inputs)))
+
+        @tf.function
+        def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            loss_sum, correct, count = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
+            for batch in tf.range(number):
+                shares = strategy.run(replica_step, args=data.inputs(epoch, batch))
+                loss_sum += strategy.reduce(SUM, shares[0], axis=None)
+                correct += strategy.reduce(SUM, shares[1], axis=None)
+                count += strategy.reduce(SUM, shares[2], axis=None)
+            return loss_sum, correct, count
+
+        return eval_steps
+
+    def normalised(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
+        return normalise(images, self.experiment.dataset, self.experiment.config.precision), labels, count
+
+    def train_epoch(self, epoch: int) -> None:
+        self.shards.set_epoch(epoch)
+        inputs, steps = self.training.epoch(), len(self.shards.bounds())
+        step = 0
+        while step < steps:
+            number = self.recorder.steps_to_go()
+            losses, correct = self.train_steps(inputs, tf.constant(step), tf.constant(number))
+            self.recorder.step(losses, correct, number)
+            step += number
+
+    def evaluate(self) -> tuple[float, int, int]:
+        """Sum of losses, correct answers and examples over the whole test set, each example once."""
+        sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds())))
+        loss_sum, correct, count = (one.numpy().item() for one in sums)
+        return loss_sum, correct, count
+
+
+def compile_ahead(
+    experiment: Experiment, strategy: tf.distribute.Strategy, shards: TrainShards, compute: Callable[..., Any]
+) -> None:
+    """Compiles for both sizes of shards, a whole batch's and the last one's, now, as a part of start-up.
+
+    Args:
+      compute: train.py's `forward_backward`, compiled when it is called.
+    """
+    shape, dtype = experiment.model.image_shape, DTYPES[experiment.config.precision]
+    call = tf.function(lambda *shard: strategy.run(lambda *one: compute(*one), args=shard))
+    for bounds in shards.bounds()[[0, -1]]:
+        starts, stops, counts = bounds.T
+        sizes = stops - starts
+
+        def of_each(make: Callable[[int], tf.Tensor]) -> Any:
+            return strategy.experimental_distribute_values_from_function(
+                lambda context: make(context.replica_id_in_sync_group)
+            )
+
+        call(
+            of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica], *shape], dtype)),
+            of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica]], tf.int64)),
+            of_each(lambda replica, counts=counts: tf.constant(counts[replica])),
+        )
