@@ -27,11 +27,12 @@ from common.errors import leave, whole_program
 from comparison.files import write_tables
 from comparison.live import LiveView
 from comparison.options import CompareConfig
+from comparison.proof import make_proofs, proof_jobs
 from comparison.report import write_report
 from comparison.request import find_runs, prepare, summarise
 from comparison.runner import run_job
 from comparison.store import Request, tuned
-from comparison.study import Job, comparison_jobs, make_variants, tuning_jobs
+from comparison.study import Job, comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.table import print_tables
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -99,6 +100,10 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
 
         make(list(tuning_jobs(options, variants)))
         variants = tuned(variants, list(runs.values()), options.target_accuracy)
+        if options.verify == "auto":
+            view.say("the same training? The first steps of each in 64 bits ...")
+            proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
+            make_proofs(folder, proofs, interpreters, options.timeout)
         make(list(comparison_jobs(options, variants)))
 
 

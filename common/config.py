@@ -20,6 +20,10 @@ Mode = Literal["plain", "tuned"]
 
 # Where things are and how often they are written: no part of what is trained.
 NOT_PART_OF_THE_TRAINING = {"data_dir", "run_dir", "initial_weights", "log_every_n_steps", "save_first_batch"}
+ABOUT_MODE = (
+    "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
+    " measured to make it faster and is still the same training, see docs/performance.md"
+)
 
 
 class TrainingOptions(BaseModel):
@@ -84,11 +88,6 @@ class TrainingOptions(BaseModel):
     threads_per_device: AutoOrCount = Field(
         "auto", description="CPU threads of each replica; auto: an even share of the cores"
     )
-    mode: Mode = Field(
-        "plain",
-        description="plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned:"
-        " with all that was measured to make it faster and is still the same training, see docs/performance.md",
-    )
     precision: AutoOrPrecision = Field(
         "auto",
         description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
@@ -121,8 +120,6 @@ class TrainingOptions(BaseModel):
             raise ValueError("--nesterov true needs --momentum above 0")
         if self.save_first_batch and 0 in (self.epochs, self.max_steps):
             raise ValueError("--save-first-batch true needs at least one step: --epochs and --max-steps other than 0")
-        if self.data_on == "device" and self.mode == "plain":
-            raise ValueError("--data-on device: needs --mode tuned; in plain mode the framework's own loader is used")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:
@@ -134,6 +131,7 @@ class TrainingOptions(BaseModel):
 class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
+    mode: Mode = Field("plain", description=ABOUT_MODE)
     run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
     verify_steps: int | None = Field(
         None,
@@ -142,6 +140,11 @@ class TrainConfig(TrainingOptions):
         " rates stay those of the whole training",
     )
     dry_run: bool = Field(False, description="only write config.json, with every auto resolved")
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        check_mode(self.data_on, self.mode)
+        return self
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A validated copy with some fields changed."""
@@ -155,6 +158,12 @@ class TrainConfig(TrainingOptions):
         """Hex digest over `training_fields`: equal if and only if two runs were asked for the same."""
         text = json.dumps(self.training_fields(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_mode(data_on: str, *modes: Mode) -> None:
+    """Raises ValueError for data on the device in plain mode."""
+    if data_on == "device" and "plain" in modes:
+        raise ValueError("--data-on device: needs --mode tuned; in plain mode the framework's own loader is used")
 
 
 def option_name(field: str) -> str:

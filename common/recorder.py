@@ -34,6 +34,7 @@ from common.results import (
     RunResult,
     write_result,
 )
+from common.rounding import first_loss_tolerance
 from common.timeline import Timeline
 from common.weights import Arrays, arrays_sha256, write_arrays
 
@@ -84,6 +85,7 @@ class Recorder:
 
         self.steps_done = 0
         self.pending: list[tuple[Any, Any]] = []
+        self.first_loss: float | None = None
         self.epoch_losses: list[float] = []
         self.epoch_correct = 0
         self.startup_seconds: float | None = None
@@ -178,6 +180,8 @@ class Recorder:
         if self.monitor:
             self.monitor.energy.update()
         first = self.steps_done - len(losses) + 1
+        if first == 1:
+            self.first_loss = losses[0]
         self.pending = []
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
@@ -276,6 +280,7 @@ class Recorder:
             class_names=experiment.dataset.class_names,
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
+            first_loss_tolerance=self._first_loss_tolerance(),
             train_count=plan.train_size,
             **self.evaluation,
             startup_seconds=self.startup_seconds,
@@ -309,6 +314,13 @@ class Recorder:
             train_seconds = sum(result.epoch_train_seconds)
             self.progress.line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
         self.progress.line(f"results: {self.run_dir}")
+
+    def _first_loss_tolerance(self) -> float | None:
+        experiment, config = self.experiment, self.config
+        if self.first_loss is None or config.precision != "32" or config.tf32 is True:
+            return None
+        count = self.plan.count(1)
+        return first_loss_tolerance(experiment.dataset, experiment.initial_weights, config.seed, count, self.first_loss)
 
     def _write(self, *lines: dict[str, Any]) -> None:
         if self.metrics is not None:

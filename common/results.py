@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.machine import Machine
 from common.timeline import PHASES, Phase
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -51,6 +51,8 @@ class RunResult(BaseModel):
       energy_source: RAPL or NVML; null where there is none.
       class_names: in the order of the labels.
       num_steps: training steps taken.
+      first_loss_tolerance: how far rounding to 32 bits may move the loss of the first step, see `common.rounding`; null
+        without a step, or where the run computes in another precision.
       skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
         precision needs no scaling.
       machine: see `common.machine.Machine`.
@@ -58,7 +60,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -69,6 +71,7 @@ class RunResult(BaseModel):
     class_names: list[str] = Field(min_length=2)
     num_steps: int = Field(ge=0)
     skipped_steps: int | None = Field(ge=0)
+    first_loss_tolerance: float | None = Field(gt=0, allow_inf_nan=False)
     train_count: int = Field(gt=0)
     test_count: int = Field(gt=0)
     test_correct: int = Field(ge=0)

@@ -1,14 +1,18 @@
 """A comparison beside an earlier one: what has changed, and what may be said of it."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from common.results import RunResult
-from comparison.lockstep import different_settings, lockstep, rounding_between
+from comparison.lockstep import different_settings
+from comparison.proof import judge_folders, proof_path
 from comparison.rows import Entry, Table
 from comparison.statistics import unpaired_ratio
 
+Folders = tuple[Path, Path]  # of the earlier comparison and of this one
 
-def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list[str]:
+
+def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Folders) -> list[str]:
     """A line for each row that both have, or for what keeps them from being set side by side."""
     lines = []
     matched = False
@@ -20,14 +24,14 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list[str]
                 one
                 for old in earlier
                 for one in old.entries
-                if one.runs and one.implementation == entry.implementation and one.variant == entry.variant
+                if one.runs and one.name == entry.name and one.variant == entry.variant
             ]
             name = _name(entry)
             if not candidates:
                 lines.append(f"{name}: not in the baseline")
                 continue
             matched = True
-            lines += [f"{name}: {line}" for line in _entry_changes(entry, candidates[0])]
+            lines += [f"{name}: {line}" for line in _entry_changes(entry, candidates[0], folders)]
     if not matched:
         lines.append("nothing in the baseline can be set beside this comparison")
     return lines
@@ -35,16 +39,16 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list[str]
 
 def _name(entry: Entry) -> str:
     shown = ", ".join(f"{option} {value}" for option, value in entry.variant.items())
-    return f"{entry.implementation} ({shown})" if shown else entry.implementation
+    return f"{entry.name} ({shown})" if shown else entry.name
 
 
-def _entry_changes(entry: Entry, old: Entry) -> Iterator[str]:
+def _entry_changes(entry: Entry, old: Entry, folders: Folders) -> Iterator[str]:
     new_result, old_result = entry.runs[0].result, old.runs[0].result
     assert new_result and old_result and entry.row and old.row
     if settings := different_settings(old_result, new_result, same_seed=False):
         yield f"not the same experiment, so nothing is set side by side: {'; '.join(settings)}"
         return
-    yield _training(entry, old)
+    yield _training(entry, folders)
     yield _accuracy(entry, old)
     versions = _versions(old_result, new_result)
     machines = old_result.machine.differences(new_result.machine)
@@ -66,17 +70,16 @@ def _entry_changes(entry: Entry, old: Entry) -> Iterator[str]:
     yield _speed(entry, old, bool(versions), code_changed)
 
 
-def _training(entry: Entry, old: Entry) -> str:
-    """Whether the very same training, judged by its first losses."""
-    for run in entry.runs:
-        other = next((one for one in old.runs if one.record.seed == run.record.seed), None)
-        if other and other.result and run.result:
-            found = lockstep(other.losses, run.losses, rounding_between(other.result.config, run.result.config))
-            if not found.same_training:
-                return "not the same training: the first losses differ by more than rounding explains"
-            largest = "" if found.all_steps is None else f" (largest difference in a loss {found.all_steps:.0e})"
-            return f"the same training{largest}"
-    return "no seed in common, so not known whether it is the same training"
+def _training(entry: Entry, folders: Folders) -> str:
+    """Whether the very same training, as the runs in 64 bits prove."""
+    earlier, now = (folder / proof_path(entry.variant, entry.name) for folder in folders)
+    proof = judge_folders(earlier, now)
+    if proof.same is None:
+        return f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
+    if not proof.same:
+        return f"not the same training: {proof.note}"
+    largest = "" if proof.difference is None else f" (largest difference in a loss in 64 bits {proof.difference:.0e})"
+    return f"the same training{largest}"
 
 
 def _accuracy(entry: Entry, old: Entry) -> str:

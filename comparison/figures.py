@@ -15,7 +15,7 @@ from common.predictions import Predictions
 from common.results import RunResult
 from common.timeline import PHASES
 from comparison.charts import INK, Chart, Maker, logarithmic, looks, new_figure, styled
-from comparison.lockstep import FIRST_STEPS, loss_differences, rounding_between
+from comparison.lockstep import loss_differences, roundoff
 from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs
 from comparison.store import Run
 
@@ -72,11 +72,11 @@ def _curves(
     """Over epochs, the mean over seeds with all of them in a band; over seconds, each one's typical run."""
     if not any(line.epoch for entry in entries for line in entry.runs[0].epochs):
         return
-    found = looks([entry.implementation for entry in entries])
+    found = looks([entry.name for entry in entries])
     for axis in ("epochs", "seconds"):
         figure, axes = new_figure()
         for entry in entries:
-            look = found[entry.implementation]
+            look = found[entry.name]
             for kind, value in kinds:
                 runs = _by_seed(entry) if axis == "epochs" else [_typical(entry)]
                 values = np.array([[value(line) for line in run.epochs] for run in runs], dtype=float)
@@ -89,7 +89,7 @@ def _curves(
                     linestyle=look.pattern,
                     alpha=0.45 if kind == "training" else 1,
                     marker=look.marker if len(x) < 3 else None,
-                    label=f"{entry.implementation} {kind}",
+                    label=f"{entry.name} {kind}",
                 )
                 if len(runs) > 1:
                     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.15, lw=0)
@@ -110,8 +110,7 @@ def _seconds(run: Run) -> NDArray[np.float64]:
 
 def _curve_alt(entries: Sequence[Entry], title: str) -> str:
     ends = ", ".join(
-        f"{entry.implementation} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss"
-        f" {entry.runs[0].epochs[-1].test_loss:.4f}"
+        f"{entry.name} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss {entry.runs[0].epochs[-1].test_loss:.4f}"
         for entry in entries
     )
     return f"{title}, a line for each implementation; on the test set they end at {ends}"
@@ -123,18 +122,18 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
     if not shown:
         return
     figure, axes = new_figure(0.9 + 0.55 * len(shown))
-    found = looks([entry.implementation for entry in entries])
+    found = looks([entry.name for entry in entries])
     for place, entry in enumerate(shown):
-        row, look = entry.row, found[entry.implementation]
+        row, look = entry.row, found[entry.name]
         assert row and row.images_per_second and row.images_per_second_q1 and row.images_per_second_q3
         speeds = [run.result.images_per_second for run in entry.runs if run.result and run.result.images_per_second]
         axes.barh(place, row.images_per_second, color=look.colour, height=0.6, alpha=0.75)
         if len(speeds) > 1:
             axes.plot([row.images_per_second_q1, row.images_per_second_q3], [place, place], color=INK, linewidth=2)
             axes.plot(speeds, [place + 0.18] * len(speeds), ".", color=INK, markersize=4)
-    _named(axes, [entry.implementation for entry in shown])
+    _named(axes, [entry.name for entry in shown])
     axes.set_xlabel("Images per second: median, middle half, every run")
-    words = [f"{row.implementation} {row.images_per_second:,.0f}" for row in _rows(shown) if row.images_per_second]
+    words = [f"{row.name} {row.images_per_second:,.0f}" for row in _rows(shown) if row.images_per_second]
     alt = f"Images per second, a bar for each implementation: {', '.join(words)}"
     yield Chart("throughput", "Throughput", alt, figure)
 
@@ -144,18 +143,18 @@ def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
     if not shown:
         return
     figure, axes = new_figure(0.9 + 0.5 * len(shown))
-    found = looks([entry.implementation for entry in entries])
+    found = looks([entry.name for entry in entries])
     axes.axvline(1, color=INK, linewidth=1, linestyle="--")
     for place, entry in enumerate(shown):
-        row, look = entry.row, found[entry.implementation]
+        row, look = entry.row, found[entry.name]
         assert row and row.ratio and row.ratio_low and row.ratio_high
         axes.plot([row.ratio_low, row.ratio_high], [place, place], color=look.colour, linewidth=3)
         axes.plot([row.ratio], [place], look.marker, color=look.colour, markersize=8)
-    _named(axes, [entry.implementation for entry in shown])
+    _named(axes, [entry.name for entry in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlabel(f"Speed as a multiple of {entries[0].implementation}'s, 95 % interval")
+    axes.set_xlabel(f"Speed as a multiple of {entries[0].name}'s, 95 % interval")
     words = [
-        f"{row.implementation} {row.ratio:.2f}, {row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.verdict}"
+        f"{row.name} {row.ratio:.2f}, {row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.verdict}"
         for row in _rows(shown)
     ]
     yield Chart("ratio", "Speed ratio", f"Ratio of speeds with 95 % intervals: {'; '.join(words)}", figure)
@@ -179,15 +178,15 @@ def _breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
         for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
             axes.barh(place, seconds[phase], left=left, color=colour, height=0.6, label=None if place else phase)
             left += seconds[phase]
-        words.append(f"{entry.implementation} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in PHASES))
-    _named(axes, [entry.implementation for entry in entries])
+        words.append(f"{entry.name} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in PHASES))
+    _named(axes, [entry.name for entry in entries])
     axes.set_xlabel("Seconds, from the start of the process to its end")
     figure.legend(loc="outside upper center", ncols=3)
     yield Chart("breakdown", "Where the time goes", f"Seconds in each phase: {'; '.join(words)}", figure)
 
 
 def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Differences of step losses from the first row's, for its first seed."""
+    """Differences of step losses from the first row's, for its first seed: what rounding makes of one training."""
     reference, others = entries[0].runs[0], []
     configs: list[TrainConfig] = []
     for entry in entries[1:]:
@@ -197,13 +196,13 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
             others.append((entry, loss_differences(reference.losses, run.losses)))
     if not others or reference.result is None:
         return
-    rounding = rounding_between(reference.result.config, *configs)
-    floor = rounding.roundoff / 50  # losses that are equal to the last bit have no place on such a scale
+    unit = roundoff(reference.result.config, *configs)
+    floor = unit / 50  # losses that are equal to the last bit have no place on such a scale
     figure, axes = new_figure()
-    found = looks([entry.implementation for entry in entries])
+    found = looks([entry.name for entry in entries])
     words = []
     for entry, differences in others:
-        look = found[entry.implementation]
+        look = found[entry.name]
         steps, largest = _thinned(differences)
         axes.plot(
             steps,
@@ -211,20 +210,17 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
             color=look.colour,
             linewidth=min(look.width, 1.8),
             linestyle=look.pattern,
-            label=entry.implementation,
+            label=entry.name,
         )
-        words.append(f"{entry.implementation} at most {differences.max():.0e}")
-    label = f"rounding of one number, {rounding.roundoff:.0e}"
-    axes.axhline(rounding.roundoff, color=INK, linestyle="--", linewidth=1, label=label)
-    first = np.arange(1, min(FIRST_STEPS, len(others[0][1])) + 1)
-    axes.plot(first, rounding.allowed(len(first)), color="#D55E00", linewidth=1.5, label="allowed, steps 1-10")
+        words.append(f"{entry.name} at most {differences.max():.0e}")
+    axes.axhline(unit, color=INK, linestyle="--", linewidth=1, label=f"rounding of one number, {unit:.0e}")
     logarithmic(axes.yaxis)
     if len(others[0][1]) > 200:
         logarithmic(axes.xaxis)
     axes.set_xlabel("Step")
-    axes.set_ylabel(f"Difference in loss from {entries[0].implementation}")
+    axes.set_ylabel(f"Difference in loss from {entries[0].name}")
     axes.legend()
-    alt = f"Difference of every step's loss from {entries[0].implementation}, logarithmic: {', '.join(words)}"
+    alt = f"Difference of every step's loss from {entries[0].name}, logarithmic: {', '.join(words)}"
     yield Chart("lockstep", "Lockstep", alt, figure)
 
 

@@ -33,7 +33,7 @@ class LiveView:
         self._total, self._done = total, len(done)
         self._seconds: dict[tuple[str, str], list[float]] = {}
         for run in done:
-            key = run.record.implementation, ",".join(map("=".join, run.record.variant.items()))
+            key = run.record.name, ",".join(map("=".join, run.record.variant.items()))
             self._seconds.setdefault(key, []).append(run.record.process_seconds)
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
         self._left: list[Job] = []
@@ -51,13 +51,16 @@ class LiveView:
     ) -> None:
         self._bars.stop()
 
+    def say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
     def start(self, job: Job, left: list[Job]) -> None:
         """The run of `job` begins; those in `left` come after it."""
         if self._job is not None and self._total > 4:
             self._bars.update(self._task, visible=False)  # a screen full of finished runs hides the one that runs
         self._job, self._left = job, left
         self._started = time.monotonic()
-        self._task = self._bars.add_task(f"{job.implementation:<8}", total=None, state="starting")
+        self._task = self._bars.add_task(f"{job.name:<8}", total=None, state="starting")
         self._plain("starting")
         self._tell_time_left()
 
@@ -101,7 +104,7 @@ class LiveView:
         """How long a run takes: as others of its kind, else as its implementation did, else as any did."""
         kinds = [
             self._seconds.get(_key(job), []),
-            [one for (name, _), all_of in self._seconds.items() if name == job.implementation for one in all_of],
+            [one for (name, _), all_of in self._seconds.items() if name == job.name for one in all_of],
             [one for all_of in self._seconds.values() for one in all_of],
         ]
         return next((statistics.median(kind) for kind in kinds if kind), None)
@@ -113,11 +116,11 @@ class LiveView:
         if self._total > 4:
             details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "tuning" if job.tuning else ""]
             which = f" ({', '.join(filter(None, details))})"
-        self._console.print(f"{job.implementation}{which}: {what}", soft_wrap=True)
+        self._console.print(f"{job.name}{which}: {what}", soft_wrap=True)
 
 
 def _key(job: Job) -> tuple[str, str]:
-    return job.implementation, job.variant.name
+    return job.name, job.variant.name
 
 
 def _clock(seconds: float) -> str:

@@ -1,7 +1,6 @@
-"""Whether two runs are the same training, and if not, where they part."""
+"""How far the losses of two runs are apart, and where two trainings part."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,55 +15,19 @@ from common.weights import Arrays, read_arrays
 
 FIRST_STEPS = 10
 
-MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device", "data_on")
-# What `--mode best` decides, for each framework on its own.
-SETTINGS_FIELDS = ("precision", "compile", "tf32")
+MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device")
+# What `--mode tuned` decides, for each framework on its own.
+SETTINGS_FIELDS = ("precision", "compile", "tf32", "data_on")
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """How far the same training may differ by rounding alone over its first steps.
-
-    A difference in step 1 may grow: `python compare.py --epochs 3` on digits, the same training to 6e-16 in float64,
-    went in float32 from 1e-7 in step 6 to 5e-5 in step 10, where the early steps are steep. Tenfold in three steps
-    leaves a factor of 20 above that; another network or update rule parts by more in steps 1 to 3. With mixed
-    precision lenet on MNIST was 3e-3 apart in step 5 and 2e-2 in step 7, at a learning rate of 0.1 with Nesterov
-    momentum, the most of five configurations.
-
-    Attributes:
-      roundoff: of one number, relative: half the distance to the next.
-      start: what is allowed in step 1, to grow tenfold in three steps.
-      least, most: bounds to that.
-    """
-
-    roundoff: float
-    start: float
-    least: float
-    most: float
-
-    @property
-    def tolerance(self) -> float:
-        """One number for all that `find_departure` looks at: half precision moves layers more than the first losses."""
-        return self.most if self.roundoff > 1e-6 else self.least
-
-    def allowed(self, steps: int) -> NDArray[np.float64]:
-        """float64 (steps,): for each of the first steps."""
-        return np.clip(self.start * 10 ** (np.arange(steps) / 3), self.least, self.most)
+# Of one number, relative: half the distance to the next.
+ROUNDOFF = {"64": 2.0**-53, "32": 2.0**-24, "tf32": 2.0**-11, "16-mixed": 2.0**-11, "bf16-mixed": 2.0**-8}
 
 
-ROUNDINGS = {
-    "64": Rounding(2.0**-53, 1e-10, 1e-10, 1e-10),
-    "32": Rounding(2.0**-24, 1e-6, 1e-5, 1e-3),
-    "tf32": Rounding(2.0**-11, 5e-4, 5e-4, 5e-2),
-    "16-mixed": Rounding(2.0**-11, 5e-4, 5e-4, 5e-2),
-    "bf16-mixed": Rounding(2.0**-8, 5e-4, 5e-4, 5e-2),
-}
-
-
-def rounding_between(*configs: TrainConfig) -> Rounding:
-    """Of runs with these resolved configurations, which `--mode best` may give different precisions: the coarsest."""
-    names = ["tf32" if config.tf32 is True and config.precision == "32" else config.precision for config in configs]
-    return max((ROUNDINGS[name] for name in names), key=lambda one: one.roundoff)
+def roundoff(*configs: TrainConfig) -> float:
+    """The coarsest of runs with these resolved configurations, which may have different precisions."""
+    tf32 = ("tf32" if config.tf32 is True and config.precision == "32" else config.precision for config in configs)
+    return max(ROUNDOFF[name] for name in tf32)
 
 
 def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.float64]:
@@ -96,7 +59,7 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
         )
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
-    left_out = SETTINGS_FIELDS if a["mode"] == b["mode"] == "best" else ()
+    left_out = ("mode", *SETTINGS_FIELDS) if "tuned" in (a["mode"], b["mode"]) else ()
     fields |= {name: (a[name], b[name]) for name in a if name not in left_out}
     if not same_seed:
         made = ["data_sha256"] if reference.config.dataset == "synthetic" else []
@@ -108,30 +71,6 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
 def _short(value: object) -> str:
     text = str(value)
     return text[:12] if len(text) == 64 else text
-
-
-@dataclass(frozen=True)
-class Lockstep:
-    """How far a run is from the reference; largest differences as `loss_differences` gives them.
-
-    Attributes:
-      first_steps: over the first FIRST_STEPS steps; None where there were no steps.
-      all_steps: over all steps.
-      same_training: whether the first steps differ by no more than the precision explains.
-    """
-
-    first_steps: float | None
-    all_steps: float | None
-    same_training: bool
-
-
-def lockstep(reference: list[float], other: list[float], rounding: Rounding) -> Lockstep:
-    differences = loss_differences(reference, other)
-    if not len(differences):
-        return Lockstep(None, None, len(reference) == len(other))
-    first = differences[:FIRST_STEPS]
-    same = bool((first <= rounding.allowed(len(first))).all()) and len(reference) == len(other)
-    return Lockstep(float(first.max()), float(differences.max()), same)
 
 
 def find_departure(reference: Path, other: Path, tolerance: float) -> str | None:
@@ -161,7 +100,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     apart = np.flatnonzero(~(differences <= tolerance))
     if len(apart):
         step = int(apart[0]) + 1
-        rates = [learning_rate(config, past, plan.total_steps) for past in range(1, step)]
+        rates = [learning_rate(config, past, plan.schedule_steps) for past in range(1, step)]
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
         return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
 

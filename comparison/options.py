@@ -6,19 +6,31 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from common.config import TrainConfig, TrainingOptions, option_name
+from common.config import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, option_name
 from common.errors import UserError
 from common.machine import REPOSITORY
 from common.rundir import new_run_dir
 
 # What a comparison that is there already can be given anew: more of the same, and how it is looked at.
-RESUME_WITH = {"repeats", "seeds", "implementations", "python", "timeout", "target_accuracy", "baseline"}
+RESUME_WITH = {
+    "repeats",
+    "seeds",
+    "implementations",
+    "mode",
+    "python",
+    "timeout",
+    "verify",
+    "target_accuracy",
+    "baseline",
+}
 REPORT_WITH = {"target_accuracy", "baseline"}
 FOLDERS = ("output_dir", "resume", "report_only")
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+# A file that an implementation reads too names one mode.
+Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
 
@@ -30,11 +42,20 @@ class CompareConfig(TrainingOptions):
         min_length=1,
         description="which to run; NAME stands for the folder NAME_impl; the first is the one that others are held to",
     )
+    mode: Modes = Field(
+        ["plain"], min_length=1, description=f"{ABOUT_MODE}; of several, each is a row of its own: `pt`, `pt tuned`"
+    )
     python: list[str] = Field(
         [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
     )
     output_dir: Path | None = Field(None, description="folder for all results; unset: a new one under results/")
     timeout: float = Field(3600.0, gt=0, description="seconds that one run may take")
+
+    verify: Literal["auto", "never"] = Field(
+        "auto",
+        description="auto: prove with the first steps in 64 bits that all rows are the same training, once for each"
+        " configuration and version of the code; never: leave that out",
+    )
 
     # Repeating
     repeats: int = Field(
@@ -72,12 +93,13 @@ class CompareConfig(TrainingOptions):
     def _compares(self) -> Self:
         if self.seeds and "seed" in self.model_fields_set and self.seeds != [self.seed]:
             raise ValueError(f"--seed {self.seed}: not together with --seeds, which names all of them")
-        for name in ("seeds", "tune_over", "implementations"):
+        for name in ("seeds", "tune_over", "implementations", "mode"):
             values = getattr(self, name)
             if twice := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
         if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
             raise ValueError("--sweep-learning-rate tune and --tune-over RATE RATE ... belong together")
+        check_mode(self.data_on, *self.mode)
         named = [option_name(name) for name in FOLDERS if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"{named[0]} and {named[1]}: only one of them")
@@ -88,8 +110,8 @@ class CompareConfig(TrainingOptions):
         return self.seeds or [self.seed]
 
     def train_config(self) -> TrainConfig:
-        """The part that goes to an implementation."""
-        return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields})
+        """The part that goes to an implementation, in the first of the modes."""
+        return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields}, mode=self.mode[0])
 
     def make_output_dir(self) -> Path:
         """The folder of the comparison, made and empty. Raises UserError where it can't be."""
@@ -140,7 +162,11 @@ class CompareConfig(TrainingOptions):
         stored_values = stored.model_dump(exclude_unset=True)
         if "seeds" in given:
             stored_values.pop("seed", None)  # which --seeds has to name, too
-        for name, had in (("seeds", stored.all_seeds), ("implementations", stored.implementations)):
+        for name, had in (
+            ("seeds", stored.all_seeds),
+            ("implementations", stored.implementations),
+            ("mode", stored.mode),
+        ):
             if name in given and not set(given[name]) >= set(had):
                 raise UserError(
                     f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has {_shown(had)}; name"
@@ -149,7 +175,12 @@ class CompareConfig(TrainingOptions):
         if given.get("repeats", stored.repeats) < stored.repeats:
             raise UserError(f"--repeats {given['repeats']}: the comparison in {folder} has {stored.repeats} already")
         if stored.sweep_learning_rate == "tune" and "repeats" in allowed:
-            allowed = allowed - {"seeds", "target_accuracy", "implementations"}  # on which the chosen rates rest
+            allowed = allowed - {
+                "seeds",
+                "target_accuracy",
+                "implementations",
+                "mode",
+            }  # on which the chosen rates rest
         for name in sorted(given.keys() - allowed):
             raise UserError(
                 f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has"

@@ -150,11 +150,11 @@ def _grid(
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     """Implementations, and for each package what their runs have found, in that order."""
-    names = list(dict.fromkeys(run.record.implementation for run in summary.runs if run.result))
+    names = list(dict.fromkeys(run.record.name for run in summary.runs if run.result))
     found: dict[str, dict[str, dict[str, None]]] = {}
     for run in summary.runs:
         for package, version in run.result.versions.items() if run.result else ():
-            found.setdefault(package, {}).setdefault(run.record.implementation, {})[version] = None
+            found.setdefault(package, {}).setdefault(run.record.name, {})[version] = None
     return names, {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
 
 

@@ -16,7 +16,7 @@ from comparison.devices import same_devices
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.rows import Table, make_tables
 from comparison.store import Request, Run, read_run
-from comparison.study import Job, comparison_jobs, make_variants, tuning_jobs
+from comparison.study import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
 from comparison.summary import Summary
 from comparison.warnings import find_warnings
 
@@ -46,7 +46,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     folder = given.make_output_dir()
     config = same_devices(config, given.interpreters(), given.timeout, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    request = Request(schema_version=1, created=now, commands=[command], options=given, config=config)
+    request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
     request.write(folder)
     return folder, request
 
@@ -79,7 +79,8 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
         try:
             earlier = Request.read(request.options.baseline, "--baseline")
             earlier_runs, _ = find_runs(request.options.baseline, earlier)
-            baseline = what_changed(tables, _tables(request.options.baseline, earlier, earlier_runs))
+            earlier_tables = _tables(request.options.baseline, earlier, earlier_runs)
+            baseline = what_changed(tables, earlier_tables, (request.options.baseline, folder))
         except UserError as error:  # it was there when the comparison began; that it is gone is no reason to lose this
             baseline = [str(error)]
     return Summary(folder, request, tables, list(runs), missing, find_warnings(tables, runs), baseline)
@@ -87,4 +88,5 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
 
 def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
     options = request.options
-    return make_tables(folder, runs, options.implementations, options.target_accuracy)
+    names = [row_name(*contender) for contender in contenders(options)]
+    return make_tables(folder, runs, names, options.target_accuracy)

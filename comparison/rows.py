@@ -8,17 +8,18 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.config import Mode
 from common.devices import describe_settings
-from common.errors import UserError
 from common.results import RunResult
 from common.timeline import Phase
-from comparison.lockstep import Lockstep, different_settings, find_departure, lockstep, rounding_between
+from comparison.lockstep import FIRST_STEPS, different_settings, loss_differences
+from comparison.proof import Proof, first_loss, judge
 from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
 from comparison.store import Run, epochs_to
-from comparison.study import Values
+from comparison.study import Values, row_name
 
 Share = float
-Status = Literal["ok", "failed", "some failed", "different training"]
+Status = Literal["ok", "failed", "some failed", "different training", "not proved"]
 
 
 class Row(BaseModel):
@@ -45,8 +46,12 @@ class Row(BaseModel):
       target_reached: runs that reached the target accuracy, of `num_runs`.
       target_epochs, target_steps, target_seconds: until then; means over the runs if all of them reached it,
         with quartiles; seconds of training and evaluation, start-up apart.
-      loss_difference_first_steps, loss_difference_all_steps: the largest over all runs, from the first row's
-        run with the same seed; as `comparison.lockstep.loss_differences` gives them.
+      same_training: whether it is the first row's, as the runs in 64 bits have proved; None for the first row, and
+        with `--verify never`.
+      proof_difference: the largest one in a step's loss in 64 bits.
+      loss_difference_first_steps, loss_difference_all_steps: of the runs themselves, the largest over all of them, from
+        the first row's run with the same seed: rounding in the runs' own precision, which grows from step to step. As
+        `comparison.lockstep.loss_differences` gives them.
       note: one line for a person, on what the status says.
     """
 
@@ -55,6 +60,7 @@ class Row(BaseModel):
     table: int = Field(ge=0)
     variant: Values
     implementation: str
+    mode: Mode
     status: Status
     num_runs: int = Field(ge=0)
     num_failed: int = Field(ge=0)
@@ -95,21 +101,32 @@ class Row(BaseModel):
     target_seconds: float | None = None
     target_seconds_q1: float | None = None
     target_seconds_q3: float | None = None
+    same_training: bool | None = None
+    proof_difference: float | None = None
     loss_difference_first_steps: float | None = None
     loss_difference_all_steps: float | None = None
     note: str | None = None
     run_dirs: list[str] = []
 
+    @property
+    def name(self) -> str:
+        return row_name(self.implementation, self.mode)
+
 
 @dataclass
 class Entry:
-    """An implementation's runs in a table, and its row."""
+    """The runs of an implementation in a mode in a table, and its row."""
 
     implementation: str
+    mode: Mode
     variant: Values
     runs: list[Run] = field(default_factory=list)
     failed: list[Run] = field(default_factory=list)
     row: Row | None = None
+
+    @property
+    def name(self) -> str:
+        return row_name(self.implementation, self.mode)
 
 
 @dataclass
@@ -140,11 +157,11 @@ class Table:
 
     @property
     def same_seed_runs(self) -> dict[str, Run]:
-        """Implementation -> its first run with the seed of the first row's first run; without those that have none."""
+        """Name of a row -> its first run with the seed of the first row's first run; without those that have none."""
         return same_seed_runs([entry for entry in self.entries if entry.runs])
 
-    def entry(self, implementation: str) -> Entry | None:
-        return next((entry for entry in self.entries if entry.implementation == implementation), None)
+    def entry(self, name: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
 
     def same_seed(self, run: Run) -> Run | None:
         """Any run of the table with the same seed."""
@@ -159,17 +176,15 @@ def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
         seed = entries[0].runs[0].record.seed
         run = next((run for run in entry.runs if run.record.seed == seed), None)
         if run:
-            found[entry.implementation] = run
+            found[entry.name] = run
     return found
 
 
-def make_tables(
-    folder: Path, runs: Sequence[Run], implementations: Sequence[str], target_accuracy: float | None
-) -> list[Table]:
+def make_tables(folder: Path, runs: Sequence[Run], names: Sequence[str], target_accuracy: float | None) -> list[Table]:
     """From the runs in a comparison's folder; the tables of one variant follow each other.
 
     Args:
-      implementations: in the order in which they stand in a table.
+      names: of the rows, in the order in which they stand in a table.
     """
     tables: list[Table] = []
     variants: list[Values] = []
@@ -178,8 +193,8 @@ def make_tables(
             variants.append(run.record.variant)
     for variant in variants:
         chosen = [run for run in runs if run.record.variant == variant and not run.record.tuning]
-        # By implementation first: the first one asked for is the reference, whichever ran first.
-        chosen.sort(key=lambda run: implementations.index(run.record.implementation))
+        # By their rows: the first one asked for is the reference, whichever ran first.
+        chosen.sort(key=lambda run: names.index(run.record.name))
         found = _group(chosen, variant, len(tables) + 1)
         for table in found:
             for entry in table.entries:
@@ -199,23 +214,23 @@ def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
             apart = _apart(tables[0], run) if tables else []
             table = Table(number + len(tables), variant, apart="; ".join(apart) or None)
             tables.append(table)
-        entry = table.entry(run.record.implementation)
+        entry = table.entry(run.record.name)
         if entry is None:
-            entry = Entry(run.record.implementation, variant)
+            entry = Entry(run.record.implementation, run.record.mode, variant)
             table.entries.append(entry)
         entry.runs.append(run)
     if not tables:
         tables.append(Table(number, variant))
-    order = list(dict.fromkeys(run.record.implementation for run in runs))
+    order = list(dict.fromkeys(run.record.name for run in runs))
     for run in runs:
         if run.result is not None:
             continue
-        entry = next((one for table in tables if (one := table.entry(run.record.implementation))), None)
+        entry = next((one for table in tables if (one := table.entry(run.record.name))), None)
         if entry is None:
-            entry = Entry(run.record.implementation, variant)
+            entry = Entry(run.record.implementation, run.record.mode, variant)
             tables[0].entries.append(entry)
         entry.failed.append(run)
-    tables[0].entries.sort(key=lambda entry: order.index(entry.implementation))
+    tables[0].entries.sort(key=lambda entry: order.index(entry.name))
     return tables
 
 
@@ -228,7 +243,7 @@ def _apart(table: Table, run: Run) -> list[str]:
         found = different_settings(partner.result, result)
     else:  # what depends on the seed differs
         found = different_settings(first, result, same_seed=False)
-    entry = table.entry(run.record.implementation)
+    entry = table.entry(run.record.name)
     # Of the same implementation only: frameworks may name the same device differently.
     names = [entry.runs[0].result.device_name, result.device_name] if entry and entry.runs[0].result else []
     if len(set(names)) > 1:
@@ -247,6 +262,7 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
             table=0,
             variant=table.variant,
             implementation=entry.implementation,
+            mode=entry.mode,
             status="failed",
             note=failures,
             run_dirs=[run.shown_dir(folder) for run in entry.failed],
@@ -261,10 +277,18 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         total = len(entry.failed) + len(entry.runs)
         notes.append(f"{len(entry.failed)} of {total} runs failed, the first one: {failures}")
 
-    found, parted = _lockstep(reference, entry)
-    if parted:
+    proof = Proof(None) if entry is reference else judge(folder, table.variant, reference.name, entry.name)
+    if proof.same is False:
         status = "different training"
-        notes.append(f"not the training of {reference.implementation}, so no ratio is given: {parted}")
+        notes.append(f"not the training of {reference.name}, so no ratio is given: {proof.note}")
+    elif proof.note:
+        status = "not proved"
+        notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
+    if inexact := _inexact(folder, entry):
+        status = "different training"
+        notes.append(inexact)
+    parted = status in ("different training", "not proved")
+    first_steps, all_steps = _rounding(reference, entry)
 
     results = [run.result for run in entry.runs if run.result]
     skipped = _largest(one.skipped_steps for one in results)
@@ -285,6 +309,7 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         table=table.number,
         variant=table.variant,
         implementation=entry.implementation,
+        mode=entry.mode,
         status=status,
         num_rounds=len(matched),
         num_seeds=len(by_seed),
@@ -313,8 +338,10 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         settings=describe_settings(results[0].config),
         learning_rate=results[0].config.learning_rate,
         **_target(entry.runs, target_accuracy),
-        loss_difference_first_steps=found and found.first_steps,
-        loss_difference_all_steps=found and found.all_steps,
+        same_training=proof.same,
+        proof_difference=proof.difference,
+        loss_difference_first_steps=first_steps,
+        loss_difference_all_steps=all_steps,
         note="; ".join(notes) or None,
         run_dirs=[run.shown_dir(folder) for run in entry.runs + entry.failed],
         **count,
@@ -329,28 +356,35 @@ def phase_seconds(run: Run) -> dict[Phase, float]:
     return seconds
 
 
-def _lockstep(reference: Entry, entry: Entry) -> tuple[Lockstep | None, str | None]:
-    """The largest differences from the reference's runs with the same seeds; where they part, if they do."""
+def _rounding(reference: Entry, entry: Entry) -> tuple[float | None, float | None]:
+    """The largest difference in loss from the reference's runs with the same seeds: in the first steps, and in all."""
     by_seed: dict[int, Run] = {}
     for run in reference.runs:
         by_seed.setdefault(run.record.seed, run)
     first, every = [], []
     for run in entry.runs if entry is not reference else ():
-        other = by_seed.get(run.record.seed)
-        if other is None or run.result is None:
+        if (other := by_seed.get(run.record.seed)) is None:
             continue
-        assert other.result is not None
-        rounding = rounding_between(other.result.config, run.result.config)
-        found = lockstep(other.losses, run.losses, rounding)
-        if not found.same_training:
-            try:
-                parted = find_departure(other.run_dir, run.run_dir, rounding.tolerance)
-            except UserError as error:  # a file of the run is damaged: no reason to lose the table
-                parted = f"where they part cannot be told: {error}"
-            return found, parted or "their losses"
-        first.append(found.first_steps)
-        every.append(found.all_steps)
-    return Lockstep(_largest(first), _largest(every), True), None
+        differences = loss_differences(other.losses, run.losses)
+        if len(differences):
+            first.append(float(differences[:FIRST_STEPS].max()))
+            every.append(float(differences.max()))
+    return _largest(first), _largest(every)
+
+
+def _inexact(folder: Path, entry: Entry) -> str | None:
+    """Why a run in 32 bits seems to have computed with fewer; None where rounding explains its first loss."""
+    for run in entry.runs:
+        if run.result is None or run.result.first_loss_tolerance is None or not run.losses:
+            continue
+        exact = first_loss(folder, entry.variant, entry.name, run.record.seed)
+        difference = None if exact is None else abs(run.losses[0] - exact)
+        if difference is not None and not difference <= run.result.first_loss_tolerance:
+            return (
+                f"the first step's loss in 32 bits is {difference:.1e} from the one in 64 bits, and rounding explains"
+                f" {run.result.first_loss_tolerance:.1e}: suspect TF32, or a layer in 16 bits"
+            )
+    return None
 
 
 def pairs(reference: Entry, entry: Entry) -> list[tuple[float, float]]:

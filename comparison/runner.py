@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,8 +48,9 @@ def run_job(
         failure = str(error)
     process_seconds, other_load = load.stop()
     record = Record(
-        schema_version=1,
+        schema_version=2,
         implementation=job.implementation,
+        mode=job.config.mode,
         variant=dict(job.variant.values),
         session=session,
         seed=job.seed,
@@ -103,11 +104,55 @@ def run_process(
 
     Raises UserError for a run that can't be started, doesn't end in time or ends with another status than 0.
     """
+    process = _start(name, interpreter, config, run_dir)
+    try:
+        _watch(process, run_dir / METRICS_FILE, timeout, look_on)
+    finally:
+        _end_group(process)
+    if failure := _failure(process.returncode):
+        raise UserError(failure)
+
+
+Program = tuple[str, str, TrainConfig, Path]  # implementation, interpreter, configuration and run folder
+
+
+def run_side_by_side(programs: Sequence[Program], at_once: int, timeout: float) -> dict[Path, str]:
+    """Runs implementations to their ends, up to `at_once` at a time; for what is not timed.
+
+    Returns: run folder -> why that run has no result; nothing for those that exited with 0.
+    """
+    waiting, running, failures = list(programs), dict[Path, tuple["subprocess.Popen[bytes]", float]](), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                name, interpreter, config, run_dir = waiting.pop(0)
+                try:
+                    process = _start(name, interpreter, config, run_dir)
+                    running[run_dir] = process, time.monotonic() + timeout
+                except UserError as error:
+                    failures[run_dir] = str(error)
+            for run_dir, (process, deadline) in list(running.items()):
+                late = time.monotonic() > deadline
+                if process.poll() is None and not late:
+                    continue
+                _end_group(process)
+                del running[run_dir]
+                failure = _late(timeout) if late else _failure(process.returncode)
+                failures |= {run_dir: failure} if failure else {}
+            time.sleep(POLL_SECONDS / 2)
+    finally:
+        for process, _ in running.values():
+            _end_group(process)
+    return failures
+
+
+def _start(name: str, interpreter: str, config: TrainConfig, run_dir: Path) -> "subprocess.Popen[bytes]":
+    """Raises UserError for an interpreter that can't be run."""
     command = [interpreter, "-m", f"{name}_impl", *to_arguments(config)]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     with open(run_dir / LOG_FILE, "w") as log:
         try:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -117,15 +162,17 @@ def run_process(
             )
         except OSError as error:
             raise UserError(f"{interpreter} cannot be run: {error}") from None
-        try:
-            _watch(process, run_dir / METRICS_FILE, timeout, look_on)
-        finally:
-            _end_group(process)
-    status = process.returncode
+
+
+def _failure(status: int) -> str | None:
+    """What an exit status says; None for 0."""
     if status < 0:
-        raise UserError(f"ended by signal {-status} ({signal.Signals(-status).name})")
-    if status:
-        raise UserError(f"exit status {status}")
+        return f"ended by signal {-status} ({signal.Signals(-status).name})"
+    return f"exit status {status}" if status else None
+
+
+def _late(timeout: float) -> str:
+    return f"still running after --timeout {timeout:g} seconds"
 
 
 def _watch(
@@ -148,7 +195,7 @@ def _watch(
         if ended:
             return
         if time.monotonic() > deadline:
-            raise UserError(f"still running after --timeout {timeout:g} seconds")
+            raise UserError(_late(timeout))
         try:
             process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.config import TrainConfig
+from common.config import Mode, TrainConfig
 from common.errors import UserError
 from common.results import (
     METRICS_FILE,
@@ -21,7 +21,7 @@ from common.results import (
     write_text,
 )
 from comparison.options import CompareConfig
-from comparison.study import Job, Values, Variant
+from comparison.study import Job, Values, Variant, row_name
 
 REQUEST_FILE = "comparison.json"
 RECORD_FILE = "run.json"
@@ -39,7 +39,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     created: str
     commands: list[str]
     options: CompareConfig
@@ -71,8 +71,9 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     implementation: str
+    mode: Mode
     variant: Values
     session: int = Field(gt=0)
     seed: int
@@ -82,6 +83,11 @@ class Record(BaseModel):
     process_seconds: float = Field(ge=0)
     other_load: float = Field(ge=0)
     failure: str | None
+
+    @property
+    def name(self) -> str:
+        """Of its row."""
+        return row_name(self.implementation, self.mode)
 
 
 @dataclass(frozen=True)

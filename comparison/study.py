@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.config import TrainConfig, TrainingOptions, option_name
+from common.config import Mode, TrainConfig, TrainingOptions, option_name
 from common.errors import UserError
 from common.machine import num_cores
 from comparison.options import CompareConfig
@@ -17,6 +17,16 @@ from comparison.options import CompareConfig
 NOT_SWEPT = {"data_dir", "initial_weights", "log_every_n_steps", "save_first_batch", "image_shape", "seed"}
 
 Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
+
+
+def row_name(implementation: str, mode: Mode) -> str:
+    """What a row of the table is called: `pt`, `pt tuned`."""
+    return implementation if mode == "plain" else f"{implementation} {mode}"
+
+
+def variant_name(values: Values) -> str:
+    """`batch-size=32,devices=2`; empty where nothing is swept."""
+    return ",".join(f"{option}={value}" for option, value in values.items())
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """`batch-size=32,devices=2`; empty where nothing is swept."""
-        return ",".join(f"{option}={value}" for option, value in self.values)
+        return variant_name(dict(self.values))
 
 
 @dataclass(frozen=True)
@@ -50,12 +59,17 @@ class Job:
     config: TrainConfig
 
     @property
+    def name(self) -> str:
+        """Of its row."""
+        return row_name(self.implementation, self.config.mode)
+
+    @property
     def path(self) -> Path:
         """Its folder, within the comparison's."""
         parts = ["tuning" if self.tuning else "runs", self.variant.name]
         if self.tuning:
             parts.append(f"learning-rate={self.config.learning_rate:g}")
-        parts += [f"seed-{self.seed}", f"round-{self.round}", self.implementation]
+        parts += [f"seed-{self.seed}", f"round-{self.round}", self.name.replace(" ", "-")]
         return Path(*filter(None, parts))
 
 
@@ -122,8 +136,13 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
     rounds = itertools.product(range(1, options.repeats + 1), options.all_seeds)
     for turn, (number, seed) in enumerate(rounds):
         for variant in _rotated(variants, turn):
-            for name in _rotated(options.implementations, turn):
-                yield Job(variant, name, seed, number, False, variant.config.replace(seed=seed))
+            for name, mode in _rotated(contenders(options), turn):
+                yield Job(variant, name, seed, number, False, variant.config.replace(seed=seed, mode=mode))
+
+
+def contenders(options: CompareConfig) -> list[tuple[str, Mode]]:
+    """Implementations and modes in the order of their rows; the first one is what the others are held to."""
+    return list(itertools.product(options.implementations, options.mode))
 
 
 def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:

@@ -36,14 +36,14 @@ def _study_chart(study: Study, name: str, label: str, value: Value, spread: Spre
     labels = list(dict.fromkeys(one.x for one in study.rows))
     places = {x: float(x) if study.numeric else float(n) for n, x in enumerate(labels)}
     series = list(dict.fromkeys(one.series for one in study.rows))
-    found = looks(list(dict.fromkeys(one.row.implementation for one in study.rows)))
+    found = looks(list(dict.fromkeys(one.row.name for one in study.rows)))
     words = []
     for number, one_series in enumerate(series):
         members = [one for one in study.rows if one.series == one_series or _also_in(one, one_series, study)]
         known = [(one, v) for one in members if (v := value(one)) is not None]
         if not known:
             continue
-        look = found[known[0][0].row.implementation]
+        look = found[known[0][0].row.name]
         x, y = [places[one.x] for one, _ in known], [v for _, v in known]
         pattern = "--" if "weak" in one_series else look.pattern if len(series) == len(found) else "-"
         axes.plot(x, y, color=look.colour, linestyle=pattern, marker=MARKERS[number % len(MARKERS)], label=one_series)

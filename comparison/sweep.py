@@ -68,7 +68,7 @@ def make_study(summary: Summary) -> Study | None:
                 continue
             others = [value for name, value in table.variant.items() if name != axis]
             speed_up, ideal = _speed_up(tables, entry) if kind == "devices" else (None, None)
-            series = ", ".join([entry.implementation, *others])
+            series = ", ".join([entry.name, *others])
             rows.append(StudyRow(entry.row, table.variant[axis], series, speed_up, ideal))
     return Study(axis, kind, rows)
 
@@ -83,7 +83,7 @@ def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, floa
         one
         for table in tables
         for one in table.entries
-        if one.runs and one.implementation == entry.implementation and others(one.variant) == others(entry.variant)
+        if one.runs and one.name == entry.name and others(one.variant) == others(entry.variant)
     ]
     # With both scalings, one device stands under strong alone: it is the same experiment.
     same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or one.variant["devices"] == "1"]

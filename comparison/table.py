@@ -64,7 +64,7 @@ def seconds(value: float | None) -> str:
 
 
 def row_name(row: Row) -> str:
-    return row.implementation if row.status in ("ok", "some failed") else f"{row.implementation}: {row.status}"
+    return row.name if row.status in ("ok", "some failed") else f"{row.name}: {row.status}"
 
 
 # --- Columns: a heading of two lines each, so that the tables fit 80 columns ---
@@ -84,8 +84,9 @@ class Column(Generic[Kind]):
 
 
 LOCKSTEP = [
-    Column[Row]("lockstep", f"1-{FIRST_STEPS}", lambda row: difference(row.loss_difference_first_steps)),
-    Column[Row]("lockstep", "all", lambda row: difference(row.loss_difference_all_steps)),
+    Column[Row]("same", "training", lambda row: same_training(row)),
+    Column[Row]("rounding", f"1-{FIRST_STEPS}", lambda row: difference(row.loss_difference_first_steps)),
+    Column[Row]("rounding", "all", lambda row: difference(row.loss_difference_all_steps)),
 ]
 RESULTS = [
     Column[Row]("test", "acc.", lambda row: text(row.test_accuracy, "{:.2%}")),
@@ -127,11 +128,20 @@ DEVICE = [
     Column[Row]("start", "s", lambda row: seconds(row.startup_seconds) * (row.target_reached is not None)),
 ]
 LEGEND = (
-    "ratio: images per second over the first row's, in pairs of the same round. lockstep: largest difference in step"
-    f" loss from the first row, in steps 1 to {FIRST_STEPS} and in all; relative, or absolute for losses below 1."
+    "ratio: images per second over the first row's, in pairs of the same round. same training: as the first row's,"
+    " proved by the first steps in 64 bits, with the largest difference in their losses. rounding: the same"
+    f" difference in the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, or absolute for losses below 1."
     " seconds: of the run of middle length, from imports to the rest, adding up to wall. CPU use: of the cores the"
     " run may use. mem.: peak of the run's processes."
 )
+
+
+def same_training(row: Row) -> str:
+    """`yes (4e-16)`, with the largest difference in 64 bits."""
+    if row.same_training is None:
+        return "not proved" if row.status == "not proved" else ""
+    answer = "yes" if row.same_training else "no"
+    return f"{answer} ({difference(row.proof_difference)})" if row.proof_difference is not None else answer
 
 
 def reached(row: Row) -> str:
@@ -180,7 +190,7 @@ def study_columns(study: Study) -> list[list[Column[StudyRow]]]:
         lifted("target", "epochs"),
         lifted("target", "steps"),
         lifted("target", "s"),
-        Column[StudyRow]("lockstep", f"1-{FIRST_STEPS}", lambda one: LOCKSTEP[0].cell(one.row)),
+        Column[StudyRow]("same", "training", lambda one: same_training(one.row)),
     ]
     groups = [[column for column in group if any(map(column.cell, study.rows))] for group in (speed, learning)]
     return [group for group in groups if group]
@@ -216,18 +226,19 @@ def what_was_compared(table: Table) -> list[str]:
         f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
         f"{rate}, {momentum}{decay}",
         # Of a sweep over settings the lines above are of all variants: the variant says them.
-        *([] if table.variant.keys() & {"mode", *SETTINGS_FIELDS} else [f"mode {config.mode}: {_settings(table)}"]),
+        *([] if table.variant.keys() & {*SETTINGS_FIELDS} else [_settings(table)]),
         describe_devices(config, result.device_name),
         *_variant_line(table),
     ]
 
 
 def _settings(table: Table) -> str:
-    """`32-bit`, where it is the same for all rows; else `tf compiled, 32-bit; pt bf16-mixed`."""
-    found = {row.implementation: row.settings for row in table.rows if row.settings}
-    if len(set(found.values())) == 1:
-        return next(iter(found.values()))
-    return "; ".join(f"{implementation} {settings}" for implementation, settings in found.items())
+    """`modes plain and tuned: 32-bit; pt tuned bf16-mixed`: the first row's settings, and who differs from them."""
+    rows = [row for row in table.rows if row.settings]
+    modes = list(dict.fromkeys(row.mode for row in rows))
+    first = rows[0].settings
+    others = [f"{row.name} {row.settings}" for row in rows if row.settings != first]
+    return f"mode{'s' if modes[1:] else ''} {' and '.join(modes)}: {'; '.join([str(first), *others])}"
 
 
 def _variant_line(table: Table) -> list[str]:
@@ -244,7 +255,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
             if row and row.note:
                 status = "" if row.status == "ok" else f" {row.status}:"
                 where = ", ".join(f"{option} {value}" for option, value in table.variant.items())
-                lines.append(f"{row.implementation}{f' ({where})' if where else ''}:{status} {row.note}")
+                lines.append(f"{row.name}{f' ({where})' if where else ''}:{status} {row.note}")
             lines += _log_lines(entry)
     return lines
 

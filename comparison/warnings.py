@@ -49,7 +49,7 @@ def _versions(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if run.result is None:
             continue
-        name = run.record.implementation
+        name = run.record.name
         for package, version in run.result.versions.items():
             first = seen.setdefault(name, {}).setdefault(package, version)
             if version != first and (name, package) not in told:
@@ -89,13 +89,13 @@ def _load(runs: Sequence[Run]) -> Iterator[str]:
         most = max(busy, key=lambda run: run.record.other_load).record
         yield (
             f"something else kept the machine busy during {len(busy)} of {len(runs)} runs, at most"
-            f" {most.other_load:.0%} of its cores ({most.implementation}, seed {most.seed}, round {most.round})"
+            f" {most.other_load:.0%} of its cores ({most.name}, seed {most.seed}, round {most.round})"
         )
 
 
 def _threads(tables: Sequence[Table]) -> Iterator[str]:
     threads = {
-        (row.implementation, result.threads_per_device): (row.variant, result)
+        (row.name, result.threads_per_device): (row.variant, result)
         for table in tables
         for entry in table.entries
         for run in entry.runs
@@ -129,7 +129,7 @@ def _first_run(entry: Entry, where: str) -> Iterator[str]:
             continue
         slower = (known[0] > sorted(known[1:])[len(known[1:]) // 2]) == (what == "start-up")
         yield (
-            f"{entry.implementation}{where}: the first run is an outlier: its {what} is"
+            f"{entry.name}{where}: the first run is an outlier: its {what} is"
             f" {'slower' if slower else 'faster'} than the others'; leave it out of conclusions"
         )
 
@@ -140,7 +140,7 @@ def _too_wide(table: Table, where: str) -> Iterator[str]:
             continue
         if abs(math.log(row.ratio)) > math.log1p(WORTH_A_WORD):
             yield (
-                f"{row.implementation}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
+                f"{row.name}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
                 f" {row.ratio:.2f}, 95 % interval {row.ratio_low:.2f} to {row.ratio_high:.2f}; {rounds_needed(row)}"
             )
 
