@@ -130,7 +130,7 @@ DEVICE = [
 LEGEND = (
     "ratio: images per second over the first row's, in pairs of the same round. same training: as the first row's,"
     " proved by the first steps in 64 bits, with the largest difference in their losses. rounding: the same"
-    f" difference in the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, or absolute for losses below 1."
+    f" difference in the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, below 1 absolute."
     " seconds: of the run of middle length, from imports to the rest, adding up to wall. CPU use: of the cores the"
     " run may use. mem.: peak of the run's processes."
 )
