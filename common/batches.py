@@ -78,7 +78,11 @@ class Plan:
         return cls(train_size, batch_size, batches, steps, in_epoch, total, -(-total // in_epoch))
 
     def steps_in_epoch(self, epoch: int) -> int:
-        return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
+        return self.last_step(epoch) - (epoch - 1) * self.steps_per_epoch
+
+    def last_step(self, epoch: int) -> int:
+        """The step that ends `epoch`."""
+        return min(epoch * self.steps_per_epoch, self.total_steps)
 
     def epoch_of(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch + 1

@@ -1,9 +1,9 @@
 """Measures a run and writes its folder. The training loops call it; it calls nothing of theirs but two functions.
 
 Clock: `time.perf_counter`, monotonic, read after the device has finished. Start-up lasts from the start of
-the first process to the end of the first step; training and evaluation are timed apart from it and from
-each other; `common.timeline` sees that every second counts once. Between fetches the hot loop only appends
-to a list.
+the first process to the end of the first step (of the first call, where a call takes several); training and
+evaluation are timed apart from it and from each other; `common.timeline` sees that every second counts once. Between
+fetches the hot loop only appends to a list.
 """
 
 import json
@@ -83,7 +83,7 @@ class Recorder:
         self.synchronize = synchronize
         self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2)) if plan.total_steps else 0
 
-        self.steps_done = 0
+        self.steps_done = self.startup_steps = 0
         self.pending: list[tuple[Any, Any]] = []
         self.first_loss: float | None = None
         self.epoch_losses: list[float] = []
@@ -135,30 +135,33 @@ class Recorder:
     def steps_to_go(self) -> int:
         """How many steps may be taken before it must be told: until it next reads the clock or fetches."""
         plan, done, every = self.plan, self.steps_done, self.config.log_every_n_steps
-        epoch_end = min(plan.total_steps, plan.epoch_of(done + 1) * plan.steps_per_epoch)
-        stops = (1, self.warmup_steps, done // every * every + every, epoch_end)
+        stops = (1, self.warmup_steps, done // every * every + every, plan.last_step(plan.epoch_of(done + 1)))
         return min(stop for stop in stops if stop > done) - done
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
-        """Takes this process's share of a step, without fetching it; or of `number` steps, `steps_to_go` at most.
+        """Takes this process's share of a step, without fetching it; or of the next `number` steps of an epoch.
+
+        The clock is read and losses are fetched at the end of a call only: more steps than `steps_to_go` delay that.
 
         Args:
           loss: of the global batch's mean loss; a scalar on the device, or one of (number,).
           correct: answers, as they were before the update; alike.
         """
+        done, every = self.steps_done, self.config.log_every_n_steps
         self.pending.append((loss, correct))
         self.steps_done += number
-        if self.steps_done == 1:
+        if done == 0:
+            self.startup_steps = number
             self.synchronize()
             if self.monitor:
                 self.monitor.start()
                 self.monitor.energy.resume()
             self.segment_start = self.timeline.enter("training")
             self.startup_seconds = self.segment_start - self.timeline.process_start
-        if self.steps_done == self.warmup_steps:
+        if done < self.warmup_steps <= self.steps_done:
             self.synchronize()
-            self.timed_start = time.perf_counter()
-        if self.steps_done % self.config.log_every_n_steps == 0:
+            self.timed_start, self.warmup_steps = time.perf_counter(), self.steps_done
+        if self.steps_done // every > done // every:
             self._flush()
 
     def end_training(self) -> None:
@@ -224,7 +227,7 @@ class Recorder:
             train_loss = math.fsum(map(math.prod, zip(self.epoch_losses, counts, strict=True))) / sum(counts)
             train_accuracy = self.epoch_correct / sum(counts)
             train_seconds = self.epoch_train_seconds[-1]
-            timed = sum(counts) - (counts[0] if first == 1 else 0)  # the first step counts as start-up
+            timed = sum(counts[self.startup_steps if first == 1 else 0 :])  # the first call counts as start-up
             speed = timed / train_seconds if timed and train_seconds > 0 else None
             self.progress.epoch(epoch, train_loss, train_accuracy, loss_sum / count, correct / count, speed)
         training = {"train_loss": train_loss, "train_accuracy": train_accuracy}
@@ -265,7 +268,7 @@ class Recorder:
         names = {parameter.name for parameter in experiment.model.parameters}
         assert set(weights) == names, set(weights) ^ names
         write_arrays(self.run_dir / WEIGHTS_FILE, weights)
-        joules, trained = self.monitor.energy.joules, plan.images(2, plan.total_steps) if plan.total_steps else 0
+        joules, trained = self.monitor.energy.joules, plan.images(self.startup_steps + 1, plan.total_steps)
         timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
         initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
         result = RunResult(

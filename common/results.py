@@ -32,8 +32,9 @@ class RunResult(BaseModel):
       config_sha256: over what decides the training, see `TrainConfig.sha256`.
       data_sha256: over the training and test arrays.
       initial_weights_sha256: over the weights before the first step, as float64.
-      startup_seconds: from the start of the first process to the end of the first step; null without a step.
-      epoch_train_seconds: of each epoch, the first step left out.
+      startup_seconds: from the start of the first process to the end of the first step, or of the first call where a
+        call takes several; null without a step.
+      epoch_train_seconds: of each epoch, the first call left out.
       eval_seconds: of each evaluation, one after every epoch.
       warmup_steps: steps left out of `images_per_second`, the first one among them.
       images_per_second: training examples over training seconds, all devices together; null where no

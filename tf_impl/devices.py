@@ -7,9 +7,9 @@ from common.devices import Settings, resolve_devices, resolve_settings
 from common.machine import cpu_name
 
 
-def setup_devices(config: TrainConfig) -> TrainConfig:
+def setup_devices(config: TrainConfig, title: str = "TensorFlow") -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
-    config = resolve_devices(config, "TensorFlow", len(tf.config.list_physical_devices("GPU")))
+    config = resolve_devices(config, title, len(tf.config.list_physical_devices("GPU")))
     settings = Settings()
     if config.mode == "tuned":
         from tf_impl.tuning import tuned_settings

@@ -1,0 +1,17 @@
+"""`python -m keras_impl`: reads the options, then trains. `--help` prints them all."""
+
+import os
+
+from common.cli import parse_train_config
+from common.errors import whole_program
+
+with whole_program("python -m keras_impl"):
+    config = parse_train_config("keras_impl", "Trains a network with Keras (fit under tf.distribute.MirroredStrategy).")
+    # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Imported here: a mistake in the options is told at once, not after TensorFlow has loaded.
+    if config.mode == "tuned":
+        import tf_impl.tuning  # noqa: F401 - before Keras: see there
+    from keras_impl.launch import main
+
+    main(config)

@@ -1,0 +1,41 @@
+"""Batches in Keras: a tf.data pipeline of whole batches, which fit splits over the replicas."""
+
+import tensorflow as tf
+
+from common.experiment import Experiment
+from tf_impl.data import Shards, TrainShards, batch_signature
+from tf_impl.model import DTYPES, normalise
+
+# Normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and each example's weight in the mean
+# over its global batch (n,): Keras's x, y and sample_weight.
+Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def make_batches(experiment: Experiment) -> tuple[TrainShards, Shards]:
+    """Of the training and of the test set, not split; the first one's `set_epoch` comes before every epoch."""
+    dataset, config = experiment.dataset, experiment.config
+    return (
+        TrainShards(dataset.train_images, dataset.train_labels, experiment.plan, config.seed, num_replicas=1),
+        Shards(dataset.test_images, dataset.test_labels, config.eval_batch_size, num_replicas=1),
+    )
+
+
+def weighted_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
+    """What a `Batch` looks like; the number of examples is open."""
+    images, labels, _ = batch_signature(experiment)
+    return images, labels, tf.TensorSpec([None], images.dtype)
+
+
+def make_dataset(experiment: Experiment, batches: Shards, num_batches: int) -> tf.data.Dataset:
+    """An iteration over it gives every batch, see `Batch`, prepared ahead of the steps."""
+    precision = experiment.config.precision
+
+    def prepare(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
+        # Instead of the size of the global batch, which a replica can't see: each example's share of it.
+        weights = tf.fill(tf.shape(labels), 1 / tf.cast(count, DTYPES[precision]))
+        return normalise(images, experiment.dataset, precision), labels, weights
+
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=batch_signature(experiment, "uint8"))
+    # Told, since nobody knows a generator's length: fit warns where data end unforeseen.
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches))
+    return dataset.map(prepare).prefetch(tf.data.AUTOTUNE)

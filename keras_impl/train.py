@@ -1,0 +1,149 @@
+"""Training in Keras; laid out like the train.py of the other implementations, to be read side by side."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.experiment import Experiment
+from common.recorder import Recorder
+from keras_impl.data import Batch, make_batches, make_dataset, weighted_signature
+from tf_impl.data import TrainShards, make_shards
+from tf_impl.data import make_dataset as make_sharded_dataset
+from tf_impl.devices import device_peak_memory_bytes
+from tf_impl.inspection import predict, save_first_batch
+from tf_impl.model import DTYPES, get_weights, load_weights, make_model
+from tf_impl.optimizer import make_optimizer
+
+SUM = tf.distribute.ReduceOp.SUM
+
+# --- Steps: each runs on every replica, on its shard of the batch ---
+
+
+class Classifier(keras.Model):
+    """The network with its training and evaluation steps; fit calls them."""
+
+    def __init__(self, network: keras.Model, experiment: Experiment) -> None:
+        super().__init__()
+        self.network = network
+        # Instead of the mean over this shard: the sum of losses, each weighted by its share of the global batch.
+        self.loss_fn = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="sum", dtype=DTYPES[experiment.config.precision]
+        )
+        if experiment.config.compile:
+            # Instead of compile(jit_compile=True), which makes one program of all replicas and their communication.
+            signature = weighted_signature(experiment)
+            self.forward_backward = tf.function(self.forward_backward, jit_compile=True, input_signature=signature)
+        self.loss_sum, self.correct, self.count = (
+            keras.metrics.Sum(name, dtype="float64") for name in ("loss_sum", "correct", "count")
+        )
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """Those of the evaluation, which Keras sets to zero before each."""
+        return [self.loss_sum, self.correct, self.count]
+
+    def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+        return tf.cast(self.network(images, training=training), images.dtype)
+
+    def forward_backward(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
+        with tf.GradientTape() as tape:
+            logits = self(images, training=True)
+            loss = self.loss_fn(labels, logits, sample_weight=weights)
+            scaled_loss = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled_loss, self.network.trainable_variables)
+        return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
+
+    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        loss, gradients, correct = self.forward_backward(*data)
+        # The optimizer sums the gradients over the replicas, where DistributedDataParallel averages them.
+        self.optimizer.apply_gradients(zip(gradients, self.network.trainable_variables, strict=True))
+        # fit gives callbacks the mean over the replicas: here of a sum that is the same on all of them.
+        return tf.distribute.get_replica_context().all_reduce(SUM, {"loss": loss, "correct": correct})
+
+    def test_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        images, labels, _ = data
+        logits = self(images)
+        self.loss_sum.update_state(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        self.correct.update_state(tf.argmax(logits, axis=1) == labels)
+        self.count.update_state(tf.ones_like(labels))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+class Recording(keras.callbacks.Callback):
+    """Tells the recorder what the written-out loops of the other implementations tell it."""
+
+    def __init__(self, recorder: Recorder, batches: TrainShards) -> None:
+        super().__init__()
+        self.recorder, self.batches = recorder, batches
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+        self.batches.set_epoch(epoch)
+        self.recorder.start_epoch()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.tell_steps(logs)
+        if self.recorder.steps_done == self.recorder.plan.last_step(self.epoch + 1):
+            self.recorder.end_training()
+            # A last epoch that --max-steps ends early.
+            self.model.stop_training = self.recorder.steps_done == self.recorder.plan.total_steps
+
+    def tell_steps(self, logs: Any) -> None:
+        self.recorder.step(logs["loss"], logs["correct"])
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.recorder.start_evaluation()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.recorder.end_epoch(float(logs["loss_sum"]), int(logs["correct"]), int(logs["count"]))
+
+
+# --- Loop: fit, which calls the methods above ---
+
+
+def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> None:
+    """Trains, evaluates after every epoch, and writes the run folder."""
+    config, plan = experiment.config, experiment.plan
+    with strategy.scope():
+        network = make_model(experiment.model, config.precision)
+        load_weights(network, experiment.initial_weights)
+        optimizer = make_optimizer(network, experiment.update_rule, config)
+    # Outside the scope, since it has no variables itself: of a model made inside, fit adds up the replicas' shards of
+    # the first batch, to build the model with, and fails where they differ in size.
+    model = Classifier(network, experiment)
+    train_batches, test_batches = make_batches(experiment)
+    train_dataset = make_dataset(experiment, train_batches, max(1, plan.steps_per_epoch))
+    test_dataset = make_dataset(experiment, test_batches, len(test_batches.bounds()))
+    recording, compile_options = Recording(recorder, train_batches), {}
+    if config.mode == "tuned":
+        from keras_impl import tuning
+
+        model, recording = tuning.TunedClassifier(network, experiment), tuning.TunedRecording(recorder, train_batches)
+        compile_options = {"steps_per_execution": tuning.STEPS_PER_EXECUTION}
+        train_dataset, test_dataset = (tuning.without_autotune(one) for one in (train_dataset, test_dataset))
+    if config.save_first_batch:
+        first_batch = next(iter(make_sharded_dataset(experiment, strategy, make_shards(experiment, strategy)[0])))
+        save_first_batch(experiment, strategy, network, first_batch, recorder)
+
+    with strategy.scope():
+        # auto_scale_loss: the optimizer scales by its own rule.
+        model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **compile_options)
+        if plan.num_epochs > 0:
+            model.fit(
+                train_dataset,
+                epochs=plan.num_epochs,
+                validation_data=test_dataset,
+                callbacks=[recording],
+                shuffle=False,  # the batches are shuffled already
+                verbose=0,  # the recorder shows progress
+            )
+        else:
+            model.evaluate(test_dataset, callbacks=[recording], verbose=0)
+
+    recorder.save_predictions(predict(experiment, network))
+    memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
+    recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

@@ -1,0 +1,63 @@
+"""What `--mode tuned` adds in Keras: faster, and still the same training. train.py alone is complete without it.
+
+Each measure with the gain seen, as images per second with it over those without it, on the machine and with the
+commands of docs/performance.md. The settings that are left at auto are TensorFlow's, see tf_impl/tuning.py.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_impl.data import Batch
+from keras_impl.train import Classifier, Recording
+
+# Between two steps fit calls its callbacks, and fetches what they are given: once for so many steps.
+STEPS_PER_EXECUTION = 10
+
+
+class Latest(keras.metrics.Metric):
+    """A number of each of the latest `size` steps; that of step s (from 0) is at s % size."""
+
+    def __init__(self, size: int, name: str) -> None:
+        super().__init__(name=name, dtype="float64")
+        self.size = size
+        self.values = self.add_variable((size,), "zeros", dtype="float64", name="values")
+
+    def update_state(self, step: tf.Tensor, value: tf.Tensor) -> None:
+        place, value = tf.cast(step % self.size, tf.int32), tf.cast(value, tf.float64)
+        self.values.assign(tf.tensor_scatter_nd_update(self.values, [[place]], [value]))
+
+    def result(self) -> tf.Tensor:
+        return tf.convert_to_tensor(self.values)
+
+
+class TunedClassifier(Classifier):
+    """The same steps, several in one call; fit gives callbacks what the last step returns: the latest numbers."""
+
+    def compile(self, **options: Any) -> None:
+        super().compile(**options)
+        self.latest = {name: Latest(STEPS_PER_EXECUTION, name) for name in ("loss", "correct")}
+
+    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+        step = tf.identity(self.optimizer.iterations)
+        for name, value in super().train_step(data).items():
+            self.latest[name].update_state(step, value)
+        return {name: latest.result() for name, latest in self.latest.items()}
+
+
+class TunedRecording(Recording):
+    """Tells the recorder of several steps at once."""
+
+    def tell_steps(self, logs: Any) -> None:
+        done, epoch_end = self.recorder.steps_done, self.recorder.plan.last_step(self.epoch + 1)
+        steps = range(done, min(done + STEPS_PER_EXECUTION, epoch_end))
+        losses, correct = ([logs[name][step % STEPS_PER_EXECUTION] for step in steps] for name in ("loss", "correct"))
+        self.recorder.step(losses, correct, len(steps))
+
+
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Nothing is left to be tuned, and the thread that would do it is waited for when an iterator ends: every epoch."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
