@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.machine import Machine
 from common.timeline import PHASES, Phase
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -53,12 +53,16 @@ class RunResult(BaseModel):
       num_steps: training steps taken.
       skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
         precision needs no scaling.
+      cpu_instructions: the highest instruction set that oneDNN may use, its name (`ONEDNN_MAX_CPU_ISA`); null where
+        there is no limit, and on GPUs.
+      processor_note: why there is that limit, or no half precision, see `common.probing`; null where there is nothing
+        to tell.
       machine: see `common.machine.Machine`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -91,6 +95,8 @@ class RunResult(BaseModel):
     devices: int = Field(gt=0)
     threads_per_device: int = Field(gt=0)
     device_name: str
+    cpu_instructions: str | None
+    processor_note: str | None
     machine: Machine
     versions: dict[str, str]
     git: dict[str, str | bool] | None

@@ -12,7 +12,7 @@ import psutil
 
 from common.cli import to_arguments
 from common.config import TrainConfig
-from common.errors import UserError
+from common.errors import UserError, describe_signal
 from common.machine import REPOSITORY
 from common.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
@@ -123,7 +123,7 @@ def run_process(
             _end_group(process)
     status = process.returncode
     if status < 0:
-        raise UserError(f"ended by signal {-status} ({signal.Signals(-status).name})")
+        raise UserError(f"ended by {describe_signal(-status)}")
     if status:
         raise UserError(f"exit status {status}")
 
