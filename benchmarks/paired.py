@@ -22,7 +22,7 @@ from rich.table import Table
 
 from common.cli import to_arguments
 from common.config import TrainConfig
-from common.errors import UserError
+from common.errors import UserError, describe_signal
 from common.machine import REPOSITORY, describe_machine, git_state
 from common.results import write_text
 from common.rundir import new_run_dir
@@ -108,7 +108,8 @@ def run(program: Program, run_dir: Path) -> dict[str, Any]:
     with open(run_dir / LOG_FILE, "w") as log:
         status = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=log, check=False).returncode
     if status:
-        raise UserError(f"{program.name}: ended with status {status}; see {run_dir / LOG_FILE}: {shlex.join(command)}")
+        ended = f"with status {status}" if status > 0 else f"by {describe_signal(-status)}"
+        raise UserError(f"{program.name}: ended {ended}; see {run_dir / LOG_FILE}: {shlex.join(command)}")
     path = run_dir / SPEED_FILE
     found: dict[str, Any] = json.loads((path if path.exists() else run_dir / "result.json").read_text())
     return found | {"process_seconds": time.perf_counter() - started}

@@ -3,6 +3,10 @@
 import time
 from collections.abc import Callable
 
+from common.config import TrainConfig
+from common.errors import UserError
+from common.probing import HALF_PRECISIONS, Finding, try_out
+
 SIZES = {"cpu": 1024, "gpu": 8192}
 REPEATS, ENOUGH_SECONDS = 10, 2.0  # where a precision is emulated, one product takes seconds
 
@@ -17,3 +21,15 @@ def flops_per_second(size: int, multiply: Callable[[], object], synchronize: Cal
         synchronize()
         seconds.append(time.perf_counter() - start)
     return 2 * size**3 / min(seconds)
+
+
+def prepare_half_precision(config: TrainConfig, package: str, probe_module: str) -> None:
+    """Before the first product on the CPU: these are half precision's own, and need the same care as a run.
+
+    Raises:
+      UserError: a processor that dies of them.
+    """
+    if config.accelerator == "cpu":
+        try_out(HALF_PRECISIONS, package, probe_module)
+        if (finding := Finding.current()) and not finding.works:
+            raise UserError(f"the products cannot be measured here: {finding.note}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from common.config import Precision, TrainConfig
 from common.errors import UserError
 from common.machine import num_cores
+from common.probing import require_half_precision
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     """`config` with precision, compile and tf32 decided; `tuned`: what `--mode tuned` makes of auto here.
 
     Raises:
-      UserError: TF32 on a CPU, which has no such products.
+      UserError: TF32 on a CPU, which has no such products; half precision on a CPU that dies of it.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
     chosen = tuned if config.mode == "tuned" else Settings()
     left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
-    return config.replace(**left)
+    return require_half_precision(config.replace(**left), by_hand="precision" not in left)
 
 
 def describe_settings(config: TrainConfig) -> str:

@@ -2,10 +2,24 @@
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
+
+# What a process mostly died of that was ended by one of these signals.
+SIGNAL_MEANINGS = {
+    "SIGHUP": "its terminal or connection was closed",
+    "SIGINT": "Ctrl-C",
+    "SIGILL": "an instruction that the processor does not execute, perhaps one that a virtual machine announces",
+    "SIGABRT": "a library gave up; its last lines say why",
+    "SIGBUS": "shared memory, or the disk under a mapped file, has run out",
+    "SIGFPE": "an integer was divided by zero",
+    "SIGKILL": "the system was out of memory, or somebody killed it",
+    "SIGSEGV": "memory that is not its own was touched: a defect in compiled code",
+    "SIGTERM": "it was asked to end, by somebody or by a scheduler",
+}
 
 
 class UserError(ValueError):
@@ -67,3 +81,20 @@ def leave(status: int = 0) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def signal_name(number: int) -> str:
+    """`SIGILL`; `signal 35` for a number that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_signal(number: int) -> str:
+    """What ended a process, for people: `signal 4 (SIGILL: an instruction that ...)`."""
+    name = signal_name(number)
+    meaning = SIGNAL_MEANINGS.get(name)
+    if name == f"signal {number}":
+        return name
+    return f"signal {number} ({name}: {meaning})" if meaning else f"signal {number} ({name})"

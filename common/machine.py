@@ -12,6 +12,9 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.processor import cpu_has_bf16 as cpu_has_bf16
+from common.processor import cpu_name as cpu_name
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -62,23 +65,6 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def cpu_has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 by itself, which is then faster than float32."""
-    cpuinfo = Path("/proc/cpuinfo")
-    flags = set(cpuinfo.read_text().split()) if cpuinfo.exists() else set()
-    return not flags.isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # "bf16" on Arm
-
-
-def cpu_name() -> str:
-    """The processor's name as the system gives it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def process_start(pid: int) -> float:

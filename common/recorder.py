@@ -25,6 +25,7 @@ from common.machine import describe_machine, git_state, peak_memory_bytes, versi
 from common.models import Weights
 from common.monitor import Monitor
 from common.predictions import Predictions
+from common.probing import limit_in_force, processor_note
 from common.progress import TrainingProgress
 from common.results import (
     FIRST_BATCH_FILE,
@@ -303,6 +304,8 @@ class Recorder:
             devices=config.devices,
             threads_per_device=config.threads_per_device,
             device_name=self.device_name,
+            cpu_instructions=limit_in_force() if config.accelerator == "cpu" else None,
+            processor_note=processor_note() if config.accelerator == "cpu" else None,
             machine=describe_machine(),
             versions=versions("numpy", *packages),
             git=git_state(),

@@ -56,6 +56,10 @@ class RunResult(BaseModel):
         without a step, or where the run computes in another precision.
       skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
         precision needs no scaling.
+      cpu_instructions: the highest instruction set that oneDNN may use, its name (`ONEDNN_MAX_CPU_ISA`); null where
+        there is no limit, and on GPUs.
+      processor_note: why there is that limit, or no half precision, see `common.probing`; null where there is nothing
+        to tell.
       machine: see `common.machine.Machine`.
     """
 
@@ -95,6 +99,8 @@ class RunResult(BaseModel):
     devices: int = Field(gt=0)
     threads_per_device: int = Field(gt=0)
     device_name: str
+    cpu_instructions: str | None
+    processor_note: str | None
     machine: Machine
     versions: dict[str, str]
     git: dict[str, str | bool] | None

@@ -294,6 +294,7 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
     skipped = _largest(one.skipped_steps for one in results)
     if skipped:
         notes.append(f"the scaling of the loss skipped {skipped} of {results[0].num_steps} steps")
+    notes += dict.fromkeys(one.processor_note for one in results if one.processor_note)
     by_seed: dict[int, list[RunResult]] = {}
     for result in results:
         by_seed.setdefault(result.config.seed, []).append(result)

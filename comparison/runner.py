@@ -12,7 +12,7 @@ import psutil
 
 from common.cli import to_arguments
 from common.config import TrainConfig
-from common.errors import UserError
+from common.errors import UserError, describe_signal
 from common.machine import REPOSITORY
 from common.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
@@ -167,7 +167,7 @@ def _start(name: str, interpreter: str, config: TrainConfig, run_dir: Path) -> "
 def _failure(status: int) -> str | None:
     """What an exit status says; None for 0."""
     if status < 0:
-        return f"ended by signal {-status} ({signal.Signals(-status).name})"
+        return f"ended by {describe_signal(-status)}"
     return f"exit status {status}" if status else None
 
 

@@ -355,6 +355,7 @@ def runs_to_csv(summary: Summary) -> str:
         "cpu_utilisation",
         "gpu_utilisation",
         "joules_per_image",
+        "cpu_instructions",
     ]
     record_fields = (
         [name for name in type(samples[0].record).model_fields if name != "schema_version"] if samples else []

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
+from common.errors import describe_signal
+
 FOLDER = Path(__file__).resolve().parent
 LIMIT_SECONDS = 20.0
 LOADING_SECONDS = 60.0
@@ -267,7 +269,9 @@ def _received(pipe: Connection, process: BaseProcess) -> Seen | None:
         seen: Seen | None = pipe.recv()
     except EOFError:
         process.join()
-        return Seen("FAILED", f"the process has ended by itself, with status {process.exitcode}", vague=3)
+        status = process.exitcode or 0
+        ended = f"by itself, with status {status}" if status >= 0 else f"by {describe_signal(-status)}"
+        return Seen("FAILED", f"the process has ended {ended}", vague=3)
     return seen
 
 

@@ -3,11 +3,13 @@
 from common.cli import parse_train_config
 from common.errors import whole_program
 from common.launch import is_first_process
+from common.probing import prepare_processor
 
 # Worker processes import this file under another name; only the one that was started trains from here.
 if __name__ == "__main__":
     with whole_program("python -m pt_impl", shown=is_first_process()):
         config = parse_train_config("pt_impl", "Trains a network with PyTorch (DistributedDataParallel).")
+        prepare_processor(config, "torch", "pt_impl.probe")
         # Imported here: a mistake in the options is told at once, not after PyTorch has loaded.
         from pt_impl.launch import main
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from common.config import TrainConfig
-from common.errors import ReplicaError, UserError, whole_program
+from common.errors import ReplicaError, UserError, describe_signal, whole_program
 from common.experiment import Experiment
 from common.launch import first_pid, under_torchrun
 from common.recorder import Recorder
@@ -54,7 +54,8 @@ def main(config: TrainConfig) -> None:
                 pass
         except multiprocessing.ProcessExitedException as error:
             if error.signal_name:
-                raise ReplicaError(f"replica {error.error_index} was ended by {error.signal_name}") from None
+                ended = describe_signal(-error.exit_code)
+                raise ReplicaError(f"replica {error.error_index} was ended by {ended}") from None
             sys.exit(error.exit_code)  # it has said why
 
 

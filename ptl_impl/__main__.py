@@ -3,9 +3,11 @@
 from common.cli import parse_train_config
 from common.errors import whole_program
 from common.launch import is_first_process
+from common.probing import prepare_processor
 
 with whole_program("python -m ptl_impl", shown=is_first_process()):
     config = parse_train_config("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")
+    prepare_processor(config, "torch", "pt_impl.probe")
     # Imported here: a mistake in the options is told at once, not after Lightning has loaded.
     from ptl_impl.launch import main
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from benchmarks.paired import write_speed
-from benchmarks.products import SIZES, flops_per_second
+from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
 from common.cli import parse_train_config
 from common.errors import whole_program
 from pt_impl.devices import join_group, setup_devices, synchronize
@@ -15,6 +15,7 @@ DTYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16"
 
 def main() -> None:
     config = setup_devices(parse_train_config("benchmarks.loops.pt_matmul", "PyTorch's matrix products."))
+    prepare_half_precision(config, "torch", "pt_impl.probe")
     device = join_group(config, 0, "")
     size = SIZES[config.accelerator]
     speeds = {}

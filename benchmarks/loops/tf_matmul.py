@@ -8,7 +8,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 from benchmarks.paired import write_speed
-from benchmarks.products import SIZES, flops_per_second
+from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
 from common.cli import parse_train_config
 from common.errors import whole_program
 from tf_impl.devices import make_strategy, setup_devices
@@ -19,6 +19,7 @@ DTYPES = {"64": tf.float64, "32": tf.float32, "bf16": tf.bfloat16, "16": tf.floa
 
 def main() -> None:
     config = setup_devices(parse_train_config("benchmarks.loops.tf_matmul", "TensorFlow's matrix products."))
+    prepare_half_precision(config, "tensorflow", "tf_impl.probe")
     make_strategy(config)
     size = SIZES[config.accelerator]
     speeds = {}

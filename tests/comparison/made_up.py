@@ -161,6 +161,8 @@ def write_run(folder, job, truth, number):
         "devices": config.devices,
         "threads_per_device": config.threads_per_device,
         "device_name": "made up",
+        "cpu_instructions": None,
+        "processor_note": None,
         "machine": MACHINE,
         "versions": {"python": "3.11.0", "made-up": "1.0"},
         "git": {"commit": "a" * 40, "dirty": False},

@@ -91,6 +91,11 @@ def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, 
         ("crash", "exit status 1", "the reason of the crash"),
         ("broken", "result.json: not valid", ""),
         ("scribble", "metrics.jsonl: not valid", ""),
+        (
+            "illegal",
+            "ended by signal 4 (SIGILL: an instruction that the processor does not execute",
+            "about to be killed",
+        ),
     ],
 )
 def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_path, name, reason, log):

@@ -6,9 +6,10 @@ from made_up import MACHINE, MadeUp, comparison
 
 from common.devices import Settings
 from comparison.files import write_tables
+from comparison.report import write_report
 from comparison.rows import phase_seconds
 from comparison.statistics import paired_ratio
-from comparison.table import what_was_compared
+from comparison.table import remarks, what_was_compared
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
 
@@ -190,3 +191,20 @@ def test_results_json_keeps_its_published_schema(tmp_path):
     content["rows"][0]["ratio"] = "fast"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, schema)
+
+
+def test_a_limit_on_the_processors_instructions_is_told_beside_the_table_and_in_the_report(tmp_path):
+    told = "instructions up to AVX512_CORE_FP16 (ONEDNN_MAX_CPU_ISA), since made up"
+    limit = {"cpu_instructions": "AVX512_CORE_FP16", "processor_note": told}
+
+    def make(job):
+        return fast(job, changes=limit if job.implementation == "pt" else {})
+
+    summary = comparison(tmp_path, make, repeats=2)
+    assert [row.note for row in summary.rows] == [None, told, None] and summary.succeeded
+    assert f"pt: {told}" in remarks(summary)
+    write_tables(summary)
+    write_report(summary)
+    for name in ("results.csv", "results.md", "report.html"):
+        assert told in (tmp_path / name).read_text(), name
+    assert "AVX512_CORE_FP16" in (tmp_path / "runs.csv").read_text()

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from conftest import REPOSITORY, run
 
+from common.errors import describe_signal
 from exercises import course
 from exercises.checking import NOT_ENDED, Check, Seen, Wrong, _trouble, load
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
@@ -148,7 +149,7 @@ def checker():
         ("    return list(rang(rank, length, world_size))\n", "NameError: name 'rang' is not defined"),
         ("    raise SystemExit('enough')\n", "SystemExit: enough"),
         ("    import os; os._exit(7)\n", "the process has ended by itself, with status 7"),
-        ("    import os; os.kill(os.getpid(), 9)\n", "the process has ended by itself, with status -9"),
+        ("    import os; os.kill(os.getpid(), 9)\n", f"the process has ended by {describe_signal(9)}"),
         ("    print('x' * 1000); return []\n", "10 test examples for 4 processes: counted are []"),
     ],
 )
