@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.processor import cpu_has_bf16 as cpu_has_bf16
 from common.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -90,18 +90,25 @@ def processor_note() -> str | None:
 # --- Before the framework is imported ---
 
 
+def bf16_helps(config: TrainConfig) -> bool:
+    """Whether `--mode tuned` takes bf16-mixed on this CPU, if that works here; measured: docs/performance.md.
+
+    In the small layers of digits the conversions' own work outweighs what they gain.
+    """
+    return cpu_has_bf16() and config.dataset != "digits"
+
+
 def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> None:
     """Tries out half precision if the run may use it on the CPU, see `try_out`; else does nothing.
 
     Args:
       config: as given, "auto" not yet replaced; `require_half_precision` decides when it has been.
     """
-    tuned = config.mode != TrainConfig.model_fields["mode"].default
     if config.accelerator == "gpu":
         return
     if config.precision in HALF_PRECISIONS:
         try_out((config.precision,), package, probe_module)
-    elif config.precision == "auto" and tuned and cpu_has_bf16():
+    elif config.precision == "auto" and config.mode == "tuned" and bf16_helps(config):
         try_out(("bf16-mixed",), package, probe_module)
 
 

@@ -34,6 +34,10 @@ class Classifier(keras.Model):
             # Instead of compile(jit_compile=True), which makes one program of all replicas and their communication.
             signature = weighted_signature(experiment)
             self.forward_backward = tf.function(self.forward_backward, jit_compile=True, input_signature=signature)
+
+    def compile(self, **options: Any) -> None:
+        super().compile(**options)
+        # Here, in the strategy's scope: their variables lie on every replica.
         self.loss_sum, self.correct, self.count = (
             keras.metrics.Sum(name, dtype="float64") for name in ("loss_sum", "correct", "count")
         )

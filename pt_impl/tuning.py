@@ -16,7 +16,7 @@ from common.datasets import Dataset as Arrays
 from common.devices import Settings
 from common.experiment import Experiment
 from common.formats import Images, Labels
-from common.machine import cpu_has_bf16
+from common.probing import bf16_helps
 from pt_impl.data import Batch, Normalise, Shard, ShardSampler, make_samplers
 
 # --- Settings that are left at auto ---
@@ -26,8 +26,7 @@ def tuned_settings(config: TrainConfig) -> Settings:
     """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help."""
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
-    # In the small layers of digits autocast's own work outweighs what they gain.
-    return Settings("bf16-mixed") if cpu_has_bf16() and config.dataset != "digits" else Settings()
+    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 
 # --- The network ---

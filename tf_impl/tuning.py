@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from common.config import TrainConfig
 from common.devices import Settings
 from common.experiment import Experiment
-from common.machine import cpu_has_bf16
+from common.probing import bf16_helps
 from common.recorder import Recorder
 from tf_impl.data import Batch, Shards, TrainShards
 from tf_impl.model import DTYPES, normalise
@@ -37,7 +37,7 @@ def tuned_settings(config: TrainConfig) -> Settings:
         return Settings("bf16-mixed", tf32=True)
     if config.dataset == "digits":  # small layers, whose calls XLA spares; in large ones oneDNN is faster
         return Settings(compile=True)
-    return Settings("bf16-mixed") if cpu_has_bf16() else Settings()
+    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 
 # --- The data: images stay uint8 until they are in the step, and are normalised there ---
