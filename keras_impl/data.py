@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from common.experiment import Experiment
-from tf_impl.data import Shards, TrainShards, batch_signature
-from tf_impl.model import DTYPES, normalise
+from tf_impl.data import Shards, TrainShards, batch_signature, loader
 
 # Normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and each example's weight in the mean
 # over its global batch (n,): Keras's x, y and sample_weight.
@@ -26,16 +25,12 @@ def weighted_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
     return images, labels, tf.TensorSpec([None], images.dtype)
 
 
-def make_dataset(experiment: Experiment, batches: Shards, num_batches: int) -> tf.data.Dataset:
+def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
     """An iteration over it gives every batch, see `Batch`, prepared ahead of the steps."""
-    precision = experiment.config.precision
 
-    def prepare(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
+    def weighted(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
         # Instead of the size of the global batch, which a replica can't see: each example's share of it.
-        weights = tf.fill(tf.shape(labels), 1 / tf.cast(count, DTYPES[precision]))
-        return normalise(images, experiment.dataset, precision), labels, weights
+        return images, labels, tf.fill(tf.shape(labels), 1 / tf.cast(count, images.dtype))
 
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=batch_signature(experiment, "uint8"))
-    # Told, since nobody knows a generator's length: fit warns where data end unforeseen.
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(num_batches))
-    return dataset.map(prepare).prefetch(tf.data.AUTOTUNE)
+    dataset = tf.data.Dataset.range(len(batches)).map(loader(experiment, batches)).map(weighted)
+    return dataset.prefetch(tf.data.AUTOTUNE)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from common.config import TrainConfig
+from common.errors import UserError
 from common.experiment import Experiment
 from common.recorder import Recorder
 from common.timeline import Timeline
@@ -22,7 +23,13 @@ def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
     timeline = Timeline.begin(os.getpid())
     timeline.enter("data")
-    experiment = Experiment.make(setup_devices(config, "Keras")).with_run_dir("keras")
+    if config.data_on == "device":
+        raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
+    changes: dict[str, Any] = {"data_on": "host"}
+    if config.mode == "tuned" and config.compile == "auto":
+        # XLA makes programs for each size of batch, the last one's in the midst of the first epoch.
+        changes["compile"] = False
+    experiment = Experiment.make(setup_devices(config.replace(**changes), "Keras")).with_run_dir("keras")
     if config.dry_run:
         return
     timeline.enter("build")

@@ -120,8 +120,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     # the first batch, to build the model with, and fails where they differ in size.
     model = Classifier(network, experiment)
     train_batches, test_batches = make_batches(experiment)
-    train_dataset = make_dataset(experiment, train_batches, max(1, plan.steps_per_epoch))
-    test_dataset = make_dataset(experiment, test_batches, len(test_batches.bounds()))
+    train_dataset, test_dataset = (make_dataset(experiment, batches) for batches in (train_batches, test_batches))
     recording, compile_options = Recording(recorder, train_batches), {}
     if config.mode == "tuned":
         from keras_impl import tuning

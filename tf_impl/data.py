@@ -1,6 +1,6 @@
 """Batches in TensorFlow: a tf.data pipeline over the shared arrays, distributed by the strategy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -17,43 +17,44 @@ Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class Shards:
-    """The test set in its own order: the shards of the first batch, one for each replica, then of the second, ..."""
+    """The test set in its own order: the shards of the first batch, one for each replica, then of the second, ...
+
+    Attributes:
+      order: int64 (num_examples,): the examples in the order in which batches take them.
+      bounds: int64 (num_batches, num_replicas, 3): start and stop of each shard in that order, and the size of its
+        global batch; see `common.batches.shards`.
+    """
 
     def __init__(self, images: Images, labels: Labels, batch_size: int, num_replicas: int) -> None:
         self.images, self.labels = images, labels
-        self.all_bounds = shards(len(images), batch_size, num_replicas)
+        self.order, self.bounds = self.order_of(0), shards(len(images), batch_size, num_replicas)
 
-    def order(self) -> NDArray[np.int64]:
-        """int64 (num_examples,): the examples in the order in which batches take them."""
+    def order_of(self, epoch: int) -> NDArray[np.int64]:
         return np.arange(len(self.images))
 
-    def bounds(self) -> NDArray[np.int64]:
-        """int64 (num_batches, num_replicas, 3): start, stop and global count of each shard, see `common.batches`."""
-        return self.all_bounds
+    def __len__(self) -> int:
+        """Number of shards, those of all replicas."""
+        return self.bounds.shape[0] * self.bounds.shape[1]
 
-    def __call__(self) -> Iterator[tuple[Images, Labels, np.int64]]:
-        order = self.order()
-        for start, stop, count in self.bounds().reshape(-1, 3):
-            indices = order[start:stop]
-            yield self.images[indices], self.labels[indices], count
+    def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64]:
+        start, stop, count = self.bounds.reshape(-1, 3)[index]
+        indices = self.order[start:stop]
+        return self.images[indices], self.labels[indices], count
 
 
 class TrainShards(Shards):
     """The shuffled shards of an epoch, which `set_epoch` chooses."""
 
     def __init__(self, images: Images, labels: Labels, plan: Plan, seed: int, num_replicas: int) -> None:
-        self.images, self.labels, self.plan, self.seed, self.num_replicas = images, labels, plan, seed, num_replicas
-        self.epoch = 0
+        self.images, self.labels, self.plan, self.seed = images, labels, plan, seed
+        self.order, self.bounds = self.order_of(0), plan.shards(1, num_replicas)
+
+    def order_of(self, epoch: int) -> NDArray[np.int64]:
+        return epoch_order(self.seed, epoch + 1, self.plan.train_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Epochs count from 0 here, as for PyTorch's DistributedSampler."""
-        self.epoch = epoch
-
-    def order(self) -> NDArray[np.int64]:
-        return epoch_order(self.seed, self.epoch + 1, self.plan.train_size)
-
-    def bounds(self) -> NDArray[np.int64]:
-        return self.plan.shards(self.epoch + 1, self.num_replicas)
+        """Epochs count from 0 here, as for PyTorch's DistributedSampler. `--max-steps` may end the last one early."""
+        self.order = self.order_of(epoch)
 
 
 def make_shards(experiment: Experiment, strategy: tf.distribute.Strategy) -> tuple[TrainShards, Shards]:
@@ -65,13 +66,27 @@ def make_shards(experiment: Experiment, strategy: tf.distribute.Strategy) -> tup
     )
 
 
-def batch_signature(experiment: Experiment, dtype: str | None = None) -> tuple[tf.TensorSpec, ...]:
-    """What a `Batch` looks like; the number of examples is open. `dtype`: of the images; None: the network's."""
+def batch_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
+    """What a `Batch` looks like; the number of examples is open."""
     return (
-        tf.TensorSpec([None, *experiment.model.image_shape], dtype or DTYPES[experiment.config.precision]),
+        tf.TensorSpec([None, *experiment.model.image_shape], DTYPES[experiment.config.precision]),
         tf.TensorSpec([None], tf.int64),
         tf.TensorSpec([], tf.int64),
     )
+
+
+def loader(experiment: Experiment, shards: Shards) -> Callable[[tf.Tensor], Batch]:
+    """From a shard's index to the shard, for tf.data: a whole one at a time, not Python for each single image."""
+    dataset, precision = experiment.dataset, experiment.config.precision
+
+    def load(index: tf.Tensor) -> Batch:
+        images, labels, count = tf.numpy_function(shards.__getitem__, [index], [tf.uint8, tf.int64, tf.int64])
+        batch = normalise(images, dataset, precision), labels, count
+        return tuple(
+            tf.ensure_shape(*one) for one in zip(batch, ([None, *dataset.image_shape], [None], []), strict=True)
+        )
+
+    return load
 
 
 def make_dataset(
@@ -79,12 +94,8 @@ def make_dataset(
 ) -> tf.distribute.DistributedDataset:
     """An iteration over it gives each replica its shard of each batch, see `Batch`, prepared ahead of the steps."""
 
-    def prepare(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
-        return normalise(images, experiment.dataset, experiment.config.precision), labels, count
-
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = tf.data.Dataset.from_generator(shards, output_signature=batch_signature(experiment, "uint8"))
-        return dataset.map(prepare).prefetch(tf.data.AUTOTUNE)
+        return tf.data.Dataset.range(len(shards)).map(loader(experiment, shards)).prefetch(tf.data.AUTOTUNE)
 
     # From a function, since the batches are sharded already: the strategy must not split them again.
     return strategy.distribute_datasets_from_function(dataset_of_shards)

@@ -91,6 +91,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         train_shards.set_epoch(epoch)
         for batch in train_dataset:
             recorder.step(*distributed_train_step(batch))
+            if recorder.steps_done == plan.last_step(epoch + 1):  # --max-steps may end the last epoch early
+                break
 
     def evaluate() -> tuple[float, int, int]:
         """Sum of losses, correct answers and examples over the whole test set, each example once."""

@@ -58,7 +58,7 @@ class Resident:
 
     def epoch(self) -> tuple[tf.Tensor, tf.Tensor]:
         """The order of the examples, and the bounds of the shards in it."""
-        return on_host(self.shards.order()), on_host(self.shards.bounds())
+        return on_host(self.shards.order), on_host(self.shards.bounds)
 
     def inputs(self, epoch: tuple[tf.Tensor, tf.Tensor], batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         order, bounds = epoch
@@ -80,9 +80,7 @@ class Streamed:
         images, labels = shards.images, shards.labels
 
         def order_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            if isinstance(shards, TrainShards):
-                shards.set_epoch(int(epoch))
-            return shards.order(), shards.bounds().reshape(-1, 3)
+            return shards.order_of(int(epoch)), shards.bounds.reshape(-1, 3)
 
         def rows(indices: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
             return images[indices], labels[indices]  # from the file, where they are memory-mapped
@@ -159,7 +157,7 @@ class TunedLoop:
         self.train_steps = self.make_train_steps(train_step)
         self.eval_steps = self.make_eval_steps(eval_step)
         # Traced now, as a part of start-up, and not in the first evaluation.
-        self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds())))
+        self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
 
     def make_train_steps(self, train_step: ReplicaStep) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
         data, strategy = self.training, self.strategy
@@ -203,7 +201,7 @@ class TunedLoop:
 
     def train_epoch(self, epoch: int) -> None:
         self.shards.set_epoch(epoch)
-        inputs, steps = self.training.epoch(), len(self.shards.bounds())
+        inputs, steps = self.training.epoch(), self.experiment.plan.steps_in_epoch(epoch + 1)
         step = 0
         while step < steps:
             number = self.recorder.steps_to_go()
@@ -213,7 +211,7 @@ class TunedLoop:
 
     def evaluate(self) -> tuple[float, int, int]:
         """Sum of losses, correct answers and examples over the whole test set, each example once."""
-        sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds())))
+        sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
         loss_sum, correct, count = (one.numpy().item() for one in sums)
         return loss_sum, correct, count
 
@@ -228,7 +226,7 @@ def compile_ahead(
     """
     shape, dtype = experiment.model.image_shape, DTYPES[experiment.config.precision]
     call = tf.function(lambda *shard: strategy.run(lambda *one: compute(*one), args=shard))
-    for bounds in shards.bounds()[[0, -1]]:
+    for bounds in shards.bounds[[0, -1]]:
         starts, stops, counts = bounds.T
         sizes = stops - starts
 
