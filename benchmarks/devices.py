@@ -1,5 +1,7 @@
 """Two CPU devices against one, each with one thread, with batches of 512, which leave communication little to do.
 
+In 32-bit floats and without a compiler in both modes.
+
 What is lost around a step where communication shows is told by `benchmarks.limit --tasks two-devices`.
 
     python -m benchmarks.devices --data-dir DIR
@@ -7,21 +9,22 @@ What is lost around a step where communication shows is told by `benchmarks.limi
 
 from rich.console import Console
 
-from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure, report
+from benchmarks.limit import SAME_STEP
+from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure, report
 from common.cli import parse_options
 from common.config import TrainConfig
 from common.errors import whole_program
 
-# What is to be reached on two CPU cores.
-SPEED_UP = {"tf": 1.5, "pt": 1.7, "ptl": 1.7}
+# What tuned mode is to reach on two CPU cores.
+SPEED_UP = {"tf tuned": 1.5, "pt tuned": 1.7, "ptl tuned": 1.7}
 
 
 def main() -> None:
-    options = parse_options(BenchmarkConfig, "python -m benchmarks.devices", "Measures two CPU devices against one.")
+    options = parse_options(ModesConfig, "python -m benchmarks.devices", "Measures two CPU devices against one.")
     console = Console(highlight=False)
     folder = make_folder(options, "devices")
     programs = []
-    for name in SPEED_UP:
+    for row in options.rows:
         for devices in (1, 2):
             config = TrainConfig(
                 dataset="mnist",
@@ -33,10 +36,12 @@ def main() -> None:
                 threads_per_device=1,
                 epochs=1,
                 max_steps=60,
+                mode=row.mode,
+                **SAME_STEP,
             )
-            programs.append(Program(f"{name} x{devices}", f"{name}_impl", config))
+            programs.append(Program(f"{row.name} x{devices}", f"{row.implementation}_impl", config))
     samples = measure(programs, options.rounds, folder, console)
-    pairs = [Pair(f"{name} x2", f"{name} x1", reach) for name, reach in SPEED_UP.items()]
+    pairs = [Pair(f"{row.name} x2", f"{row.name} x1", SPEED_UP.get(row.name)) for row in options.rows]
     report("devices", "images_per_second", samples, pairs, folder, console, {"batch_size": 512})
 
 

@@ -4,25 +4,28 @@ Pairs of two processes are some seconds apart, in which a shared machine changes
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from benchmarks.paired import write_speed
+from common.config import TrainConfig
 from common.experiment import Experiment
 from common.recorder import Recorder
 
 BareLoop = Callable[[int], float]  # number of steps -> seconds
+MakeBare = Callable[[Experiment], BareLoop]
 
 
 class PairedRecorder(Recorder):
-    """Takes the place of an implementation's recorder, which sees no difference.
+    """Takes the place of the recorder in an implementation's launch.py, which sees no difference.
 
     Attributes:
       make_bare: makes the bare loop of a framework; called in every process of the run.
     """
 
-    make_bare: Callable[[Experiment], BareLoop]
+    make_bare: MakeBare
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -49,3 +52,10 @@ class PairedRecorder(Recorder):
                 images_per_second=float(images / np.median(ours)),
                 bare_images_per_second=float(images / np.median(bare)),
             )
+
+
+def train_beside(make_bare: MakeBare, launch: ModuleType, config: TrainConfig) -> None:
+    """A run beside the bare loop; `launch`: of the implementation."""
+    PairedRecorder.make_bare = staticmethod(make_bare)
+    launch.Recorder = PairedRecorder
+    launch.main(config)

@@ -13,7 +13,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import BenchmarkConfig, Program, make_folder, run, write_document
+from benchmarks.paired import BenchmarkConfig, Program, Row, make_folder, run, write_document
 from common.cli import parse_options
 from common.config import TrainConfig
 from common.errors import whole_program
@@ -58,9 +58,10 @@ def main() -> None:
     if options.comparison:
         for path in sorted(options.comparison.glob("runs/**/result.json")):
             result = read_result(path.parent)
-            share = share_of_peak(result, best["tf" if result.implementation == "tf" else "pt"])
+            share = share_of_peak(result, best["tf" if result.implementation in ("tf", "keras") else "pt"])
             if share is not None:
-                shares.setdefault(f"{result.implementation} {result.config.precision}", []).append(share)
+                row = Row(result.implementation, result.config.mode)
+                shares.setdefault(f"{row.name} {result.config.precision}", []).append(share)
         for name, values in shares.items():
             console.print(f"{name}: {np.median(values):.1%} of the peak of its precision")
     write_document("machine", folder, console, {"flops_per_second": best, "shares_of_peak": shares})

@@ -19,7 +19,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, write_document
+from benchmarks.paired import LOG_FILE, ModesConfig, make_folder, write_document
 from common.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.cli import parse_options, to_arguments
 from common.config import TrainConfig
@@ -33,7 +33,7 @@ IMAGE_SHAPE = (64, 64, 3)
 SAMPLE_SECONDS = 0.2
 
 
-class MemoryConfig(BenchmarkConfig):
+class MemoryConfig(ModesConfig):
     gib: float = Field(10.5, gt=0, description="size of the training images, in GiB")
     devices: int = Field(2, gt=0, description="replicas")
     steps: int = Field(100, gt=0, description="training steps")
@@ -90,29 +90,32 @@ def main() -> None:
     for heading in ("", "private memory, GiB", f"< {REACH_BYTES / GIB:g}"):
         table.add_column(heading, justify="right")
     found: dict[str, int] = {}
-    for name in ("tf", "pt", "ptl"):
+    for row in options.rows:
+        run_dir = (folder / row.name.replace(" ", "-")).absolute()
+        log_path = run_dir.with_name(f"{run_dir.name}-{LOG_FILE}")
         config = TrainConfig(
             dataset="arrays",
             data_dir=(folder / "data").absolute(),
-            run_dir=(folder / name).absolute(),
+            run_dir=run_dir,
             max_steps=options.steps,
             epochs=1,
             batch_size=128,
             devices=options.devices,
             accelerator="cpu",
+            mode=row.mode,
         )
-        with open(folder / f"{name}-{LOG_FILE}", "w") as log:
-            command = [sys.executable, "-m", f"{name}_impl", *to_arguments(config)]
+        with open(log_path, "w") as log:
+            command = [sys.executable, "-m", f"{row.implementation}_impl", *to_arguments(config)]
             process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
             watch = PrivateMemory(process.pid)
             watch.start()
             if process.wait():
-                raise UserError(f"{name}: ended with status {process.returncode}; see {folder / f'{name}-{LOG_FILE}'}")
-        assert read_result(folder / name).num_steps == options.steps
+                raise UserError(f"{row.name}: ended with status {process.returncode}; see {log_path}")
+        assert read_result(run_dir).num_steps == options.steps
         # One process holds all of TensorFlow's replicas; of PyTorch's, each has its own.
-        per_replica = watch.peak_bytes / (options.devices if name == "tf" else 1)
-        found[name] = watch.peak_bytes
-        table.add_row(name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
+        per_replica = watch.peak_bytes / (options.devices if row.implementation in ("tf", "keras") else 1)
+        found[row.name] = watch.peak_bytes
+        table.add_row(row.name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
     console.print(table)
     document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": found}
     write_document("memory", folder, console, document)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.cli import to_arguments
-from common.config import TrainConfig
+from common.config import Mode, TrainConfig
 from common.errors import UserError, describe_signal
 from common.machine import REPOSITORY, describe_machine, git_state
 from common.results import write_text
@@ -29,6 +29,7 @@ from common.rundir import new_run_dir
 
 SPEED_FILE = "speed.json"
 LOG_FILE = "log.txt"
+Implementation = Literal["tf", "pt", "ptl", "keras"]
 
 
 class BenchmarkConfig(BaseModel):
@@ -41,13 +42,44 @@ class BenchmarkConfig(BaseModel):
     output_dir: Path | None = Field(None, description="folder for runs and results; unset: a new one under results/")
 
 
+class ImplementationsConfig(BenchmarkConfig):
+    """And of those that measure implementations."""
+
+    implementations: list[Implementation] = Field(
+        ["tf", "pt", "ptl", "keras"], min_length=1, description="which are measured"
+    )
+
+
+class ModesConfig(ImplementationsConfig):
+    """And of those that measure them in several modes."""
+
+    mode: list[Mode] = Field(["plain", "tuned"], min_length=1, description="the modes to measure, a row each")
+
+    @property
+    def rows(self) -> list["Row"]:
+        return [Row(one, mode) for one in self.implementations for mode in self.mode]
+
+
+@dataclass(frozen=True)
+class Row:
+    """An implementation in a mode, called as in the tables of compare.py: `pt`, `pt tuned`."""
+
+    implementation: Implementation
+    mode: Mode
+
+    @property
+    def name(self) -> str:
+        return self.implementation if self.mode == "plain" else f"{self.implementation} {self.mode}"
+
+
 @dataclass(frozen=True)
 class Program:
-    """What is measured: `python -m <module>` with the options of `config`."""
+    """What is measured: `python -m <module> <arguments>` with the options of `config`."""
 
     name: str
     module: str
     config: TrainConfig
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,11 +131,12 @@ def run(program: Program, run_dir: Path) -> dict[str, Any]:
     """Runs a program to its end; returns what it has left."""
     run_dir.mkdir(parents=True)
     config = program.config.replace(run_dir=run_dir.absolute())
-    command = [sys.executable, "-m", program.module, *to_arguments(config)]
-    if program.module.endswith("pt_limit") and config.devices not in (1, "auto"):
-        # Workers that the program started by itself would not know what was put into it.
-        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
-        command = [sys.executable, "-m", *torchrun, program.module, *to_arguments(config.replace(devices="auto"))]
+    command = [sys.executable, "-m"]
+    if program.module.startswith("benchmarks.loops.pt_") and config.devices not in (1, "auto"):
+        # Workers that pt_impl started by itself would not know what the loop has put into it.
+        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
+        config = config.replace(devices="auto")
+    command += [program.module, *program.arguments, *to_arguments(config)]
     started = time.perf_counter()
     with open(run_dir / LOG_FILE, "w") as log:
         status = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=log, check=False).returncode

@@ -1,4 +1,6 @@
-"""Settings: each implementation's images per second with a faster setting over those without, in pairs.
+"""Settings: each implementation's images per second with a setting over those without, in pairs.
+
+What options switch, one at a time; what none does is in `benchmarks.measures`.
 
 python -m benchmarks.settings --data-dir DIR
 """
@@ -7,43 +9,51 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.limit import TASKS, LimitConfig
+from benchmarks.limit import SAME_STEP, TasksConfig, task_config
 from benchmarks.paired import Pair, Program, make_folder, measure, report
 from common.cli import parse_options
-from common.config import TrainConfig
 from common.errors import whole_program
 
-MATCHED = "matched"
+TUNED: dict[str, Any] = {"mode": "tuned", **SAME_STEP}
 SETTINGS: dict[str, dict[str, Any]] = {
-    MATCHED: {},
-    "bf16-mixed": {"precision": "bf16-mixed"},
-    "16-mixed": {"precision": "16-mixed"},
-    "compiled": {"compile": True},
-    "compiled bf16": {"compile": True, "precision": "bf16-mixed"},
-    "mode best": {"mode": "best"},
+    "plain": {"mode": "plain"},
+    "tuned 32-bit": TUNED,
+    "tuned, data on host": {**TUNED, "data_on": "host"},
+    "bf16-mixed": {**TUNED, "precision": "bf16-mixed"},
+    "16-mixed": {**TUNED, "precision": "16-mixed"},
+    "compiled": {**TUNED, "compile": True},
+    "compiled bf16": {**TUNED, "compile": True, "precision": "bf16-mixed"},
+    "tuned": {"mode": "tuned"},
 }
+# Each of them over the other one. Data on the device are a part of `tuned 32-bit`.
+PAIRS = [
+    ("tuned 32-bit", "plain"),
+    ("tuned", "plain"),
+    ("tuned 32-bit", "tuned, data on host"),
+    *((name, "tuned 32-bit") for name in ("bf16-mixed", "16-mixed", "compiled", "compiled bf16")),
+]
+LEFT_OUT = {"keras": {"tuned, data on host"}}  # where its data always are
 EPOCHS = {"lenet-mnist": 2, "two-devices": 2, "cnn-digits": 20}  # of float16 on a CPU, a step takes long
 
 
 def main() -> None:
-    options = parse_options(LimitConfig, "python -m benchmarks.settings", "Measures the faster settings.")
+    options = parse_options(TasksConfig, "python -m benchmarks.settings", "Measures the faster settings.")
     console = Console(highlight=False)
     folder = make_folder(options, "settings")
     for task in options.tasks:
-        config = TrainConfig(
-            **{**TASKS[task], "epochs": EPOCHS[task], "data_dir": options.data_dir.absolute(), "accelerator": "cpu"}
-        )
+        config = task_config(task, options).replace(epochs=EPOCHS[task])
         programs = [
             Program(f"{name} {title}", f"{name}_impl", config.replace(**values))
             for name in options.implementations
             for title, values in SETTINGS.items()
+            if title not in LEFT_OUT.get(name, ())
         ]
         samples = measure(programs, options.rounds, folder / task, console)
         pairs = [
-            Pair(f"{name} {title}", f"{name} {MATCHED}")
+            Pair(f"{name} {title}", f"{name} {reference}")
             for name in options.implementations
-            for title in SETTINGS
-            if title != MATCHED
+            for title, reference in PAIRS
+            if reference not in LEFT_OUT.get(name, ())
         ]
         document = {"config": config.training_fields()}
         report(f"settings {task}", "images_per_second", samples, pairs, folder, console, document)

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import BenchmarkConfig, Program, make_folder, run, write_document
+from benchmarks.paired import ModesConfig, Program, make_folder, run, write_document
 from common.cli import parse_options
 from common.config import TrainConfig
 from common.errors import whole_program
@@ -16,19 +16,18 @@ REACH_SECONDS = 12
 
 
 def main() -> None:
-    options = parse_options(BenchmarkConfig, "python -m benchmarks.startup", "Measures start-up.")
+    options = parse_options(ModesConfig, "python -m benchmarks.startup", "Measures start-up.")
     console = Console(highlight=False)
     folder = make_folder(options, "startup")
     seconds: dict[str, list[float]] = {}
     phases: dict[str, list[dict[str, float]]] = {}
     for number in range(options.rounds):
-        for name in ("tf", "pt", "ptl"):
+        for row in options.rows:
             for devices in (1, 2):
-                config = TrainConfig(max_steps=1, devices=devices, accelerator="cpu")
-                title = f"{name} x{devices}"
-                found = run(
-                    Program(title, f"{name}_impl", config), folder / f"round-{number + 1}" / f"{name}-{devices}"
-                )
+                config = TrainConfig(max_steps=1, devices=devices, accelerator="cpu", mode=row.mode)
+                title = f"{row.name} x{devices}"
+                program = Program(title, f"{row.implementation}_impl", config)
+                found = run(program, folder / f"round-{number + 1}" / title.replace(" ", "-"))
                 seconds.setdefault(title, []).append(found["startup_seconds"])
                 phases.setdefault(title, []).append(found["phase_seconds"])
     table = Table(title="start-up, seconds", box=None)

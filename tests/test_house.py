@@ -21,6 +21,7 @@ ALLOWED = {
     "common/*.py": set(),
     "comparison/**/*.py": {"comparison"},
     "benchmarks/loops/tf_*.py": {"benchmarks", "tensorflow", "keras", "tf_impl"},
+    "benchmarks/loops/keras_*.py": {"benchmarks", "tensorflow", "keras", "tf_impl", "keras_impl"},
     "benchmarks/loops/pt_*.py": {"benchmarks", "torch", "torchvision", "pt_impl"},
     "benchmarks/loops/ptl_*.py": {"benchmarks", "lightning", "torch", "pt_impl", "ptl_impl"},
     "benchmarks/**/*.py": {"benchmarks"},

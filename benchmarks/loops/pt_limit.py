@@ -1,4 +1,7 @@
-"""PyTorch's limit: a bare loop beside pt_impl's; see benchmarks.inside. Several devices: under torchrun."""
+"""PyTorch's limit: a bare loop beside pt_impl's; see benchmarks.inside. Several devices: under torchrun.
+
+The bare loop is as fast as PyTorch can be, in either mode: network and images have their channels last.
+"""
 
 import time
 
@@ -8,15 +11,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import pt_impl.train
-from benchmarks.inside import BareLoop, PairedRecorder
+import pt_impl.launch
+from benchmarks.inside import BareLoop, train_beside
 from common.cli import parse_train_config
 from common.errors import whole_program
 from common.experiment import Experiment
 from common.launch import is_first_process
-from pt_impl.data import train_data
+from pt_impl.data import make_loaders
 from pt_impl.devices import synchronize
-from pt_impl.model import Normalise, load_weights, make_model
+from pt_impl.model import load_weights, make_model
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
@@ -26,12 +29,12 @@ def make_bare(experiment: Experiment) -> BareLoop:
     device = torch.device("cuda", rank) if config.accelerator == "gpu" else torch.device("cpu")
     network = make_model(experiment.model, config.precision)
     load_weights(network, experiment.model, experiment.initial_weights)
-    model: nn.Module = network.to(device)
+    model: nn.Module = network.to(device, memory_format=torch.channels_last)
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
-    images, labels, _ = next(iter(train_data(experiment, rank, device)))
-    images = Normalise(experiment.dataset, config.precision, device)(images.to(device))
-    labels = labels.to(device)
+    train_loader, _ = make_loaders(experiment, rank)
+    images, labels, _ = next(iter(train_loader))
+    images, labels = images.to(device, memory_format=torch.channels_last), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=config.momentum)
 
     def loop(steps: int) -> float:
@@ -49,6 +52,5 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 if __name__ == "__main__":
     with whole_program("pt_limit", shown=is_first_process()):
-        PairedRecorder.make_bare = staticmethod(make_bare)
-        pt_impl.train.Recorder = PairedRecorder
-        pt_impl.train.main(parse_train_config("benchmarks.loops.pt_limit", "PyTorch's limit."))
+        config = parse_train_config("benchmarks.loops.pt_limit", "PyTorch's limit.")
+        train_beside(make_bare, pt_impl.launch, config)

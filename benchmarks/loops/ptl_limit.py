@@ -2,8 +2,8 @@
 
 import torch
 
-import ptl_impl.train
-from benchmarks.inside import BareLoop, PairedRecorder
+import ptl_impl.launch
+from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
 from common.cli import parse_train_config
 from common.errors import whole_program
@@ -21,6 +21,5 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 if __name__ == "__main__":
     with whole_program("ptl_limit", shown=is_first_process()):
-        PairedRecorder.make_bare = staticmethod(make_bare)
-        ptl_impl.train.Recorder = PairedRecorder
-        ptl_impl.train.main(parse_train_config("benchmarks.loops.ptl_limit", "Lightning's limit."))
+        config = parse_train_config("benchmarks.loops.ptl_limit", "Lightning's limit.")
+        train_beside(make_bare, ptl_impl.launch, config)

@@ -9,14 +9,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import tensorflow as tf
 
-import tf_impl.train
-from benchmarks.inside import BareLoop, PairedRecorder
+import tf_impl.launch
+from benchmarks.inside import BareLoop, train_beside
 from common.cli import parse_train_config
 from common.errors import whole_program
 from common.experiment import Experiment
-from tf_impl.data import train_data
-from tf_impl.model import load_weights, make_model, normalise
-from tf_impl.train import SUM, synchronize
+from tf_impl.data import make_dataset, make_shards
+from tf_impl.devices import synchronize
+from tf_impl.model import load_weights, make_model
+from tf_impl.train import SUM
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
@@ -33,13 +34,8 @@ def make_bare(experiment: Experiment) -> BareLoop:
         load_weights(model, experiment.initial_weights)
         optimizer = keras.optimizers.SGD(1e-3, momentum=config.momentum)
         optimizer.build(model.trainable_variables)
-    data = train_data(experiment, strategy)
-
-    def first_shard(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        images, labels, _ = data.shard(*inputs)
-        return normalise(images, experiment.dataset, config.precision), labels
-
-    batch = strategy.run(tf.function(first_shard), args=data.first())
+    train_shards, _ = make_shards(experiment, strategy)
+    first_images, first_labels, _ = next(iter(make_dataset(experiment, strategy, train_shards)))
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -60,7 +56,7 @@ def make_bare(experiment: Experiment) -> BareLoop:
         synchronize()
         start = time.perf_counter()
         for _ in range(steps):
-            train_step(*batch)
+            train_step(first_images, first_labels)
         synchronize()
         return time.perf_counter() - start
 
@@ -69,6 +65,5 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 if __name__ == "__main__":
     with whole_program("tf_limit"):
-        PairedRecorder.make_bare = staticmethod(make_bare)
-        tf_impl.train.Recorder = PairedRecorder
-        tf_impl.train.main(parse_train_config("benchmarks.loops.tf_limit", "TensorFlow's limit."))
+        config = parse_train_config("benchmarks.loops.tf_limit", "TensorFlow's limit.")
+        train_beside(make_bare, tf_impl.launch, config)

@@ -1,5 +1,6 @@
 """The benchmarks: pairs, tables and files from made-up programs, and that each script runs."""
 
+import ast
 import json
 import sys
 
@@ -7,11 +8,18 @@ import pytest
 from conftest import REPOSITORY, run
 from rich.console import Console
 
+from benchmarks import limit, usual
+from benchmarks.devices import SPEED_UP
 from benchmarks.machine import PASSES, share_of_peak
-from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure, report, write_speed
+from benchmarks.paired import BenchmarkConfig, ModesConfig, Pair, Program, make_folder, measure, report, write_speed
 from benchmarks.paired import run as run_program
+from benchmarks.settings import LEFT_OUT, PAIRS, SETTINGS
+from benchmarks.without import MEASURES, NOTHING
 from common.config import TrainConfig
 from common.errors import UserError
+from common.results import read_step_losses
+
+IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "whole_program" in path.read_text())
 
@@ -77,20 +85,77 @@ def test_each_script_runs_alone(script):
     assert "--rounds" in run(sys.executable, "-m", f"benchmarks.{script}", "--help").stdout
 
 
+def test_rows_are_implementations_in_modes_and_what_is_to_be_reached_is_told_of_rows():
+    names = [row.name for row in ModesConfig().rows]
+    assert names == ["tf", "tf tuned", "pt", "pt tuned", "ptl", "ptl tuned", "keras", "keras tuned"]
+    assert [row.name for row in ModesConfig(implementations=["pt"], mode=["tuned"]).rows] == ["pt tuned"]
+    for reach in (*limit.REACH.values(), SPEED_UP, usual.REACH):
+        assert set(reach) <= set(names)
+
+
+def test_settings_are_set_against_settings_that_are_measured():
+    titles = set(SETTINGS)
+    assert {title for pair in PAIRS for title in pair} == titles
+    assert all(left_out <= {reference for _, reference in PAIRS} for left_out in LEFT_OUT.values())
+    for values in SETTINGS.values():
+        TrainConfig(**values)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_the_programs_know_the_measures(implementation):
+    tree = ast.parse((REPOSITORY / "benchmarks" / "loops" / f"{implementation}_without.py").read_text())
+    assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
+    assert [key.value for key in assigned["WITHOUT"].keys] == list(MEASURES[implementation])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["tf", "pt", "ptl"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_without_a_measure_it_is_still_the_same_training(tmp_path, implementation):
+    losses = {}
+    for one, data_on in {NOTHING: "auto", **MEASURES[implementation]}.items():
+        config = TrainConfig(
+            epochs=2,
+            train_size=300,
+            devices=1,
+            threads_per_device=1,
+            accelerator="cpu",
+            mode="tuned",
+            precision="64",
+            compile=False,
+            data_on=data_on,
+        )
+        program = Program(one, f"benchmarks.loops.{implementation}_without", config, (one,))
+        assert run_program(program, tmp_path / one)["efficiency"] > 0
+        losses[one] = read_step_losses(tmp_path / one)
+    assert len(losses[NOTHING]) == 10
+    for found in losses.values():
+        assert found == pytest.approx(losses[NOTHING], rel=1e-10)
+
+
+def test_a_measure_that_is_not_known_is_refused():
+    program = "benchmarks.loops.pt_without"
+    message = run(sys.executable, "-m", program, "no-such", expect=2).stderr
+    assert "'no-such': no measure of pt_impl; there are nothing, channels-last, index-select" in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("devices", [1, 2])
-def test_pairs_from_inside_a_run(tmp_path, implementation, devices):
-    config = TrainConfig(epochs=4, devices=devices, threads_per_device=1, accelerator="cpu")
+@pytest.mark.parametrize("mode", ["plain", "tuned"])
+def test_pairs_from_inside_a_run(tmp_path, implementation, devices, mode):
+    config = TrainConfig(
+        epochs=4, devices=devices, threads_per_device=1, accelerator="cpu", mode=mode, **limit.SAME_STEP
+    )
     found = run_program(Program("x", f"benchmarks.loops.{implementation}_limit", config), tmp_path / "run")
     assert 0.2 < found["efficiency"] < 3 and found["images_per_second"] > 0
 
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path):
-    """Far below the size of the set for every implementation; the slow part is importing three frameworks."""
+    """Far below the size of the set for every implementation and mode; the slow part is importing frameworks."""
     options = ("--gib", "2.5", "--steps", "20", "--output-dir", str(tmp_path / "m"))
     output = run(sys.executable, "-m", "benchmarks.memory", *options).stdout
     found = json.loads((tmp_path / "m" / "memory.json").read_text())
     assert found["train_images_bytes"] > 2.4 * 2**30 and "NO" not in output
+    assert len(found["peak_private_bytes_of_a_process"]) == 8
     assert max(found["peak_private_bytes_of_a_process"].values()) < 2 * 2**30

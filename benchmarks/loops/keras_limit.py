@@ -1,0 +1,29 @@
+"""Keras beside TensorFlow's bare loop, which is the limit of both; see benchmarks.inside."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras_impl.launch
+from benchmarks.inside import BareLoop, train_beside
+from benchmarks.loops import tf_limit
+from common.cli import parse_train_config
+from common.errors import whole_program
+from common.experiment import Experiment
+
+
+def make_bare(experiment: Experiment) -> BareLoop:
+    """TensorFlow's, which is asked for within fit, in the scope of its strategy.
+
+    A scope holds for one thread, so the bare loop has a thread of its own.
+    """
+    thread = ThreadPoolExecutor(max_workers=1)
+    loop = thread.submit(tf_limit.make_bare, experiment).result()
+    return lambda steps: thread.submit(loop, steps).result()
+
+
+if __name__ == "__main__":
+    with whole_program("keras_limit"):
+        config = parse_train_config("benchmarks.loops.keras_limit", "Keras's limit.")
+        train_beside(make_bare, keras_impl.launch, config)

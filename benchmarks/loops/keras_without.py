@@ -1,0 +1,23 @@
+"""keras_impl in tuned mode without one of its measures; see benchmarks.measures."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras_impl.launch
+from benchmarks.loops.keras_limit import make_bare
+from benchmarks.without import replace, run_without
+from common.errors import whole_program
+from keras_impl import tuning
+from keras_impl.train import Classifier, Recording
+
+WITHOUT = {
+    "several-steps": lambda: replace(
+        tuning, STEPS_PER_EXECUTION=1, TunedClassifier=Classifier, TunedRecording=Recording
+    ),
+    "no-autotune": lambda: replace(tuning, without_autotune=lambda dataset: dataset),
+}
+
+if __name__ == "__main__":
+    with whole_program("keras_without"):
+        run_without("keras", WITHOUT, make_bare, keras_impl.launch)

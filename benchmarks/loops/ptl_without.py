@@ -1,0 +1,79 @@
+"""ptl_impl in tuned mode without one of its measures; see benchmarks.measures. pt_impl's are measured there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch.profilers import PassThroughProfiler
+
+import ptl_impl.launch
+from benchmarks.loops.ptl_limit import make_bare
+from benchmarks.without import replace, run_without
+from common.errors import whole_program
+from common.experiment import Experiment
+from common.launch import is_first_process
+from common.recorder import Recorder
+from pt_impl.data import Batch
+from ptl_impl import tuning
+from ptl_impl.train import Classifier, Recording
+
+Outputs = dict[str, torch.Tensor]
+Fetching = Iterator[tuple[Batch, int, int]]
+
+
+class OptimizedByLightning(tuning.TunedClassifier):
+    def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
+        super().__init__(experiment, recorder)
+        self.automatic_optimization = True
+
+    def training_step(self, dataloader_iter: Fetching) -> Outputs:
+        batch, batch_idx, _ = next(dataloader_iter)
+        return Classifier.training_step(self, batch, batch_idx)
+
+    def on_train_batch_end(self, outputs: Outputs, batch: Batch, batch_idx: int) -> None:
+        self.recorder.step(outputs["share"], outputs["correct"])
+        super().on_train_batch_end(None, batch, batch_idx)
+
+
+class FetchedByLightning(tuning.TunedClassifier):
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        super().training_step(iter([(batch, batch_idx, 0)]))
+
+
+class Kept:
+    """Takes the recorder's place in the step, and keeps what it is told for the callback."""
+
+    def step(self, share: torch.Tensor, correct: torch.Tensor) -> None:
+        self.outputs = {"share": share, "correct": correct}
+
+
+class RecordedByCallback(tuning.TunedClassifier):
+    def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
+        super().__init__(experiment, Kept())
+        self.callback = Recording(recorder)
+
+    def configure_callbacks(self) -> list[Recording]:
+        return [self.callback]
+
+    def training_step(self, dataloader_iter: Fetching) -> Outputs:
+        super().training_step(dataloader_iter)
+        return self.recorder.outputs
+
+    def nothing(self, *arguments: Any) -> None:
+        """The callback does it."""
+
+    on_train_epoch_start = on_train_batch_end = on_validation_start = on_validation_end = nothing
+
+
+WITHOUT = {
+    "manual-optimization": lambda: replace(tuning, TunedClassifier=OptimizedByLightning),
+    "step-fetches": lambda: replace(tuning, TunedClassifier=FetchedByLightning),
+    "no-profiler": lambda: replace(tuning, NoProfiler=PassThroughProfiler),
+    "recording-hooks": lambda: replace(tuning, TunedClassifier=RecordedByCallback),
+    "hook-names": lambda: delattr(tuning.TunedClassifier, "__setattr__"),
+    "no-broadcast": lambda: replace(tuning, tune_trainer=lambda trainer: None),
+}
+
+if __name__ == "__main__":
+    with whole_program("ptl_without", shown=is_first_process()):
+        run_without("ptl", WITHOUT, make_bare, ptl_impl.launch)

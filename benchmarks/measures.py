@@ -1,0 +1,41 @@
+"""Measures of tuned mode that no option switches: its images per second over those without one of them, in pairs.
+
+Each speed is taken relative to the bare loop in the same process, as in benchmarks.limit: the two of a pair run one
+after the other, and the machine changes more meanwhile than most measures give. In 32-bit floats, without a compiler.
+
+    python -m benchmarks.measures --data-dir DIR
+"""
+
+from rich.console import Console
+
+from benchmarks.limit import SAME_STEP, TasksConfig, task_config
+from benchmarks.paired import Pair, Program, make_folder, measure, report
+from benchmarks.without import MEASURES, NOTHING
+from common.cli import parse_options
+from common.errors import whole_program
+
+
+def main() -> None:
+    options = parse_options(TasksConfig, "python -m benchmarks.measures", "Measures tuned mode piece by piece.")
+    console = Console(highlight=False)
+    folder = make_folder(options, "measures")
+    for task in options.tasks:
+        config = task_config(task, options).replace(mode="tuned", **SAME_STEP)
+        programs, pairs = [], []
+        for name in options.implementations:
+            module = f"benchmarks.loops.{name}_without"
+            for data_on in dict.fromkeys(MEASURES[name].values()):
+                tuned = f"{name} tuned" if data_on == "auto" else f"{name} tuned, data on {data_on}"
+                changed = config.replace(data_on=data_on)
+                programs.append(Program(tuned, module, changed, (NOTHING,)))
+                for one in (one for one, where in MEASURES[name].items() if where == data_on):
+                    programs.append(Program(f"{name} without {one}", module, changed, (one,)))
+                    pairs.append(Pair(tuned, f"{name} without {one}"))
+        samples = measure(programs, options.rounds, folder / task, console, "efficiency")
+        document = {"config": config.training_fields()}
+        report(f"measures {task}", "efficiency", samples, pairs, folder, console, document)
+
+
+if __name__ == "__main__":
+    with whole_program("python -m benchmarks.measures"):
+        main()

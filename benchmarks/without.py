@@ -1,0 +1,56 @@
+"""Tuned mode without one of its measures: how the programs `benchmarks/loops/*_without.py` take it away."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Literal
+
+from benchmarks.inside import MakeBare, train_beside
+from benchmarks.paired import Implementation
+from common.cli import parse_train_config
+from common.errors import UserError
+
+# Measures of each tuning.py that no option switches -> `--data-on` with which one is at work.
+MEASURES: dict[Implementation, dict[str, Literal["auto", "host"]]] = {
+    "tf": {"several-steps": "auto", "no-autotune": "host"},
+    "pt": {"channels-last": "auto", "index-select": "auto"},
+    "ptl": {
+        "manual-optimization": "auto",
+        "step-fetches": "auto",
+        "no-profiler": "auto",
+        "recording-hooks": "auto",
+        "hook-names": "auto",
+        "no-broadcast": "auto",
+    },
+    "keras": {"several-steps": "auto", "no-autotune": "auto"},
+}
+NOTHING = "nothing"  # which takes none of them away
+
+
+def run_without(
+    implementation: Implementation, without: dict[str, Callable[[], None]], make_bare: MakeBare, launch: ModuleType
+) -> None:
+    """`python -m benchmarks.loops.<implementation>_without MEASURE` with the options of a run.
+
+    Args:
+      without: measure -> takes it away, in this process.
+      make_bare, launch: see `train_beside`.
+
+    Raises:
+      UserError: a measure that is not known.
+    """
+    # sys.argv stays as it is: Lightning starts further replicas with it.
+    measure, *arguments = sys.argv[1:] or [""]
+    if measure not in (NOTHING, *without):
+        raise UserError(f"{measure!r}: no measure of {implementation}_impl; there are {', '.join((NOTHING, *without))}")
+    program = f"benchmarks.loops.{implementation}_without {measure}"
+    config = parse_train_config(program, "Trains in tuned mode without one of its measures.", arguments)
+    without.get(measure, lambda: None)()
+    train_beside(make_bare, launch, config)
+
+
+def replace(owner: Any, **pieces: Any) -> None:
+    """Sets attributes of a module or a class, which must be there."""
+    for name, piece in pieces.items():
+        assert hasattr(owner, name), f"{owner} has no {name}"
+        setattr(owner, name, piece)
