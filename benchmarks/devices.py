@@ -35,6 +35,7 @@ def main() -> None:
                 devices=devices,
                 threads_per_device=1,
                 epochs=1,
+                test_size=1000,
                 max_steps=60,
                 mode=row.mode,
                 **SAME_STEP,
