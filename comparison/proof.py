@@ -34,7 +34,7 @@ from common.results import (
     read_step_losses,
     write_text,
 )
-from comparison.lockstep import find_departure, loss_differences
+from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.runner import Program, run_side_by_side
 from comparison.store import LOG_FILE
 from comparison.study import Values, Variant, row_name, variant_name
@@ -231,6 +231,8 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     except UserError as error:
         return Proof(None, note=str(error))
+    if departure and departure.startswith(OTHER_SETTINGS):
+        return Proof(None, note=departure)
     difference = float(differences.max()) if len(differences) else None
     return Proof(departure is None, difference, departure)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-IMPLEMENTATIONS = ("tf", "pt", "ptl")
+IMPLEMENTATIONS = ("tf", "keras", "pt", "ptl")
+MODES = ("plain", "tuned")
 # Tests run side by side: runs whose threads together outnumber the cores wait for each other, five times as long.
 # And on a machine with GPUs only the tests that are about them use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
@@ -19,7 +20,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Started in the background, the tests may have been told to ignore Ctrl-C; what they start must not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", "tf_impl", "pt_impl", "ptl_impl")
+CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl")
 
 
 def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
