@@ -291,4 +291,7 @@ def _versions(interpreter: str) -> str:
     """Of everything that is installed for an interpreter."""
     if interpreter == sys.executable:
         return str(sorted((one.name, one.version) for one in importlib.metadata.distributions()))
-    return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    try:
+        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    except OSError:  # its runs will tell
+        return ""

@@ -14,16 +14,8 @@ WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
 
 def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool) -> list[str]:
     """In the order in which a reader should know."""
-    found = [
-        *_unproved(tables, verified),
-        *_machines(runs),
-        *_versions(runs),
-        *_commits(runs),
-        *_load(runs),
-        *_threads(tables),
-        *_tuning(runs),
-    ]
-    found += _sessions(tables)
+    found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs), *_load(runs)]
+    found += [*_threads(tables), *_tuning(runs), *_sessions(tables)]
     for table in tables:
         where = _where(table)
         for entry in table.entries:

@@ -17,7 +17,7 @@ from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, proof_jobs
 from comparison.proof import Record as ProofRecord
 from comparison.request import find_runs, summarise
-from comparison.store import RECORD_FILE, Record, Request, tuned
+from comparison.store import RECORD_FILE, Record, Request
 from comparison.study import comparison_jobs, contenders, make_variants, tuning_jobs
 
 MACHINE = describe_machine()
@@ -67,8 +67,8 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     for number, job in enumerate(jobs):
         if only(job):
             write_run(folder, job, make(job), number)
-    variants = tuned(variants, find_runs(folder, request)[0], options.target_accuracy)
-    for proof in proof_jobs(variants, contenders(options), options.all_seeds[0]):
+    # What is tuned has its proofs after the rates are chosen, of which tests of the choice know nothing.
+    for proof in proof_jobs(variants, contenders(options), options.all_seeds[0]) if not options.tune_over else ():
         job = next(one for one in jobs if (one.variant.name, one.name) == (proof.variant.name, proof.name))
         write_proof(folder, proof, make(job))
     runs, missing = find_runs(folder, request)
