@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -127,10 +127,15 @@ def verify_steps(flops: int) -> int:
 # --- Making proofs ---
 
 
-def make_proofs(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:
+def make_proofs(
+    folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float, say: Callable[[str], None]
+) -> None:
     """Makes the proofs that are missing in the comparison's folder: side by side, since nothing is timed.
 
     Where two trainings part, both are made again with what was computed on the first batch, which tells the layer.
+
+    Args:
+      say: told what is done, where something has to be done.
     """
     digests = {job.path: _digest(job, interpreters[job.implementation]) for job in jobs}
     missing = [job for job in jobs if _read(folder / job.path, digests[job.path]) is None]
@@ -138,7 +143,11 @@ def make_proofs(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, 
         shutil.rmtree(folder / job.path, ignore_errors=True)
         if (kept := _cache() / digests[job.path]).exists():
             shutil.copytree(kept, folder / job.path)
-    _run(folder, [job for job in missing if not (folder / job.path).exists()], digests, interpreters, timeout)
+    to_run = [job for job in missing if not (folder / job.path).exists()]
+    if to_run:
+        names = ", ".join(dict.fromkeys(job.name for job in to_run))
+        say(f"proving that all are the same training: first steps in 64 bits, {names}")
+        _run(folder, to_run, digests, interpreters, timeout)
 
     parted: list[ProofJob] = []
     for variant in dict.fromkeys(job.variant for job in jobs):
@@ -147,6 +156,7 @@ def make_proofs(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, 
         parted += [first, *found] if found else []
     again = [job for job in parted if job in missing]
     if again and not any(job.config.compile is True for job in parted):
+        say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
         _run(folder, parted, digests, interpreters, timeout, save_first_batch=True)
 
 

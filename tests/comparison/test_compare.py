@@ -162,6 +162,51 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
         assert [row["implementation"] for row in csv.DictReader(file)] == ["one"]
 
 
+def test_an_interrupt_of_the_proof_ends_its_children_and_leaves_nothing_half_done(project, tmp_path):
+    options = ("--implementations", "one", "hang", *SHORT)
+    command = [sys.executable, "compare.py", "--output-dir", tmp_path / "r", *options]
+    process = subprocess.Popen(list(map(str, command)), cwd=project, stderr=subprocess.PIPE, text=True)
+    told = tmp_path / "r" / "proofs" / "hang" / "pids"
+    pids = wait_for(told.exists) and told.read_text().split()
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and gone(map(int, pids))
+    assert "interrupted; without a result: runs/seed-0/round-1/one and 1 more" in err and "Traceback" not in err
+    assert not (told.parent / "proof.json").exists()
+
+
+def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp_path):
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    started = []
+
+    def prove(name, *options):
+        command = (sys.executable, "compare.py", "--output-dir", tmp_path / name, "--implementations", "one", "two")
+        text = run(*command, *SHORT, *options, cwd=project, **cache).stdout
+        started.append("proving that all are the same training: first steps in 64 bits, one, two\n" in text)
+        files = {path.name for path in (tmp_path / name / "proofs" / "one").iterdir()}
+        assert {"proof.json", "result.json", "metrics.jsonl", "log.txt"} <= files
+        return text
+
+    prove("first")
+    again = prove("again")
+    prove("other", "--learning-rate", 0.01)
+    assert started == [True, False, True] and "yes (0)" in again
+    source = project / "one_impl" / "__main__.py"
+    code = source.read_text()
+    source.write_text(code + "# changed\n")
+    try:
+        prove("changed")
+    finally:
+        source.write_text(code)
+    never = run(
+        *(sys.executable, "compare.py", "--output-dir", tmp_path / "never", "--implementations", "one", "two"),
+        *(*SHORT, "--verify", "never"),
+        cwd=project,
+        **cache,
+    ).stdout
+    assert started == [True, False, True, True] and "proving" not in never and "(--verify never)" in never
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
