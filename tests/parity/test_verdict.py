@@ -18,6 +18,7 @@ COUNT = 100
 STEPS_IN_32_BITS = 2
 # Trains one configuration after the other in one process; says which of them diverge.
 HEAD = """
+import os
 import sys
 from pathlib import Path
 from common.config import TrainConfig
@@ -30,8 +31,8 @@ configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[1]).r
 TAIL = """
 for config in configs:
     experiment = Experiment.make(setup_devices(config)).with_run_dir("")
-    with Recorder("{name}", "", experiment, device_name="", timeline=Timeline.begin(1), writes=True, fetch=fetch_steps,
-                  synchronize=synchronize) as recorder:
+    options = dict(device_name="", timeline=Timeline.begin(os.getpid()), writes=True)
+    with Recorder("{name}", "", experiment, fetch=fetch_steps, synchronize=synchronize, **options) as recorder:
         try:
             train(experiment, {where}, recorder)
         except DivergedError:
