@@ -101,9 +101,8 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         make(list(tuning_jobs(options, variants)))
         variants = tuned(variants, list(runs.values()), options.target_accuracy)
         if options.verify == "auto":
-            view.say("the same training? The first steps of each in 64 bits ...")
             proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
-            make_proofs(folder, proofs, interpreters, options.timeout)
+            make_proofs(folder, proofs, interpreters, options.timeout, view.say)
         make(list(comparison_jobs(options, variants)))
 
 

@@ -14,6 +14,7 @@ from common.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics,
 from common.weights import Arrays, read_arrays
 
 FIRST_STEPS = 10
+OTHER_SETTINGS = "not the same settings"
 
 MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device")
 # What `--mode tuned` decides, for each framework on its own.
@@ -89,7 +90,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     # shows how evaluation was done, not what was asked for.
     settings = [text for text in settings if text.partition(":")[0] not in (*MACHINE_FIELDS, "test_count")]
     if settings:
-        return f"not the same settings: {'; '.join(settings)}"
+        return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
 
     if all((folder / FIRST_BATCH_FILE).exists() for folder in (reference, other)):
         arrays = read_arrays(reference / FIRST_BATCH_FILE), read_arrays(other / FIRST_BATCH_FILE)

@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from common.results import (
     read_step_losses,
     write_text,
 )
-from comparison.lockstep import find_departure, loss_differences
+from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.runner import Program, run_side_by_side
 from comparison.store import LOG_FILE
 from comparison.study import Values, Variant, row_name, variant_name
@@ -127,10 +127,15 @@ def verify_steps(flops: int) -> int:
 # --- Making proofs ---
 
 
-def make_proofs(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:
+def make_proofs(
+    folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float, say: Callable[[str], None]
+) -> None:
     """Makes the proofs that are missing in the comparison's folder: side by side, since nothing is timed.
 
     Where two trainings part, both are made again with what was computed on the first batch, which tells the layer.
+
+    Args:
+      say: told what is done, where something has to be done.
     """
     digests = {job.path: _digest(job, interpreters[job.implementation]) for job in jobs}
     missing = [job for job in jobs if _read(folder / job.path, digests[job.path]) is None]
@@ -138,7 +143,11 @@ def make_proofs(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, 
         shutil.rmtree(folder / job.path, ignore_errors=True)
         if (kept := _cache() / digests[job.path]).exists():
             shutil.copytree(kept, folder / job.path)
-    _run(folder, [job for job in missing if not (folder / job.path).exists()], digests, interpreters, timeout)
+    to_run = [job for job in missing if not (folder / job.path).exists()]
+    if to_run:
+        names = ", ".join(dict.fromkeys(job.name for job in to_run))
+        say(f"proving that all are the same training: first steps in 64 bits, {names}")
+        _run(folder, to_run, digests, interpreters, timeout)
 
     parted: list[ProofJob] = []
     for variant in dict.fromkeys(job.variant for job in jobs):
@@ -147,6 +156,7 @@ def make_proofs(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, 
         parted += [first, *found] if found else []
     again = [job for job in parted if job in missing]
     if again and not any(job.config.compile is True for job in parted):
+        say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
         _run(folder, parted, digests, interpreters, timeout, save_first_batch=True)
 
 
@@ -231,6 +241,8 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     except UserError as error:
         return Proof(None, note=str(error))
+    if departure and departure.startswith(OTHER_SETTINGS):
+        return Proof(None, note=departure)
     difference = float(differences.max()) if len(differences) else None
     return Proof(departure is None, difference, departure)
 
@@ -289,4 +301,7 @@ def _versions(interpreter: str) -> str:
     """Of everything that is installed for an interpreter."""
     if interpreter == sys.executable:
         return str(sorted((one.name, one.version) for one in importlib.metadata.distributions()))
-    return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    try:
+        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    except OSError:  # its runs will tell
+        return ""

@@ -17,6 +17,7 @@ from common.predictions import Predictions
 from common.results import write_text
 from comparison.charts import Drawn, draw
 from comparison.figures import table_charts
+from comparison.gains import what_tuning_gives
 from comparison.rows import Table
 from comparison.statistics import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.study_figures import study_charts
@@ -67,9 +68,10 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of a table."""
+    """What the page shows of a table; `gains`: what tuning gives, in words."""
 
     lines: list[str]
+    gains: list[str]
     grids: list[Grid]
     charts: list[Drawn]
     mistakes: list[Mistake]
@@ -138,7 +140,7 @@ def _title(summary: Summary) -> str:
 
 def _section(table: Table, charts: list[Drawn]) -> Section:
     grids = [_grid(columns, table.rows, row_name, lambda row: row.status) for columns in column_groups(table.rows)]
-    return Section(what_was_compared(table), grids, charts, *find_mistakes(table))
+    return Section(what_was_compared(table), what_tuning_gives(table), grids, charts, *find_mistakes(table))
 
 
 def _grid(

@@ -83,7 +83,8 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
             baseline = what_changed(tables, earlier_tables, (request.options.baseline, folder))
         except UserError as error:  # it was there when the comparison began; that it is gone is no reason to lose this
             baseline = [str(error)]
-    return Summary(folder, request, tables, list(runs), missing, find_warnings(tables, runs), baseline)
+    warnings = find_warnings(tables, runs, verified=request.options.verify != "never")
+    return Summary(folder, request, tables, list(runs), missing, warnings, baseline)
 
 
 def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:

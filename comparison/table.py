@@ -12,6 +12,7 @@ from rich.table import Table as TextTable
 
 from common.devices import describe_devices
 from common.timeline import PHASES
+from comparison.gains import what_tuning_gives
 from comparison.lockstep import FIRST_STEPS, SETTINGS_FIELDS
 from comparison.rows import Entry, Row, Table
 from comparison.summary import Summary
@@ -297,6 +298,8 @@ def print_tables(console: Console, summary: Summary) -> None:
                 console.print()
                 console.print(_grid(columns, table.rows, row_name, lambda row: row.status == "ok"))
             console.print()
+            for line in what_tuning_gives(table):
+                console.print(line)
         console.print(LEGEND, style="dim")
     for line in remarks(summary):
         console.print(line, soft_wrap=True, style="yellow" if line.startswith("warning: ") else None)
@@ -382,7 +385,7 @@ def to_markdown(summary: Summary) -> str:
         lines += [f"{line}  " for line in what_was_compared(table)]
         for columns in column_groups(table.rows) or [[]]:
             lines += ["", *_markdown_grid(columns, table.rows, row_name)]
-        lines.append("")
+        lines += ["", *(f"{line}  " for line in what_tuning_gives(table)), ""]
     lines += [LEGEND, ""]
     if found := remarks(summary):
         lines += ["```", *found, "```", ""]

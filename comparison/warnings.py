@@ -12,10 +12,10 @@ BUSY = 0.10  # share of all cores
 WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
 
 
-def find_warnings(tables: Sequence[Table], runs: Sequence[Run]) -> list[str]:
+def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool) -> list[str]:
     """In the order in which a reader should know."""
-    found = [*_machines(runs), *_versions(runs), *_commits(runs), *_load(runs), *_threads(tables), *_tuning(runs)]
-    found += _sessions(tables)
+    found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs), *_load(runs)]
+    found += [*_threads(tables), *_tuning(runs), *_sessions(tables)]
     for table in tables:
         where = _where(table)
         for entry in table.entries:
@@ -61,6 +61,11 @@ def _commits(runs: Sequence[Run]) -> Iterator[str]:
     codes = dict.fromkeys(run.result.code for run in runs if run.result)
     if len(codes) > 1:
         yield f"the code changed between runs: commits {' and '.join(codes)}"
+
+
+def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
+    if not asked and any(len(table.rows) > 1 for table in tables):
+        yield "not proved that the rows are the same training (--verify never): ratios may compare different trainings"
 
 
 def _sessions(tables: Sequence[Table]) -> Iterator[str]:

@@ -5,21 +5,31 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-IMPLEMENTATIONS = ("tf", "pt", "ptl")
+IMPLEMENTATIONS = ("tf", "keras", "pt", "ptl")
+MODES = ("plain", "tuned")
 # Tests run side by side: runs whose threads together outnumber the cores wait for each other, five times as long.
 # And on a machine with GPUs only the tests that are about them use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Proofs and what was tried out on this processor are kept for one run of the tests, by all its processes, no longer.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-of-tests-")
 # Unbuffered, a line's text and its end are written apart, and the lines of several processes mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Started in the background, the tests may have been told to ignore Ctrl-C; what they start must not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", "tf_impl", "pt_impl", "ptl_impl")
+CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl")
+
+
+def pytest_unconfigure():
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["XDG_CACHE_HOME"])
 
 
 def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):

@@ -28,6 +28,7 @@ ALLOWED = {
     "tf_impl/*.py": {"tensorflow", "keras", "tf_impl"},
     "pt_impl/*.py": {"torch", "pt_impl"},
     "ptl_impl/*.py": {"lightning", "torch", "ptl_impl", "pt_impl"},
+    "keras_impl/*.py": {"tensorflow", "keras", "keras_impl", "tf_impl"},
     "exercises/TF_*.py": {"exercises", "tensorflow", "keras"},
     "exercises/mirrored_strategy/*.py": {"exercises", "tensorflow", "keras"},
     "exercises/PTL_*.py": {"exercises", "lightning", "torch"},
@@ -61,7 +62,7 @@ def test_each_file_imports_only_what_it_may(pattern):
 
 def test_compare_imports_no_framework_and_no_implementation():
     found = set(imported(REPOSITORY / "compare.py"))
-    assert not found & (FRAMEWORKS | {"tf_impl", "pt_impl", "ptl_impl"})
+    assert not found & (FRAMEWORKS | {"tf_impl", "keras_impl", "pt_impl", "ptl_impl"})
 
 
 def test_no_framework_is_loaded_behind_the_scenes():
@@ -72,26 +73,83 @@ def test_no_framework_is_loaded_behind_the_scenes():
     assert not loaded & (FRAMEWORKS | {"sklearn", "pandas"})
 
 
+# Files of an implementation; the trainers take the others from the loops' folders.
+LOOPS, TRAINERS = ("tf_impl", "pt_impl"), ("keras_impl", "ptl_impl")
+IN_ALL = {"__init__.py", "__main__.py", "data.py", "launch.py", "train.py", "tuning.py"}
+IN_LOOPS = IN_ALL | {"devices.py", "inspection.py", "model.py", "optimizer.py", "probe.py"}
+
+
 def test_the_implementations_have_the_same_files_and_functions():
-    folders = [REPOSITORY / name for name in ("tf_impl", "pt_impl", "ptl_impl")]
-    files = [sorted(path.name for path in folder.glob("*.py")) for folder in folders]
-    # One for each framework: torch is tried out for Lightning too.
-    assert files[0] == files[1] == sorted([*files[2], "probe.py"])
-    assert files[2] == ["__init__.py", "__main__.py", "data.py", "devices.py", "model.py", "optimizer.py", "train.py"]
-    for name, functions in {
-        "train.py": {"main", "train", "fetch_steps"},
+    files = {name: {path.name for path in (REPOSITORY / name).glob("*.py")} for name in (*LOOPS, *TRAINERS)}
+    assert all(files[name] == IN_LOOPS for name in LOOPS)
+    assert all(IN_ALL <= files[name] <= IN_LOOPS for name in TRAINERS)
+    functions = {
+        "train.py": {"train"},
+        "launch.py": {"main"},
         "devices.py": {"setup_devices"},
         "optimizer.py": {"make_optimizer"},
-    }.items():
-        for folder in folders:
-            tree = ast.parse((folder / name).read_text())
+    }
+    for folder, names in files.items():
+        for name in names & set(functions):
+            tree = ast.parse((REPOSITORY / folder / name).read_text())
             defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-            assert functions <= defined, f"{folder.name}/{name} lacks {functions - defined}"
+            assert functions[name] <= defined, f"{folder}/{name} lacks {functions[name] - defined}"
 
 
-def test_training_files_stay_short_enough_to_be_read():
-    for name in ("tf_impl", "pt_impl", "ptl_impl"):
-        assert len((REPOSITORY / name / "train.py").read_text().splitlines()) <= 245
+def test_training_files_hold_steps_and_loop_and_stay_short():
+    for name in (*LOOPS, *TRAINERS):
+        text = (REPOSITORY / name / "train.py").read_text()
+        assert len(text.splitlines()) <= 200
+        sections = re.findall(r"^# --- (\w+)", text, re.MULTILINE)
+        assert sections == ["Steps", "Loop"]
+
+
+# Settings that PyTorch documents as attributes to be set.
+DOCUMENTED_SETTINGS = {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
+
+
+def private_names(path):
+    """Where a file reaches into what it imports: a leading underscore, `sys.modules`, something set from outside."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            special = node.attr.startswith("__") and node.attr.endswith("__")
+            if (node.attr.startswith("_") and not special) or name.startswith("sys.modules"):
+                yield name
+            of_itself = name.split(".")[0] in ("self", "cls")
+            if isinstance(node.ctx, ast.Store) and not of_itself and name not in DOCUMENTED_SETTINGS:
+                yield f"{name} = ..."
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "getattr", "object.__setattr__"):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.FunctionDef) and node.name in ("__setattr__", "__getattr__", "__getattribute__"):
+            yield node.name
+
+
+@pytest.mark.parametrize("name", (*LOOPS, *TRAINERS))
+def test_the_plain_path_touches_nothing_private(name):
+    for path in (REPOSITORY / name).glob("*.py"):
+        found = set(private_names(path))
+        if path.name != "tuning.py":
+            # What is a test's own: `self.model.stop_training`, which Keras documents for callbacks.
+            assert not found, f"{path}: {found}"
+
+
+def test_that_test_sees_what_tuning_does():
+    found = {one for name in (*LOOPS, *TRAINERS) for one in private_names(REPOSITORY / name / "tuning.py")}
+    assert "sys.modules.update" in found and "trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = ..." in found
+    assert "__setattr__" in found and any(one.startswith("object.__setattr__") for one in found)
+
+
+@pytest.mark.parametrize("name", (*LOOPS, *TRAINERS))
+def test_the_plain_path_imports_tuning_only_where_the_mode_asks_for_it(name):
+    """pt_impl's train.py asks it for options, which are none in plain mode; the others don't load it at all."""
+    for path in (REPOSITORY / name).glob("*.py"):
+        top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {ast.unparse(node) for node in top if "tuning" in ast.unparse(node)}
+        assert not names or "pt_impl" in "".join(names), f"{path}: {names}"
 
 
 def test_the_documents_are_whole_and_name_only_options_that_exist():
@@ -115,6 +173,7 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         assert "@@" not in text, f"{path.name} has a gap"
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) <= options, path.name
         for name in re.findall(
-            r"`((?:benchmarks|common|configs|comparison|docs|exercises|tests|tf_impl|pt_impl|ptl_impl)/[\w/.-]+)`", text
+            r"`((?:benchmarks|common|configs|comparison|docs|exercises|tests|\w+_impl)/[\w/.-]+)`",
+            text,
         ):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"

@@ -57,3 +57,26 @@ def test_max_steps_ends_the_last_epoch_early():
 def test_a_run_may_have_no_steps(epochs, max_steps):
     plan = Plan.make(10, 4, epochs, max_steps)
     assert (plan.total_steps, plan.num_epochs) == (0, 0)
+
+
+@pytest.mark.parametrize("verify_steps", range(4, 30))
+@pytest.mark.parametrize(("train_size", "batch_size", "epochs"), [(100, 7, 3), (100, 10, 1), (20, 7, 9), (5, 8, 50)])
+def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, train_size, batch_size, epochs):
+    whole = Plan.make(train_size, batch_size, epochs, -1)
+    plan = Plan.make(train_size, batch_size, epochs, -1, verify_steps)
+    assert plan.total_steps == min(verify_steps, whole.total_steps)
+    assert plan.schedule_steps == whole.total_steps and plan.steps_per_epoch <= whole.steps_per_epoch
+    rows = [plan.shards(epoch, 2) for epoch in range(1, plan.num_epochs + 1)]
+    assert [len(one) for one in rows] == [plan.steps_in_epoch(epoch) for epoch in range(1, plan.num_epochs + 1)]
+    counts = [count for one in rows for count in one[:, 0, 2]]
+    assert counts == [plan.count(step) for step in range(1, plan.total_steps + 1)]
+    assert plan.images(1, plan.total_steps) == sum(counts)
+    bounds = shards(train_size, batch_size, 2)
+    assert (rows[0][:-1] == bounds[: len(rows[0]) - 1]).all()
+    if epochs > 1:  # the end of an epoch and the order of another are seen
+        assert (rows[0][-1] == bounds[-1]).all() and len(rows) > 1
+
+
+def test_the_plan_of_a_whole_run_cuts_no_epoch():
+    plan = Plan.make(100, 7, 3, -1)
+    assert all((plan.shards(epoch, 3) == shards(100, 7, 3)).all() for epoch in (1, 2, 3))

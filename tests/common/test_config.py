@@ -45,7 +45,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         accelerator="cpu",
         devices=2,
         threads_per_device=3,
-        mode="best",
+        mode="tuned",
         precision="64",
         compile=True,
         tf32=True,
@@ -53,6 +53,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         eval_batch_size=8,
         log_every_n_steps=9,
         save_first_batch=True,
+        verify_steps=7,
         run_dir="r",
         dry_run=True,
     )
@@ -82,6 +83,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--num-classes 3", "--num-classes 3: only for --dataset synthetic, not digits"),
         ("--nesterov true --momentum 0", "--nesterov true needs --momentum above 0"),
         ("--save-first-batch true --epochs 0", "--save-first-batch true needs at least one step"),
+        ("--data-on device", "--data-on device: needs --mode tuned; in plain mode"),
         ("--batch 8", "unknown option --batch 8"),
         ("stray", "unknown option stray"),
         ("--config none.yaml", "--config: File does not exist"),
@@ -122,7 +124,7 @@ def test_the_digest_is_over_the_training_and_not_over_paths():
 def test_compare_passes_every_training_option_on():
     options = parse_options(CompareConfig, "compare.py", "about", ["--batch-size", "5", "--python", "tf=python3"])
     assert options.train_config() == TrainConfig(batch_size=5)
-    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir", "dry_run"}
+    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir", "dry_run", "verify_steps"}
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda path: path.stem)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from typing import get_args
 
 import pytest
 from conftest import REPOSITORY
@@ -28,7 +27,6 @@ status = json.loads(os.environ["PROBE_END"]).get(limit, 0)
 os.kill(os.getpid(), -status) if status < 0 else sys.exit(status)
 """
 # The mode that is not the default one.
-FASTER = next(mode for mode in get_args(TrainConfig.model_fields["mode"].annotation) if mode != TrainConfig().mode)
 NAMES = [limit or "none" for limit in LIMITS]
 
 
@@ -141,8 +139,8 @@ def test_where_nothing_works_it_is_refused_in_a_line_that_says_why(machine):
 
 def test_where_nothing_works_the_faster_mode_takes_32_bits_and_says_so(machine, capfd):
     machine.dies(*NAMES)
-    machine.prepare(precision="auto", mode=FASTER)
-    assert resolved(mode=FASTER).precision == "32"
+    machine.prepare(precision="auto", mode="tuned", dataset="mnist")
+    assert resolved(mode="tuned").precision == "32"
     assert "note: 32-bit: no half precision, since the processor does not execute all" in capfd.readouterr().out
     assert processor_note().startswith("no half precision, since the processor does not execute all")
 
@@ -184,10 +182,11 @@ def test_a_framework_that_is_not_installed_is_not_tried_out(machine):
     "options",
     [
         {"precision": "32"},
-        {"precision": "64", "mode": FASTER},
+        {"precision": "64", "mode": "tuned"},
         {"precision": "auto"},
         {"accelerator": "gpu"},
-        {"accelerator": "gpu", "precision": "auto", "mode": FASTER},
+        {"accelerator": "gpu", "precision": "auto", "mode": "tuned"},
+        {"precision": "auto", "mode": "tuned", "dataset": "digits"},
     ],
 )
 def test_nothing_is_tried_out_where_half_precision_is_not_used(machine, options):
@@ -195,7 +194,7 @@ def test_nothing_is_tried_out_where_half_precision_is_not_used(machine, options)
 
 
 def test_the_faster_mode_may_use_half_precision(machine):
-    machine.prepare(precision="auto", mode=FASTER)
+    machine.prepare(precision="auto", mode="tuned", dataset="mnist")
     assert machine.starts == ["none bf16-mixed"]
 
 

@@ -206,3 +206,23 @@ def test_steps_that_are_missing_or_out_of_order_are_refused(tmp_path):
         path.write_text(lines[0] + wrong + "\n")
         with pytest.raises(UserError, match="metrics.jsonl: not valid"):
             read_step_losses(tmp_path)
+
+
+def test_a_call_may_take_more_steps_than_the_next_look_is_away(tmp_path, clock):
+    """As Keras's steps_per_execution does: then start-up and warm-up end with the call."""
+    recorder, log = make(tmp_path, train_size=140, log_every_n_steps=5)  # 3 epochs of 14 steps
+    with recorder:
+        for _ in range(3):
+            recorder.start_epoch()
+            for number in (4, 4, 4, 2):
+                clock.now += number
+                recorder.step([1.0] * number, [1] * number, number)
+            recorder.end_training()
+            recorder.start_evaluation()
+            recorder.end_epoch(355.0, 300, 355)
+    result = finish(recorder)
+    assert result.startup_seconds == 14  # four steps of a second, and the 10 before
+    assert result.epoch_train_seconds == [10, 14, 14]
+    assert result.warmup_steps == 12 and result.images_per_second == 10  # an image in each tenth of a second
+    assert len(read_step_losses(tmp_path)) == 42
+    assert [item for item in log if item != "synchronize"] == [("fetch", calls) for calls in (2, 1, 1, *[1] * 8)]

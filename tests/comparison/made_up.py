@@ -14,9 +14,11 @@ from common.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
 from common.timeline import PHASES
 from common.weights import arrays_sha256
 from comparison.options import CompareConfig
+from comparison.proof import PROOF_FILE, proof_jobs
+from comparison.proof import Record as ProofRecord
 from comparison.request import find_runs, summarise
 from comparison.store import RECORD_FILE, Record, Request
-from comparison.study import comparison_jobs, make_variants, tuning_jobs
+from comparison.study import comparison_jobs, contenders, make_variants, tuning_jobs
 
 MACHINE = describe_machine()
 
@@ -27,19 +29,23 @@ class MadeUp:
 
     Attributes:
       accuracies: of the test set after each epoch.
-      loss_factor: on the reference's losses.
-      best: what `--mode best` comes to.
+      loss_factor: on the reference's losses, in the run itself.
+      proof_factor: on the reference's losses in 64 bits; None where there is no proof.
+      proof_failure: why the run in 64 bits has no result.
+      tuned: what `--mode tuned` comes to.
       changes: of fields of the result.
     """
 
     speed: float | None = 1000.0
     accuracies: tuple[float, ...] = (0.5, 0.9)
     loss_factor: float = 1.0
+    proof_factor: float | None = 1.0
+    proof_failure: str | None = None
     process_seconds: float = 12.0
     other_load: float = 0.0
     failure: str | None = None
     session: int = 1
-    best: Settings = Settings()
+    tuned: Settings = Settings()
     changes: dict | None = None
 
 
@@ -49,7 +55,7 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
     request = Request(
-        schema_version=1,
+        schema_version=2,
         created="2026-01-01T00:00:00+00:00",
         commands=["python compare.py"],
         options=options,
@@ -61,6 +67,10 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     for number, job in enumerate(jobs):
         if only(job):
             write_run(folder, job, make(job), number)
+    # What is tuned has its proofs after the rates are chosen, of which tests of the choice know nothing.
+    for proof in proof_jobs(variants, contenders(options), options.all_seeds[0]) if not options.tune_over else ():
+        job = next(one for one in jobs if (one.variant.name, one.name) == (proof.variant.name, proof.name))
+        write_proof(folder, proof, make(job))
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing))
 
@@ -69,8 +79,9 @@ def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
     record = Record(
-        schema_version=1,
+        schema_version=2,
         implementation=job.implementation,
+        mode=job.config.mode,
         variant=dict(job.variant.values),
         session=truth.session,
         seed=job.seed,
@@ -85,19 +96,36 @@ def write_run(folder, job, truth, number):
     if truth.failure:
         (run_dir / "log.txt").write_text("the reason\n")
         return
+    write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor)
+
+
+def write_proof(folder, proof, truth):
+    """The run in 64 bits of a row."""
+    if truth.proof_factor is None:
+        return
+    run_dir = folder / proof.path
+    run_dir.mkdir(parents=True)
+    record = ProofRecord(schema_version=1, digest="0" * 64, failure=truth.proof_failure)
+    (run_dir / PROOF_FILE).write_text(record.model_dump_json())
+    if truth.proof_failure is None:
+        write_files(run_dir, proof.implementation, proof.config, truth, truth.proof_factor)
+
+
+def write_files(run_dir, implementation, asked, truth, factor):
+    """What a run leaves, with losses that fall by a formula, times `factor`."""
     epochs = len(truth.accuracies)
     config = TrainConfig(
         **{
-            **job.config.model_dump(),
+            **asked.model_dump(),
             "epochs": epochs,
-            "devices": 1 if job.config.devices == "auto" else job.config.devices,
-            "threads_per_device": 1 if job.config.threads_per_device == "auto" else job.config.threads_per_device,
+            "devices": 1 if asked.devices == "auto" else asked.devices,
+            "threads_per_device": 1 if asked.threads_per_device == "auto" else asked.threads_per_device,
         }
     )
-    config = resolve_settings(config, truth.best)
+    config = resolve_settings(config, truth.tuned)
     experiment = Experiment.make(config)
     dataset, plan = experiment.dataset, experiment.plan
-    losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * truth.loss_factor
+    losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * factor
     count = len(dataset.test_labels)
     lines = [
         {"kind": "plan", "total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, "num_epochs": epochs}
@@ -129,7 +157,7 @@ def write_run(folder, job, truth, number):
     }
     fields = {
         "schema_version": SCHEMA_VERSION,
-        "implementation": job.implementation,
+        "implementation": implementation,
         "config": config,
         "config_sha256": config.sha256(),
         "data_sha256": dataset.sha256,
@@ -139,6 +167,7 @@ def write_run(folder, job, truth, number):
         "flops_per_image": experiment.model.flops_per_image,
         "num_steps": plan.total_steps,
         "skipped_steps": None,
+        "first_loss_tolerance": 1e-6 if config.precision == "32" else None,
         "train_count": plan.train_size,
         "test_count": count,
         "test_correct": corrects[-1],

@@ -47,7 +47,7 @@ def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     assert float(rows[1]["ratio"]) == pytest.approx(speeds[1] / speeds[0])
     assert rows[0]["loss_difference_all_steps"] == "" and float(rows[1]["loss_difference_all_steps"]) == 0
     assert "cnn on digits: 500 training and 355 test images, 53,002 parameters" in text
-    assert "batch 20, 2 epochs, 50 steps, seed 0\n" in text and "mode matched: 32-bit\n" in text
+    assert "batch 20, 2 epochs, 50 steps, seed 0\n" in text and "mode plain: 32-bit\n" in text
     assert "one: done" in text and "two: epoch 2/2  accuracy 49.86%" in text
     lines = text.splitlines()
     start, end = (next(n for n, line in enumerate(lines) if line.startswith(w)) for w in ("cnn on digits", "warning"))
@@ -75,7 +75,8 @@ def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp
     text, rows = compare(project, tmp_path / "r", "one", "parted", "two", expect=1)
     assert [row["status"] for row in rows] == ["ok", "different training", "ok"]
     assert rows[1]["ratio"] == "" and float(rows[1]["loss_difference_first_steps"]) == pytest.approx(1e-3, rel=1e-6)
-    assert "step 1 of 50" in rows[1]["note"] and "parted: different training" in text
+    assert rows[1]["same_training"] == "False" and rows[0]["same_training"] == ""
+    assert "step 1 of 20" in rows[1]["note"] and "parted: different training" in text
 
 
 def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, tmp_path):
@@ -137,7 +138,7 @@ def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
 def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_path, numbers):
     command = [sys.executable, "compare.py", "--output-dir", tmp_path / "r", "--implementations", "one", "hang", "two"]
     process = subprocess.Popen(
-        [*map(str, command), *map(str, SHORT)],
+        [*map(str, command), *map(str, SHORT), "--verify", "never"],
         cwd=project,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -159,6 +160,51 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
     assert "one " in out and not run_dir(tmp_path / "r", "two").exists() and (tmp_path / "r" / "report.html").exists()
     with open(tmp_path / "r" / "results.csv") as file:
         assert [row["implementation"] for row in csv.DictReader(file)] == ["one"]
+
+
+def test_an_interrupt_of_the_proof_ends_its_children_and_leaves_nothing_half_done(project, tmp_path):
+    options = ("--implementations", "one", "hang", *SHORT)
+    command = [sys.executable, "compare.py", "--output-dir", tmp_path / "r", *options]
+    process = subprocess.Popen(list(map(str, command)), cwd=project, stderr=subprocess.PIPE, text=True)
+    told = tmp_path / "r" / "proofs" / "hang" / "pids"
+    pids = wait_for(told.exists) and told.read_text().split()
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and gone(map(int, pids))
+    assert "interrupted; without a result: runs/seed-0/round-1/one and 1 more" in err and "Traceback" not in err
+    assert not (told.parent / "proof.json").exists()
+
+
+def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp_path):
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    started = []
+
+    def prove(name, *options):
+        command = (sys.executable, "compare.py", "--output-dir", tmp_path / name, "--implementations", "one", "two")
+        text = run(*command, *SHORT, *options, cwd=project, **cache).stdout
+        started.append("proving that all are the same training: first steps in 64 bits, one, two\n" in text)
+        files = {path.name for path in (tmp_path / name / "proofs" / "one").iterdir()}
+        assert {"proof.json", "result.json", "metrics.jsonl", "log.txt"} <= files
+        return text
+
+    prove("first")
+    again = prove("again")
+    prove("other", "--learning-rate", 0.01)
+    assert started == [True, False, True] and "yes (0)" in again
+    source = project / "one_impl" / "__main__.py"
+    code = source.read_text()
+    source.write_text(code + "# changed\n")
+    try:
+        prove("changed")
+    finally:
+        source.write_text(code)
+    never = run(
+        *(sys.executable, "compare.py", "--output-dir", tmp_path / "never", "--implementations", "one", "two"),
+        *(*SHORT, "--verify", "never"),
+        cwd=project,
+        **cache,
+    ).stdout
+    assert started == [True, False, True, True] and "proving" not in never and "(--verify never)" in never
 
 
 @pytest.mark.parametrize(
@@ -340,7 +386,7 @@ def test_two_comparisons_side_by_side(project, tmp_path):
     compare(project, tmp_path / "a", "one")
     options = (*SHORT, "--baseline", tmp_path / "a")
     text, _ = compare(project, tmp_path / "b", "one", options=options)
-    assert "baseline: one: the same training (largest difference in a loss 0e+00)" in text
+    assert "baseline: one: the same training (largest difference in a loss in 64 bits 0e+00)" in text
     assert "too few runs for an interval" in text
 
 

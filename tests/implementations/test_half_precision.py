@@ -46,7 +46,7 @@ def start(project, implementation, folder, working, *options, expect=0):
     return run(*command, cwd=project, expect=expect, **environment)
 
 
-@pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("pt", 1), ("pt", 2), ("ptl", 2)])
+@pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 1), ("pt", 2), ("ptl", 2)])
 def test_the_run_goes_on_with_the_highest_instructions_that_work(project, tmp_path, implementation, devices):
     done = start(project, implementation, tmp_path, "AVX512_CORE_BF16 AVX512_CORE", "--devices", devices)
     result = read_result(tmp_path / "r")

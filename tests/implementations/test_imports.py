@@ -3,14 +3,21 @@
 import sys
 
 import pytest
-from conftest import run
+from conftest import CPU, run
 
+# Keras imports these where they are installed, and Lightning's torchmetrics matplotlib, scipy and torchvision.
+UNUSED = {"matplotlib", "pandas", "sklearn"}
 OTHERS = {
-    "tf": {"torch", "torchvision", "lightning", "matplotlib", "pandas", "sklearn"},
-    "pt": {"tensorflow", "keras", "torchvision", "lightning", "matplotlib", "pandas", "sklearn", "scipy"},
-    # Lightning's torchmetrics imports matplotlib, scipy and torchvision itself, where they are installed.
-    "ptl": {"tensorflow", "keras", "pandas", "sklearn"},
+    ("tf", "plain"): {"torch", "torchvision", "lightning"},
+    ("tf", "tuned"): {"torch", "torchvision", "lightning", *UNUSED},
+    ("keras", "plain"): {"torch", "torchvision", "lightning"},
+    ("keras", "tuned"): {"torch", "torchvision", "lightning", *UNUSED},
+    ("pt", "plain"): {"tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
+    ("pt", "tuned"): {"tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
+    ("ptl", "plain"): {"tensorflow", "keras", "pandas", "sklearn"},
+    ("ptl", "tuned"): {"tensorflow", "keras", "pandas", "sklearn"},
 }
+PACKAGES = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning"}
 # Runs a module as `python -m` does, and says at the end what is loaded.
 PROGRAM = """
 import os, runpy, sys
@@ -23,10 +30,10 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("implementation", OTHERS)
-def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation):
-    options = ("--max-steps", "1", "--devices", "1", "--accelerator", "cpu", "--threads-per-device", "1")
-    output = run(sys.executable, "-c", PROGRAM, f"{implementation}_impl", *options, "--run-dir", str(tmp_path)).stdout
+@pytest.mark.parametrize(("implementation", "mode"), OTHERS)
+def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation, mode):
+    options = ("--max-steps", 1, "--mode", mode, "--devices", 1, *CPU, "--run-dir", tmp_path)
+    output = run(sys.executable, "-c", PROGRAM, f"{implementation}_impl", *options).stdout
     packages = {name.split(".")[0] for name in output.partition("loaded: ")[2].split()}
-    assert {"tf": "tensorflow", "pt": "torch", "ptl": "lightning"}[implementation] in packages
-    assert not packages & OTHERS[implementation]
+    assert PACKAGES[implementation] in packages
+    assert not packages & OTHERS[implementation, mode]

@@ -27,7 +27,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
     lines = run(*command, TMPDIR=str(temporary)).stdout.splitlines()
     assert not [path for path in temporary.rglob("*") if path.is_file()]
-    assert re.match(r"(TensorFlow|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
+    assert re.match(r"(TensorFlow|Keras|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
     assert lines[1].startswith("batch 64, 32-bit, 2 x cpu (")
     assert [line[:10] for line in lines[2:4]] == ["epoch 1/2:", "epoch 2/2:"]
     assert lines[4].startswith("test accuracy") and lines[5].startswith("start-up")
@@ -44,7 +44,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert result.test_correct == read_metrics(folder, EpochLine)[-1].test_correct
     parts = [result.startup_seconds, *result.epoch_train_seconds, *result.eval_seconds]
     assert sum(parts) <= result.wall_seconds and min(parts) > 0
-    package = {"tf": "tensorflow", "pt": "torch", "ptl": "lightning"}[implementation]
+    package = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning"}[implementation]
     assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
 
 
@@ -58,7 +58,7 @@ def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
 
 
 @pytest.mark.parametrize(
-    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "ptl"))]
+    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "keras", "ptl"))]
 )
 def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
     terminal, inside = pty.openpty()
@@ -99,7 +99,7 @@ def test_ctrl_c_ends_all_replicas_in_one_line(tmp_path, implementation):
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.1)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    assert len(family) >= 2 or implementation == "tf"
+    assert len(family) >= 2 or implementation in ("tf", "keras")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     try:
         err = process.communicate(timeout=60)[1]

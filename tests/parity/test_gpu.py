@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, run, train
+from conftest import IMPLEMENTATIONS, MODES, run, train
 
 from common.results import read_result, read_step_losses
 from comparison.devices import has_gpu
@@ -15,6 +15,7 @@ OPTIONS = ("--epochs", 5, "--weight-decay", 1e-3, "--nesterov", "true", "--warmu
 SEES_A_GPU = {
     "tf": "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU'))",
     "pt": "import sys, torch; sys.exit(not torch.cuda.is_available())",
+    "keras": "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU'))",
     "ptl": "import sys, lightning, torch; sys.exit(not torch.cuda.is_available())",
 }
 
@@ -30,12 +31,13 @@ def skip_without_gpu(implementation):
         pytest.skip(f"the framework of {implementation} is not installed, or its build sees no GPU")
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(("precision", "steps", "tolerance"), [("64", None, 1e-10), ("32", 10, 1e-5)])
-def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, precision, steps, tolerance):
+def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, mode, precision, steps, tolerance):
     skip_without_gpu(implementation)
-    options = (*OPTIONS, "--precision", precision)
-    cpu = train(implementation, tmp_path / "cpu", *options, "--accelerator", "cpu")
+    options = (*OPTIONS, "--precision", precision, "--mode", mode, "--compile", "false", "--tf32", "false")
+    cpu = train(implementation, tmp_path / "cpu", *options[:-2], "--accelerator", "cpu")
     gpu = train(implementation, tmp_path / "gpu", *options, "--accelerator", "gpu")
     result = read_result(gpu)
     assert result.accelerator == "gpu" and result.device_peak_memory_bytes > 0
@@ -48,6 +50,7 @@ def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, precision, ste
 NO_SYNC = """
 import sys
 import torch
+import pt_impl.launch
 import pt_impl.train as training
 from common.cli import parse_train_config
 
@@ -65,12 +68,14 @@ def watched(*arguments):
 
 
 training.train_step = watched
-training.main(parse_train_config("pt_impl", "", sys.argv[1:]))
+pt_impl.launch.main(parse_train_config("pt_impl", "", sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
 def test_a_step_never_waits_for_the_gpu(tmp_path, precision):
     skip_without_gpu("pt")
-    options = ("--precision", precision, "--accelerator", "gpu", "--devices", 1, "--run-dir", tmp_path / "r")
+    # Tuned: of what PyTorch teaches, the scaling of the loss asks the device in every step, and copies wait.
+    options = ("--mode", "tuned", "--precision", precision, "--accelerator", "gpu", "--devices", 1)
+    options = (*options, "--compile", "false", "--run-dir", tmp_path / "r")
     run(sys.executable, "-c", NO_SYNC, "--epochs", 3, *options)

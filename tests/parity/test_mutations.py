@@ -1,7 +1,10 @@
 """Proof that the lockstep tests can fail: mistakes put into a copy of the code are caught and pointed at."""
 
+import csv
+import sys
+
 import pytest
-from conftest import copy_code, train
+from conftest import copy_code, run, train
 
 from comparison.lockstep import find_departure
 
@@ -12,8 +15,8 @@ OPTIONS = [
     *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
 ]
 
-KERAS_RULE = """
-            velocity = self.momentums[self._get_variable_index(variable)]
+VELOCITY = "            velocity = self.velocity_of(variable.ref())\n"
+KERAS_RULE = """\
             self.assign(velocity, momentum * velocity - rate * gradient)
             self.assign_add(variable, momentum * velocity - rate * gradient if self.nesterov else velocity)
             return
@@ -21,10 +24,12 @@ KERAS_RULE = """
 PADDED = """
 
 class Padded(ShardSampler):
-    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int, device: torch.device) -> None:
-        padded = -(-num_examples // num_replicas) * num_replicas
-        super().__init__(padded, batch_size, rank, num_replicas, device)
-        self.order = torch.arange(padded) % num_examples
+    def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
+        super().__init__(-(-num_examples // num_replicas) * num_replicas, batch_size, rank, num_replicas)
+        self.real = num_examples
+
+    def order(self) -> torch.Tensor:
+        return super().order() % self.real
 """
 
 # name: (implementation, devices, file, the code as it is, the code with the mistake, what the message must say)
@@ -55,38 +60,56 @@ MUTATIONS = {
     ),
     "the mean of the replicas' means": (
         *("pt", 3, "pt_impl/train.py"),
-        'return F.cross_entropy(logits, labels, reduction="sum") / count',
-        'return F.cross_entropy(logits, labels, reduction="mean") / dist.get_world_size()',
+        'loss = F.cross_entropy(logits, labels, reduction="sum") / count',
+        'loss = F.cross_entropy(logits, labels, reduction="mean") / 3',
+        ["step 1 of 66", "suspect initial weights, the first batch, the network or the loss"],
+    ),
+    "gradients averaged over the replicas": (
+        *("ptl", 2, "ptl_impl/train.py"),
+        '"loss": share * self.trainer.world_size',
+        '"loss": share',
         ["first batch: all activations agree, but gradient.", "suspect the loss or the backward pass"],
+    ),
+    "a loss of one replica told for that of all": (
+        *("keras", 2, "keras_impl/train.py"),
+        'return tf.distribute.get_replica_context().all_reduce(SUM, {"loss": loss, "correct": correct})',
+        'return {"loss": loss, "correct": correct}',
+        ["step 1 of 66"],
     ),
     "the order of examples not renewed each epoch": (
         *("tf", 1, "tf_impl/data.py"),
-        "epoch_order(self.seed, epoch, self.size)",
-        "epoch_order(self.seed, 1, self.size)",
+        "epoch_order(self.seed, epoch + 1, self.plan.train_size)",
+        "epoch_order(self.seed, 1, self.plan.train_size)",
         ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
     "set_epoch forgotten": (
         *("pt", 2, "pt_impl/train.py"),
-        "training.sampler.set_epoch(epoch - 1)",
+        "train_loader.sampler.set_epoch(epoch)",
         "pass",
         ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
     "padded evaluation": (
         *("pt", 2, "pt_impl/data.py"),
-        "return load(data, ShardSampler(",
-        "return load(data, Padded(",
+        "        ShardSampler(test_size,",
+        "        Padded(test_size,",
         ["evaluation after epoch 1: test_count is 355 and 356", "suspect how the test set is sharded, padded"],
     ),
     "a last batch weighted as a full one": (
         *("tf", 1, "tf_impl/train.py"),
-        "return tf.reduce_sum(losses) / tf.cast(count, losses.dtype)",
-        "return tf.reduce_sum(losses) / 16",
+        "loss = tf.reduce_sum(losses) / tf.cast(count, losses.dtype)",
+        "loss = tf.reduce_sum(losses) / 16",
+        ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
+    ),
+    "the weights of a full batch for the last one": (
+        *("keras", 1, "keras_impl/data.py"),
+        "1 / tf.cast(count, images.dtype)",
+        "tf.constant(1 / 16, images.dtype)",
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "Keras's momentum rule under a changing rate": (
         *("tf", 1, "tf_impl/optimizer.py"),
-        "        if self.momentum:\n",
-        "        if self.momentum:" + KERAS_RULE,
+        VELOCITY,
+        VELOCITY + KERAS_RULE,
         ["step 3 of 66 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
     ),
     "weight decay left out": (
@@ -110,7 +133,13 @@ MUTATIONS = {
 }
 
 # Beyond the mistakes that are made most often: among the long runs.
-LONG = {"weights loaded in another flatten order", "set_epoch forgotten", "weight decay left out"}
+LONG = {
+    "weights loaded in another flatten order",
+    "set_epoch forgotten",
+    "weight decay left out",
+    "gradients averaged over the replicas",
+    "the weights of a full batch for the last one",
+}
 CASES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MUTATIONS]
 
 
@@ -119,12 +148,18 @@ def reference(tmp_path_factory):
     return train("pt", tmp_path_factory.mktemp("reference"), *OPTIONS, "--devices", 1)
 
 
-def train_mutant(folder, mutation):
+def make_mutant(folder, mutation):
+    """A copy of the code with the mistake in it; returns the implementation and the number of devices that show it."""
     implementation, devices, file, before, after, _ = MUTATIONS[mutation]
     path = copy_code(folder) / file
     source = path.read_text()
     assert before in source, f"{file} no longer holds the code to be changed: {before}"
     path.write_text(source.replace(before, after) + (PADDED if "Padded" in after else ""))
+    return implementation, devices
+
+
+def train_mutant(folder, mutation):
+    implementation, devices = make_mutant(folder, mutation)
     return train(implementation, folder / "run", *OPTIONS, "--devices", devices, cwd=folder)
 
 
@@ -134,6 +169,21 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
     assert message is not None, "not caught"
     for text in MUTATIONS[mutation][-1]:
         assert text in message, message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_compare_calls_each_mistake_a_different_training(tmp_path, mutation):
+    """By the proof alone, in 64 bits, while the runs themselves compute in half precision, where nothing would show."""
+    implementation, devices = make_mutant(tmp_path / "copy", mutation)
+    sound = "pt" if implementation in ("tf", "keras") else "tf"
+    options = ("--train-size", 340, "--batch-size", 16, "--epochs", 3, "--nesterov", "true", "--weight-decay", 1e-3)
+    command = (sys.executable, "compare.py", "--implementations", sound, implementation, "--devices", devices)
+    output = tmp_path / "r"
+    run(*command, *options, "--precision", "bf16-mixed", "--output-dir", output, cwd=tmp_path / "copy", expect=1)
+    with open(output / "results.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["ok", "different training"] and rows[1]["ratio"] == "", rows[1]["note"]
 
 
 @pytest.mark.parametrize(

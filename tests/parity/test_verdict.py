@@ -1,0 +1,118 @@
+"""The verdict over many configurations: none that is the same training is accused, in 64 bits or in 32."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from conftest import run
+
+from common.batches import Plan
+from common.config import TrainConfig
+from common.models import ModelSpec
+from common.results import read_result, read_step_losses
+from comparison.lockstep import find_departure
+from comparison.proof import TOLERANCE, verify_steps
+
+COUNT = 100
+STEPS_IN_32_BITS = 2
+# Trains one configuration after the other in one process; says which of them diverge.
+HEAD = """
+import os
+import sys
+from pathlib import Path
+from common.config import TrainConfig
+from common.errors import DivergedError
+from common.experiment import Experiment
+from common.recorder import Recorder
+from common.timeline import Timeline
+configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+"""
+TAIL = """
+for config in configs:
+    experiment = Experiment.make(setup_devices(config)).with_run_dir("")
+    options = dict(device_name="", timeline=Timeline.begin(os.getpid()), writes=True)
+    with Recorder("{name}", "", experiment, fetch=fetch_steps, synchronize=synchronize, **options) as recorder:
+        try:
+            train(experiment, {where}, recorder)
+        except DivergedError:
+            print("diverged:", config.run_dir.name, flush=True)
+"""
+PROGRAMS = {
+    "pt": HEAD
+    + "from pt_impl.devices import fetch_steps, join_group, setup_devices, synchronize\n"
+    + "from pt_impl.train import train\ndevice = join_group(setup_devices(configs[0]), 0, '')\n"
+    + TAIL.format(name="pt", where="0, device"),
+    "tf": HEAD
+    + "from tf_impl.devices import fetch_steps, make_strategy, setup_devices, synchronize\n"
+    + "from tf_impl.train import train\nstrategy = make_strategy(setup_devices(configs[0]))\n"
+    + TAIL.format(name="tf", where="strategy"),
+}
+
+
+def draw(rng):
+    """A configuration that somebody might compare, of any batch size and with rates up to far too high ones."""
+    lenet = bool(rng.random() < 0.4)
+    batch_size = int(2 ** rng.uniform(2, 9 if lenet else 10))
+    options = {"model": "lenet", "dataset": "synthetic", "image_shape": (20, 17, 3), "test_size": 100} if lenet else {}
+    return TrainConfig(
+        **options,
+        train_size=int(rng.integers(batch_size, 4 * batch_size + 2)) if lenet else None,
+        batch_size=batch_size,
+        epochs=int(rng.integers(1, 12)),
+        learning_rate=float(10 ** rng.uniform(-4, 0)),
+        schedule=str(rng.choice(["constant", "cosine"])),
+        momentum=float(rng.choice([0.0, 0.9, 0.97])),
+        weight_decay=float(rng.choice([0.0, 5e-4])),
+        seed=int(rng.integers(2**40)),
+        accelerator="cpu",
+        devices=1,
+        threads_per_device=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Runs of both frameworks in 64 bits, as a proof makes them, and of the first steps in 32."""
+    folder = tmp_path_factory.mktemp("verdict")
+    rng = np.random.default_rng(20)
+    drawn = [draw(rng) for _ in range(COUNT)]
+    for name, program in PROGRAMS.items():
+        configs = []
+        for number, config in enumerate(drawn):
+            shape = config.image_shape or (8, 8, 1)
+            flops = ModelSpec.make(config.model, shape, 10).flops_per_image * config.batch_size
+            steps = verify_steps(flops)
+            configs.append(config.replace(precision="64", verify_steps=steps, run_dir=folder / f"{name}-64-{number}"))
+            train_size = config.train_size or 1442
+            whole = Plan.make(train_size, config.batch_size, config.epochs, -1).total_steps
+            steps = min(whole, STEPS_IN_32_BITS)
+            configs.append(config.replace(precision="32", max_steps=steps, run_dir=folder / f"{name}-32-{number}"))
+        (folder / f"{name}.jsonl").write_text("".join(config.model_dump_json() + "\n" for config in configs))
+        said = run(sys.executable, "-c", program, folder / f"{name}.jsonl", timeout=3000).stdout
+        found = [line.split()[1] for line in said.splitlines() if line.startswith("diverged:")]
+        (folder / f"{name}.diverged.json").write_text(json.dumps(found))
+    return folder
+
+
+@pytest.mark.slow
+def test_none_of_a_hundred_is_accused_in_64_bits(folder):
+    diverged = [one for name in PROGRAMS for one in json.loads((folder / f"{name}.diverged.json").read_text())]
+    numbers = [n for n in range(COUNT) if not any(one.endswith(f"-64-{n}") for one in diverged)]
+    assert len(numbers) >= 90  # those that diverge have no result in any framework
+    accused = {n: find_departure(folder / f"pt-64-{n}", folder / f"tf-64-{n}", TOLERANCE) for n in numbers}
+    assert not {number: message for number, message in accused.items() if message}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_none_of_a_hundred_is_accused_in_32_bits(folder, name):
+    used = []
+    for number in range(COUNT):
+        if not all((folder / f"{name}-{bits}-{number}" / "result.json").exists() for bits in ("32", "64")):
+            continue  # diverged
+        result = read_result(folder / f"{name}-32-{number}")
+        (rounded, *_), (exact, *_) = (read_step_losses(folder / f"{name}-{bits}-{number}") for bits in ("32", "64"))
+        used.append(abs(rounded - exact) / result.first_loss_tolerance)
+    assert len(used) >= 90 and max(used) <= 1, sorted(used)[-5:]
+    print(f"of the tolerance, at most {max(used):.2f} is used, in the middle {np.median(used):.3f}")
