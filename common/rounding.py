@@ -12,7 +12,8 @@ from common.datasets import Dataset
 from common.models import Weights
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32: half the distance from 1 to the next number
-CONFIDENCE = 8.0  # in standard deviations
+ROUNDING = UNIT_ROUNDOFF / math.sqrt(3)  # standard deviation of a rounding that may be anything up to that
+CONFIDENCE = 5.0  # in standard deviations
 MOST_IMAGES = 256  # that the size of the input is taken from
 
 
@@ -20,18 +21,18 @@ def first_loss_tolerance(dataset: Dataset, weights: Weights, seed: int, batch_si
     """The largest difference between the first step's loss in 32 bits and in exact arithmetic that rounding explains.
 
     Roundings are taken as independent and of mean zero (Higham and Mary, "A new approach to probabilistic rounding
-    error analysis", 2019), so that of n of them about sqrt(n) add up, times CONFIDENCE. With u the unit roundoff:
+    error analysis", 2019), so that n of them add up to sqrt(n). With r the standard deviation of one, relative:
 
-    - A sum of K products is off by sqrt(K) u of its size. Over all layers the logits are off by
-      e = u sqrt(sum of K) of theirs.
+    - A sum of K products is off by sqrt(K) r of its size. Over all layers the logits are off by r sqrt(sum of K) of
+      theirs.
     - Their size is that of the input times sqrt(sum of w^2 for one output) of each layer: exact for weights that are
       drawn with mean zero, and too large by what ReLU leaves out.
     - The derivative of an example's loss by its logits is softmax - label, of a norm of at most sqrt(2). The mean
       over B examples has 1 / sqrt(B) of one example's error.
-    - Softmax, logarithm and the sum over the batch, which frameworks take in blocks: u (2 + log2 B) of the loss.
+    - Softmax, logarithm and the sum over the batch, which frameworks take in blocks: 2 + log2 B roundings of the loss.
 
-    A factor of a product rounded to the 11 bits of TF32 or float16 has 2^13 times the unit roundoff: at a batch of 64
-    that moves the loss ten to a hundred times as far as allowed here.
+    CONFIDENCE standard deviations of both together are allowed. A factor of a product rounded to the 11 bits of TF32 or
+    float16 is off by 2^13 times as much.
 
     Args:
       weights: canonical, before the first step.
@@ -41,9 +42,9 @@ def first_loss_tolerance(dataset: Dataset, weights: Weights, seed: int, batch_si
     kernels = [array.astype(np.float64) for array in weights.values() if array.ndim > 1]
     products = sum(math.prod(kernel.shape[:-1]) for kernel in kernels)
     gain = math.prod(math.sqrt(float((kernel**2).sum()) / kernel.shape[-1]) for kernel in kernels)
-    logits_error = UNIT_ROUNDOFF * math.sqrt(products) * gain * _input_size(dataset, seed, batch_size)
-    of_logits = CONFIDENCE * math.sqrt(2 / batch_size) * logits_error
-    return of_logits + UNIT_ROUNDOFF * (2 + math.log2(batch_size)) * abs(loss)
+    of_logits = math.sqrt(2 / batch_size) * math.sqrt(products) * gain * _input_size(dataset, seed, batch_size)
+    of_loss = math.sqrt(2 + math.log2(batch_size)) * abs(loss)
+    return CONFIDENCE * ROUNDING * math.hypot(of_logits, of_loss)
 
 
 def _input_size(dataset: Dataset, seed: int, batch_size: int) -> float:

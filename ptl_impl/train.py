@@ -95,6 +95,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     scaler = LossScaler(config, device)
     module, data, callbacks = Classifier(experiment), ExampleData(experiment), [Recording(recorder)]
     options: dict[str, Any] = {}
+    if config.compile and config.mode == "plain":
+        module.network.compile()
     if config.mode == "tuned":
         from ptl_impl import tuning
 
@@ -123,7 +125,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     if config.mode == "tuned":
         tuning.tune_trainer(trainer)
     if plan.num_epochs > 0:
-        trainer.fit(torch.compile(module) if config.compile and config.mode == "plain" else module, data)
+        trainer.fit(module, data)
     else:
         trainer.validate(module, data, verbose=False)
 
