@@ -1,5 +1,6 @@
 """What a run finds out about its machine: cores, memory, versions, the age of a process."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -7,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -110,6 +112,15 @@ def versions(*packages: str) -> dict[str, str]:
     """Versions of Python, the platform and the packages named."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     return found | {name: importlib.metadata.version(name) for name in packages}
+
+
+@cache
+def code_sha256() -> str:
+    """Hex digest over the Python files of all implementations and of what they share."""
+    digest = hashlib.sha256()
+    for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
+        digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def git_state() -> dict[str, str | bool] | None:

@@ -153,7 +153,7 @@ def _probe(precisions: Sequence[Precision], probe_module: str) -> Finding | None
     died_of = None
     for limit in LIMITS:
         status = _run_probe(precisions, probe_module, limit)
-        if status is None or -status in FROM_OUTSIDE or (limit is None and status > 0):
+        if status is None or -status in FROM_OUTSIDE or (limit is None and status not in (0, -signal.SIGILL)):
             return None
         if status == 0:
             return Finding(works=True, limit=limit, died_of=died_of)

@@ -325,6 +325,8 @@ class Recorder:
         experiment, config = self.experiment, self.config
         if self.first_loss is None or config.precision != "32" or config.tf32 is True:
             return None
+        if config.initial_weights is not None:  # the size of the logits is known for weights that are drawn
+            return None
         count = self.plan.count(1)
         return first_loss_tolerance(experiment.dataset, experiment.initial_weights, config.seed, count, self.first_loss)
 

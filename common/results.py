@@ -53,7 +53,7 @@ class RunResult(BaseModel):
       class_names: in the order of the labels.
       num_steps: training steps taken.
       first_loss_tolerance: how far rounding to 32 bits may move the loss of the first step, see `common.rounding`; null
-        without a step, or where the run computes in another precision.
+        without a step, with initial weights of one's own, or where the run computes in another precision.
       skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
         precision needs no scaling.
       cpu_instructions: the highest instruction set that oneDNN may use, its name (`ONEDNN_MAX_CPU_ISA`); null where

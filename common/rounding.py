@@ -31,8 +31,9 @@ def first_loss_tolerance(dataset: Dataset, weights: Weights, seed: int, batch_si
       over B examples has 1 / sqrt(B) of one example's error.
     - Softmax, logarithm and the sum over the batch, which frameworks take in blocks: 2 + log2 B roundings of the loss.
 
-    CONFIDENCE standard deviations of both together are allowed. A factor of a product rounded to the 11 bits of TF32 or
-    float16 is off by 2^13 times as much.
+    CONFIDENCE standard deviations of both together are allowed. A factor of a product that is rounded to the 11 bits of
+    TF32 or float16 is off by 2^13 times as much as one of float32, which shows in the loss as long as the batch does
+    not average it out: up to some thousand images.
 
     Args:
       weights: canonical, before the first step.

@@ -1,18 +1,21 @@
 """Whether rows are the same training: proved in 64 bits, where rounding leaves a billion times less than a mistake.
 
 Each implementation takes the first steps of the very same configuration, code path and number of devices with
-`--precision 64`, and evaluates. No fixed bound on 32-bit losses could tell rounding from a mistake: their differences
-grow with every step, in some configurations tenfold in three.
+`--precision 64`, and evaluates; with one thread each where several proofs run side by side. No fixed bound on 32-bit
+losses could tell rounding from a mistake: their differences grow with every step, at times from 1e-7 to 1e-3 in ten. In
+64 bits they begin a billion times smaller, which leaves room for as much growth in twice as many steps.
 """
 
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -23,12 +26,15 @@ from pydantic import BaseModel, ConfigDict
 from common.config import Mode, TrainConfig
 from common.errors import UserError
 from common.experiment import Experiment
-from common.machine import REPOSITORY, describe_machine, num_cores
+from common.machine import code_sha256, describe_machine, num_cores
 from common.predictions import PREDICTIONS_FILE
+from common.probing import LIMIT_VARIABLES
 from common.results import (
     METRICS_FILE,
     RESULT_FILE,
     WEIGHTS_FILE,
+    EpochLine,
+    read_metrics,
     read_model,
     read_result,
     read_step_losses,
@@ -36,10 +42,11 @@ from common.results import (
 )
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.runner import Program, run_side_by_side
-from comparison.store import LOG_FILE
+from comparison.store import LOG_FILE, Run
 from comparison.study import Values, Variant, row_name, variant_name
 
 PROOF_FILE = "proof.json"
+FIRST_BATCH_DIR = "first-batch"  # of the second look at two trainings that part
 TOLERANCE = 1e-10  # on losses, relative above 1; equal trainings are about 1e-15 apart
 MOST_STEPS, LEAST_STEPS = 20, 4  # of 4 steps three come after an update
 MOST_FLOPS = 2e11  # of all steps together: some seconds on two cores
@@ -76,6 +83,7 @@ class Record(BaseModel):
 
     Attributes:
       digest: over configuration, data, code and versions; the same proof is not made twice.
+      code_sha256: over the code alone, see `common.machine.code_sha256`.
       failure: why there is no result; None where there is one.
     """
 
@@ -83,6 +91,7 @@ class Record(BaseModel):
 
     schema_version: Literal[1]
     digest: str
+    code_sha256: str
     failure: str | None
 
 
@@ -138,66 +147,114 @@ def make_proofs(
       say: told what is done, where something has to be done.
     """
     digests = {job.path: _digest(job, interpreters[job.implementation]) for job in jobs}
-    missing = [job for job in jobs if _read(folder / job.path, digests[job.path]) is None]
-    for job in missing:
-        shutil.rmtree(folder / job.path, ignore_errors=True)
-        if (kept := _cache() / digests[job.path]).exists():
-            shutil.copytree(kept, folder / job.path)
-    to_run = [job for job in missing if not (folder / job.path).exists()]
+    missing = [job for job in jobs if not _is_proof(folder / job.path, digests[job.path])]
+    to_run = [job for job in missing if not _restore(folder / job.path, digests[job.path])]
     if to_run:
         names = ", ".join(dict.fromkeys(job.name for job in to_run))
         say(f"proving that all are the same training: first steps in 64 bits, {names}")
         _run(folder, to_run, digests, interpreters, timeout)
 
-    parted: list[ProofJob] = []
     for variant in dict.fromkeys(job.variant for job in jobs):
         first, *others = (job for job in jobs if job.variant == variant)
-        found = [job for job in others if judge(folder, dict(variant.values), first.name, job.name).same is False]
-        parted += [first, *found] if found else []
-    again = [job for job in parted if job in missing]
-    if again and not any(job.config.compile is True for job in parted):
-        say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
-        _run(folder, parted, digests, interpreters, timeout, save_first_batch=True)
+        parted = [job for job in others if judge(folder, dict(variant.values), first.name, job.name).same is False]
+        looked = (folder / first.path / FIRST_BATCH_DIR).exists()
+        # What is compiled does not show its layers; without a step there is no first batch.
+        if (
+            parted
+            and not looked
+            and first.config.compile is not True
+            and 0
+            not in (
+                first.config.epochs,
+                first.config.max_steps,
+            )
+        ):
+            say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
+            _look_again(folder, [first, *parted], interpreters, timeout)
 
 
 def _run(
-    folder: Path,
-    jobs: Sequence[ProofJob],
-    digests: dict[Path, str],
-    interpreters: dict[str, str],
-    timeout: float,
-    save_first_batch: bool = False,
+    folder: Path, jobs: Sequence[ProofJob], digests: dict[Path, str], interpreters: dict[str, str], timeout: float
 ) -> None:
-    """Runs them, as many at once as the cores allow, and keeps what has succeeded for the next comparison."""
-    programs: list[Program] = []
-    at_once = max(1, len(jobs))
-    for job in jobs:
-        run_dir = folder.absolute() / job.path
-        shutil.rmtree(run_dir, ignore_errors=True)
-        run_dir.mkdir(parents=True)
-        config = job.config.replace(run_dir=run_dir, save_first_batch=save_first_batch)
-        devices = 1 if config.devices == "auto" else config.devices
-        # On a GPU one after the other: TensorFlow takes all of its memory.
-        at_once = min(at_once, max(1, num_cores() // devices) if config.accelerator == "cpu" else 1)
-        programs.append((job.implementation, interpreters[job.implementation], config, run_dir))
-    threads = 1 if at_once > 1 else "auto"
-    programs = [(name, path, config.replace(threads_per_device=threads), run) for name, path, config, run in programs]
-    failures = run_side_by_side(programs, at_once, timeout)
-    for job in jobs:
-        run_dir = folder.absolute() / job.path
-        failure = failures.get(run_dir)
+    """Runs them, and keeps what has succeeded for the next comparison, each as soon as it has ended."""
+
+    def ended(run_dir: Path, failure: str | None) -> None:
         if failure is None:
             try:
-                read_result(run_dir)
-                read_step_losses(run_dir)
+                _check(run_dir)
             except UserError as error:
                 failure = str(error)
-        record = Record(schema_version=1, digest=digests[job.path], failure=failure)
+        digest = digests[run_dir.relative_to(folder.absolute())]
+        record = Record(schema_version=1, digest=digest, code_sha256=code_sha256(), failure=failure)
         write_text(run_dir / PROOF_FILE, record.model_dump_json(indent=2) + "\n")
         if failure is None:
             for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
                 (run_dir / name).unlink(missing_ok=True)
-            _keep(run_dir, record.digest)
+            _keep(run_dir, digest)
+
+    _side_by_side({folder.absolute() / job.path: job for job in jobs}, interpreters, timeout, ended)
+
+
+def _look_again(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:
+    """Makes the proofs once more, in folders of their own, with what is computed on the first batch."""
+    again = {
+        folder.absolute() / job.path / FIRST_BATCH_DIR: replace(job, config=job.config.replace(save_first_batch=True))
+        for job in jobs
+    }
+    _side_by_side(again, interpreters, timeout, lambda run_dir, failure: None)
+
+
+def _side_by_side(
+    jobs: dict[Path, ProofJob],
+    interpreters: dict[str, str],
+    timeout: float,
+    ended: Callable[[Path, str | None], None],
+) -> None:
+    """Runs each in its folder, as many at once as the cores allow; on a GPU one, since TensorFlow takes all of it."""
+    devices = max((1 if job.config.devices == "auto" else job.config.devices for job in jobs.values()), default=1)
+    on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
+    at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
+    programs: list[Program] = []
+    for run_dir, job in jobs.items():
+        shutil.rmtree(run_dir, ignore_errors=True)
+        run_dir.mkdir(parents=True)
+        threads = 1 if at_once > 1 else job.config.threads_per_device
+        config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
+        programs.append((job.implementation, interpreters[job.implementation], config, run_dir))
+    run_side_by_side(programs, at_once, timeout, ended)
+
+
+def _check(path: Path) -> None:
+    """Raises UserError where the run of a proof is not whole: as many steps and evaluations as its plan has."""
+    plan, steps, epochs = read_result(path).plan, read_step_losses(path), read_metrics(path, EpochLine)
+    if (len(steps), len(epochs)) != (plan.total_steps, max(1, plan.num_epochs)):
+        raise UserError(
+            f"{path}: has {len(steps)} steps and {len(epochs)} evaluations, and should have {plan.total_steps} and"
+            f" {max(1, plan.num_epochs)}"
+        )
+
+
+def _is_proof(path: Path, digest: str) -> bool:
+    """Whether a whole proof with that digest is there."""
+    try:
+        record = read_model(Record, path / PROOF_FILE)
+        _check(path)
+    except UserError:
+        return False
+    return record.digest == digest and record.failure is None
+
+
+def _restore(path: Path, digest: str) -> bool:
+    """Takes a proof from where an earlier comparison has kept it; whether it was there, and whole."""
+    shutil.rmtree(path, ignore_errors=True)
+    if not _is_proof(_cache() / digest, digest):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    copy = path.with_name(f".{path.name}.copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(_cache() / digest, copy)
+    copy.rename(path)
+    return True
 
 
 def _keep(run_dir: Path, digest: str) -> None:
@@ -209,10 +266,8 @@ def _keep(run_dir: Path, digest: str) -> None:
         new.mkdir()
         for name in KEPT_FILES:
             shutil.copy(run_dir / name, new)
-        if kept.exists():
-            shutil.rmtree(new)
-        else:
-            new.rename(kept)
+        shutil.rmtree(kept, ignore_errors=True)  # a damaged one, or one that another comparison has just made
+        new.rename(kept)
     except OSError as error:
         print(f"compare.py: a proof cannot be kept in {kept.parent}, and will be made again: {error}", file=sys.stderr)
 
@@ -224,19 +279,25 @@ def _cache() -> Path:
 # --- Reading them ---
 
 
-def judge(folder: Path, variant: Values, reference: str, name: str) -> Proof:
-    """Of the row `name` against the row `reference` of the same variant."""
-    return judge_folders(folder / proof_path(variant, reference), folder / proof_path(variant, name))
+def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
+    """Of the row `name` against the row `reference` of the same variant; and whether it is a proof of these runs."""
+    paths = [folder / proof_path(variant, one) for one in (reference, name)]
+    proof = judge_folders(*paths)
+    if proof.same is None:
+        return proof
+    codes = {read_model(Record, path / PROOF_FILE).code_sha256 for path in paths}
+    if any({run.record.code_sha256} != codes for run in runs):
+        return Proof(None, note="the proof is of other code than the runs; a new comparison makes both")
+    return proof
 
 
 def judge_folders(reference: Path, other: Path) -> Proof:
-    """Of two runs in 64 bits; neither same nor different, and without a note, where one was never made."""
-    if not all((path / PROOF_FILE).exists() for path in (reference, other)):
-        return Proof(None)
+    """Of two runs in 64 bits."""
     try:
         for path in (reference, other):
-            if failure := read_model(Record, path / PROOF_FILE).failure:
+            if failure := read_model(Record, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
+            _check(path)
         departure = find_departure(reference, other, TOLERANCE)
         differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     except UserError as error:
@@ -244,6 +305,9 @@ def judge_folders(reference: Path, other: Path) -> Proof:
     if departure and departure.startswith(OTHER_SETTINGS):
         return Proof(None, note=departure)
     difference = float(differences.max()) if len(differences) else None
+    if departure:
+        with suppress(UserError):  # where nobody has looked a second time, or that has failed
+            departure = find_departure(reference / FIRST_BATCH_DIR, other / FIRST_BATCH_DIR, TOLERANCE) or departure
     return Proof(departure is None, difference, departure)
 
 
@@ -257,15 +321,6 @@ def first_loss(folder: Path, variant: Values, name: str, seed: int) -> float | N
     return losses[0] if losses and result.config.seed == seed else None
 
 
-def _read(path: Path, digest: str) -> Record | None:
-    """The record of a proof that is there and succeeded; None where it has to be made."""
-    try:
-        record = read_model(Record, path / PROOF_FILE)
-    except UserError:
-        return None
-    return record if record.digest == digest and record.failure is None else None
-
-
 # --- What a proof is of ---
 
 
@@ -277,30 +332,24 @@ def _digest(job: ProofJob, interpreter: str) -> str:
         "config": job.config.training_fields(),
         "data": job.data_sha256,
         "initial_weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
-        "code": _code_digest(),
+        "code": code_sha256(),
+        "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
         "versions": _versions(interpreter),
         "machine": describe_machine().model_dump(exclude={"hostname", "memory_bytes"}),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-@cache
-def _code_digest() -> str:
-    """Over the Python files of all implementations and of what they share."""
-    digest = hashlib.sha256()
-    for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
-        digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-VERSIONS = "import importlib.metadata as m; print(sorted((d.name, d.version) for d in m.distributions()))"
+# What changes the kernels that a framework takes.
+ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+VERSIONS = "import importlib.metadata as m; print(sorted((str(d.name), d.version) for d in m.distributions()))"
 
 
 @cache
 def _versions(interpreter: str) -> str:
     """Of everything that is installed for an interpreter."""
     if interpreter == sys.executable:
-        return str(sorted((one.name, one.version) for one in importlib.metadata.distributions()))
+        return str(sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))
     try:
         return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
     except OSError:  # its runs will tell

@@ -90,4 +90,4 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
 def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
     options = request.options
     names = [row_name(*contender) for contender in contenders(options)]
-    return make_tables(folder, runs, names, options.target_accuracy)
+    return make_tables(folder, runs, names, options.target_accuracy, options.verify != "never")

@@ -180,11 +180,14 @@ def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
     return found
 
 
-def make_tables(folder: Path, runs: Sequence[Run], names: Sequence[str], target_accuracy: float | None) -> list[Table]:
+def make_tables(
+    folder: Path, runs: Sequence[Run], names: Sequence[str], target_accuracy: float | None, verify: bool = True
+) -> list[Table]:
     """From the runs in a comparison's folder; the tables of one variant follow each other.
 
     Args:
       names: of the rows, in the order in which they stand in a table.
+      verify: whether rows must be proved to be the same training.
     """
     tables: list[Table] = []
     variants: list[Values] = []
@@ -198,7 +201,7 @@ def make_tables(folder: Path, runs: Sequence[Run], names: Sequence[str], target_
         found = _group(chosen, variant, len(tables) + 1)
         for table in found:
             for entry in table.entries:
-                entry.row = _make_row(folder, table, entry, target_accuracy)
+                entry.row = _make_row(folder, table, entry, target_accuracy, verify)
         tables += found
     return tables
 
@@ -251,7 +254,7 @@ def _apart(table: Table, run: Run) -> list[str]:
     return found + first.machine.differences(result.machine)
 
 
-def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | None) -> Row:
+def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | None, verify: bool) -> Row:
     reference = table.reference
     count = {"num_runs": len(entry.runs), "num_failed": len(entry.failed)}
     failures = f"{entry.failed[0].record.failure}" if entry.failed else None
@@ -277,17 +280,20 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         total = len(entry.failed) + len(entry.runs)
         notes.append(f"{len(entry.failed)} of {total} runs failed, the first one: {failures}")
 
-    proof = Proof(None) if entry is reference else judge(folder, table.variant, reference.name, entry.name)
+    proof = Proof(None)
+    if verify and entry is not reference:
+        proof = judge(folder, table.variant, reference.name, entry.name, entry.runs)
     if proof.same is False:
         status = "different training"
         notes.append(f"not the training of {reference.name}, so no ratio is given: {proof.note}")
     elif proof.note:
         status = "not proved"
         notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
-    if inexact := _inexact(folder, entry):
+    if inexact := _inexact(folder, entry) if verify else None:
         status = "different training"
         notes.append(inexact)
-    parted = status in ("different training", "not proved")
+    # Nobody has a ratio to a row that is not what it is called.
+    parted = status in ("different training", "not proved") or (verify and _inexact(folder, reference) is not None)
     first_steps, all_steps = _rounding(reference, entry)
 
     results = [run.result for run in entry.runs if run.result]
@@ -321,7 +327,7 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
         images_per_second=speed[1],
         images_per_second_q1=speed[0],
         images_per_second_q3=speed[2],
-        ratio=1.0 if is_reference and speeds else ratio and ratio.estimate,
+        ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
         ratio_low=ratio and ratio.low,
         ratio_high=ratio and ratio.high,
         verdict=ratio and ratio.verdict,

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import psutil
 from common.cli import to_arguments
 from common.config import TrainConfig
 from common.errors import UserError, describe_signal
-from common.machine import REPOSITORY
+from common.machine import REPOSITORY, code_sha256
 from common.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
 from comparison.study import Job
@@ -59,6 +60,7 @@ def run_job(
         started=started.isoformat(timespec="seconds"),
         process_seconds=process_seconds,
         other_load=other_load,
+        code_sha256=code_sha256(),
         failure=failure,
     )
     run = load_run(run_dir, record)
@@ -116,12 +118,15 @@ def run_process(
 Program = tuple[str, str, TrainConfig, Path]  # implementation, interpreter, configuration and run folder
 
 
-def run_side_by_side(programs: Sequence[Program], at_once: int, timeout: float) -> dict[Path, str]:
+def run_side_by_side(
+    programs: Sequence[Program], at_once: int, timeout: float, ended: Callable[[Path, str | None], None]
+) -> None:
     """Runs implementations to their ends, up to `at_once` at a time; for what is not timed.
 
-    Returns: run folder -> why that run has no result; nothing for those that exited with 0.
+    Args:
+      ended: called as soon as a run has ended, with its folder and why it failed; None where it exited with 0.
     """
-    waiting, running, failures = list(programs), dict[Path, tuple["subprocess.Popen[bytes]", float]](), {}
+    waiting, running = list(programs), dict[Path, tuple["subprocess.Popen[bytes]", float]]()
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -130,20 +135,27 @@ def run_side_by_side(programs: Sequence[Program], at_once: int, timeout: float) 
                     process = _start(name, interpreter, config, run_dir)
                     running[run_dir] = process, time.monotonic() + timeout
                 except UserError as error:
-                    failures[run_dir] = str(error)
+                    ended(run_dir, str(error))
             for run_dir, (process, deadline) in list(running.items()):
                 late = time.monotonic() > deadline
                 if process.poll() is None and not late:
                     continue
                 _end_group(process)
                 del running[run_dir]
-                failure = _late(timeout) if late else _failure(process.returncode)
-                failures |= {run_dir: failure} if failure else {}
+                ended(run_dir, _late(timeout) if late else _failure(process.returncode))
             time.sleep(POLL_SECONDS / 2)
     finally:
+        interrupt = None
         for process, _ in running.values():
-            _end_group(process)
-    return failures
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)  # all at once, and then each to its end
+        for process, _ in running.values():
+            try:
+                _end_group(process)
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 def _start(name: str, interpreter: str, config: TrainConfig, run_dir: Path) -> "subprocess.Popen[bytes]":

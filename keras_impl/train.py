@@ -126,7 +126,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         from keras_impl import tuning
 
         model, recording = tuning.TunedClassifier(network, experiment), tuning.TunedRecording(recorder, train_batches)
-        compile_options = {"steps_per_execution": tuning.STEPS_PER_EXECUTION}
+        compile_options = {"steps_per_execution": tuning.steps_per_execution(plan)}
         train_dataset, test_dataset = (tuning.without_autotune(one) for one in (train_dataset, test_dataset))
     if config.save_first_batch:
         first_batch = next(iter(make_sharded_dataset(experiment, strategy, make_shards(experiment, strategy)[0])))

@@ -7,13 +7,21 @@ commands of docs/performance.md. The settings that are left at auto are TensorFl
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from common.batches import Plan
 from keras_impl.data import Batch
 from keras_impl.train import Classifier, Recording
 
 # Between two steps fit calls its callbacks, and fetches what they are given: once for so many steps.
-STEPS_PER_EXECUTION = 10
+MOST_STEPS = 10
+
+
+def steps_per_execution(plan: Plan) -> int:
+    """MOST_STEPS; fewer where `--max-steps` ends the last epoch between two calls: fit stops after a whole one."""
+    left = plan.total_steps % plan.steps_per_epoch
+    return next(steps for steps in range(MOST_STEPS, 0, -1) if left % steps == 0)
 
 
 class Latest(keras.metrics.Metric):
@@ -37,7 +45,7 @@ class TunedClassifier(Classifier):
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        self.latest = {name: Latest(STEPS_PER_EXECUTION, name) for name in ("loss", "correct")}
+        self.latest = {name: Latest(self.steps_per_execution, name) for name in ("loss", "correct")}
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
         step = tf.identity(self.optimizer.iterations)
@@ -50,9 +58,9 @@ class TunedRecording(Recording):
     """Tells the recorder of several steps at once."""
 
     def tell_steps(self, logs: Any) -> None:
-        done, epoch_end = self.recorder.steps_done, self.recorder.plan.last_step(self.epoch + 1)
-        steps = range(done, min(done + STEPS_PER_EXECUTION, epoch_end))
-        losses, correct = ([logs[name][step % STEPS_PER_EXECUTION] for step in steps] for name in ("loss", "correct"))
+        done, size = self.recorder.steps_done, self.model.steps_per_execution
+        steps = range(done, min(done + size, self.recorder.plan.last_step(self.epoch + 1)))
+        losses, correct = (np.ravel(logs[name])[[step % size for step in steps]] for name in ("loss", "correct"))
         self.recorder.step(losses, correct, len(steps))
 
 

@@ -10,12 +10,11 @@ import torch
 import torch.distributed as dist
 
 from common.config import TrainConfig
-from common.devices import resolve_devices, resolve_settings
+from common.devices import Settings, resolve_devices, resolve_settings
 from common.errors import UserError
 from common.launch import launched_processes
 from common.machine import cpu_name
 from common.weights import Arrays
-from pt_impl.tuning import tuned_settings
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
@@ -26,7 +25,12 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 def resolve(config: TrainConfig, title: str) -> TrainConfig:
     """The same for whatever computes with torch; `title`: its name in messages."""
     config = resolve_devices(config, title, torch.cuda.device_count(), launched_processes())
-    config = resolve_settings(config, tuned_settings(config))
+    settings = Settings()
+    if config.mode == "tuned":
+        from pt_impl.tuning import tuned_settings
+
+        settings = tuned_settings(config)
+    config = resolve_settings(config, settings)
     check_compiler(config)
     return config
 

@@ -38,9 +38,15 @@ def save_first_batch(
     network.zero_grad(set_to_none=True)
 
 
-def write_first_batch(experiment: Experiment, network: nn.Module, outputs: Weights, recorder: Recorder) -> None:
-    """Gathers the outputs from all replicas and writes them, with the gradients as they stand in `network`."""
-    gradients = {name: parameter.grad for name, parameter in network.named_parameters()}
+def write_first_batch(
+    experiment: Experiment, network: nn.Module, outputs: Weights, recorder: Recorder, loss_scale: float = 1.0
+) -> None:
+    """Gathers the outputs from all replicas and writes them, with the gradients as they stand in `network`.
+
+    Args:
+      loss_scale: by which the loss was multiplied before the backward pass.
+    """
+    gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
     recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.model))
 
 

@@ -11,7 +11,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from common.experiment import Experiment
 from common.recorder import Recorder
-from pt_impl import tuning
 from pt_impl.data import Batch, make_loaders
 from pt_impl.devices import device_peak_memory_bytes, sum_over_replicas
 from pt_impl.inspection import predict, save_first_batch
@@ -83,18 +82,21 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     network: nn.Module = make_model(experiment.model, config.precision)
     load_weights(network, experiment.model, experiment.initial_weights)
     network.to(device)
+    train_loader, test_loader = make_loaders(experiment, rank)
+    compile_options, optimizer_options = {}, {}
     if config.mode == "tuned":
+        from pt_impl import tuning
+
         network = tuning.tune_network(network)
         train_loader, test_loader = tuning.make_loaders(experiment, rank, device)
-    else:
-        train_loader, test_loader = make_loaders(experiment, rank)
+        compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
 
     model = network
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
     if config.compile:
-        model = torch.compile(model, **tuning.compile_options(config))
-    optimizer, scheduler = make_optimizer(network, experiment.update_rule, **tuning.optimizer_options(config))
+        model = torch.compile(model, **compile_options)
+    optimizer, scheduler = make_optimizer(network, experiment.update_rule, **optimizer_options)
     autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
 
     if config.mode == "tuned" and config.compile and plan.total_steps:

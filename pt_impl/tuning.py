@@ -42,8 +42,6 @@ def tune_network(network: nn.Module) -> nn.Module:
 
 def compile_options(config: TrainConfig) -> dict[str, Any]:
     """For torch.compile. A last batch of another size is compiled for itself; on a GPU a pass is one CUDA graph."""
-    if config.mode == "plain":
-        return {}
     return {"dynamic": False, "mode": "reduce-overhead" if config.accelerator == "gpu" else "default"}
 
 
@@ -67,7 +65,7 @@ def compile_ahead(
 
 def optimizer_options(config: TrainConfig) -> dict[str, Any]:
     """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host."""
-    return {"fused": True} if config.mode == "tuned" and config.accelerator == "gpu" else {}
+    return {"fused": True} if config.accelerator == "gpu" else {}
 
 
 # --- The data: images stay uint8 until they are on the device, and are normalised there ---

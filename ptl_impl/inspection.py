@@ -4,13 +4,14 @@ import lightning.pytorch as pl
 
 from common.recorder import Recorder
 from pt_impl.inspection import watch_activations, write_first_batch
+from pt_impl.optimizer import LossScaler
 
 
 class FirstBatch(pl.Callback):
     """Writes every layer's output and every parameter's gradient of the first step."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, scaler: LossScaler) -> None:
+        self.recorder, self.scaler = recorder, scaler
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.outputs, self.hooks = watch_activations(module.network, module.experiment.model)
@@ -20,4 +21,5 @@ class FirstBatch(pl.Callback):
             return
         for hook in self.hooks:
             hook.remove()
-        write_first_batch(module.experiment, module.network, self.outputs, self.recorder)
+        # The loss is scaled already, where it is scaled at all.
+        write_first_batch(module.experiment, module.network, self.outputs, self.recorder, self.scaler.get_scale())

@@ -56,7 +56,5 @@ def quiet() -> None:
     logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
     # Lightning's own use of torch, not this program's.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-    # The step takes one batch from its loader, as it should.
-    warnings.filterwarnings("ignore", message=".*`dataloader_iter`.*")
     # The data are in memory, gathered a batch at a time: worker processes would only copy them.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

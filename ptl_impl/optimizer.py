@@ -6,13 +6,16 @@ from torch import nn
 
 from common.experiment import Experiment
 from pt_impl import optimizer as pt_optimizer
-from pt_impl import tuning as pt_tuning
 
 OptimizerAndScheduler = dict[str, Any]
 
 
 def make_optimizer(model: nn.Module, experiment: Experiment) -> OptimizerAndScheduler:
     """What `configure_optimizers` returns; the rate changes after every step, not after every epoch."""
-    options = pt_tuning.optimizer_options(experiment.config)
+    options: dict[str, Any] = {}
+    if experiment.config.mode == "tuned":
+        from pt_impl import tuning
+
+        options = tuning.optimizer_options(experiment.config)
     optimizer, scheduler = pt_optimizer.make_optimizer(model, experiment.update_rule, **options)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

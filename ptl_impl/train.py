@@ -103,7 +103,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         module, data = tuning.TunedClassifier(experiment, recorder), tuning.TunedData(experiment)
         callbacks, options = [], {"profiler": tuning.NoProfiler()}
     if config.save_first_batch:
-        callbacks.append(FirstBatch(recorder))
+        callbacks.append(FirstBatch(recorder, scaler))
 
     trainer = pl.Trainer(
         accelerator=config.accelerator,

@@ -6,6 +6,7 @@ into Lightning's private parts, and fits the versions in constraints.txt.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,3 +112,5 @@ def tune_trainer(trainer: pl.Trainer) -> None:
     ranks anyway.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    # What Lightning says of a step that fetches its batch itself.
+    warnings.filterwarnings("ignore", message=".*`dataloader_iter`.*")

@@ -1,7 +1,7 @@
 """Comparisons with made-up numbers: folders as compare.py leaves them, without a run."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,13 +45,15 @@ class MadeUp:
     other_load: float = 0.0
     failure: str | None = None
     session: int = 1
+    code: str = "0" * 64
     tuned: Settings = Settings()
     changes: dict | None = None
 
 
 def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
     """Writes a comparison as asked for by `options`, whose runs are as `make` says; returns its summary."""
-    options = CompareConfig(**{"epochs": 2, "train_size": 640, **options})
+    tuning = {"verify": "never"} if "tune_over" in options else {}  # of the choice of rates, tests make no proofs
+    options = CompareConfig(**{"epochs": 2, "train_size": 640, **tuning, **options})
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
     request = Request(
@@ -67,8 +69,7 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     for number, job in enumerate(jobs):
         if only(job):
             write_run(folder, job, make(job), number)
-    # What is tuned has its proofs after the rates are chosen, of which tests of the choice know nothing.
-    for proof in proof_jobs(variants, contenders(options), options.all_seeds[0]) if not options.tune_over else ():
+    for proof in proof_jobs(variants, contenders(options), options.all_seeds[0]) if options.verify == "auto" else ():
         job = next(one for one in jobs if (one.variant.name, one.name) == (proof.variant.name, proof.name))
         write_proof(folder, proof, make(job))
     runs, missing = find_runs(folder, request)
@@ -90,6 +91,7 @@ def write_run(folder, job, truth, number):
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
+        code_sha256=truth.code,
         failure=truth.failure,
     )
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
@@ -105,9 +107,10 @@ def write_proof(folder, proof, truth):
         return
     run_dir = folder / proof.path
     run_dir.mkdir(parents=True)
-    record = ProofRecord(schema_version=1, digest="0" * 64, failure=truth.proof_failure)
+    record = ProofRecord(schema_version=1, digest="0" * 64, code_sha256="0" * 64, failure=truth.proof_failure)
     (run_dir / PROOF_FILE).write_text(record.model_dump_json())
-    if truth.proof_failure is None:
+    if truth.proof_failure is None:  # all of one accuracy: what differs in the runs themselves is their rounding
+        truth = replace(truth, accuracies=MadeUp.accuracies)
         write_files(run_dir, proof.implementation, proof.config, truth, truth.proof_factor)
 
 

@@ -110,6 +110,17 @@ def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, 
     assert message is None, message
 
 
+@pytest.mark.xdist_group("cut")
+@pytest.mark.parametrize("options", [("--max-steps", 33), ("--verify-steps", 20)], ids=lambda one: one[0])
+@pytest.mark.parametrize(("implementation", "mode"), [("keras", "tuned"), ("tf", "tuned"), ("ptl", "plain")])
+def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode, options):
+    """27 batches an epoch: 33 steps end in the second one, as a proof does; nothing is trained after the last step."""
+    options = (*SCENARIOS["cnn-plain"], "--precision", 64, *options)
+    reference = train("pt", tmp_path / "pt", *options)
+    message = find_departure(reference, train(implementation, tmp_path / "r", *options, "--mode", mode), TOLERANCE)
+    assert message is None, message
+
+
 @cases(*RUNS)
 def test_logits_and_gradients_agree_on_the_first_batch(runs, scenario, implementation, mode, devices):
     folders = (runs(scenario, "64", *one) for one in (REFERENCE, (implementation, mode, devices)))

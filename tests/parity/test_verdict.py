@@ -97,8 +97,12 @@ def folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_none_of_a_hundred_is_accused_in_64_bits(folder):
-    diverged = [one for name in PROGRAMS for one in json.loads((folder / f"{name}.diverged.json").read_text())]
-    numbers = [n for n in range(COUNT) if not any(one.endswith(f"-64-{n}") for one in diverged)]
+    pt, tf = (
+        {one.partition("-64-")[2] for one in json.loads((folder / f"{name}.diverged.json").read_text())}
+        for name in PROGRAMS
+    )
+    assert pt - {""} == tf - {""}  # in one alone would be another training
+    numbers = [number for number in range(COUNT) if str(number) not in pt]
     assert len(numbers) >= 90  # those that diverge have no result in any framework
     accused = {n: find_departure(folder / f"pt-64-{n}", folder / f"tf-64-{n}", TOLERANCE) for n in numbers}
     assert not {number: message for number, message in accused.items() if message}
