@@ -50,7 +50,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
-    options = ("--learning-rate", 1e38, "--devices", 2, "--run-dir", tmp_path / "r")
+    options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(sys.executable, "-m", f"{implementation}_impl", *SHORT, *options, expect=1)
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
