@@ -177,14 +177,17 @@ def test_what_tuning_gives_is_said_in_words(tmp_path):
     summary = comparison(tmp_path / "both", make, **both)
     assert what_tuning_gives(summary.tables[0]) == [
         "As its documentation teaches it, pt has the highest median speed; the others reach of it: ptl 97%, tf 33%.",
-        "Tuning changes the speed of tf 1.50 times (1.50 to 1.50); pt 1.50 times (1.50 to 1.50);"
+        "Tuned over plain, images per second: tf 1.50 times (1.50 to 1.50); pt 1.50 times (1.50 to 1.50);"
         " ptl 1.50 times (1.50 to 1.50).",
         "Tuned, pt has the highest median speed; the others reach of it: ptl 97%, tf 33%.",
     ]
     write_tables(summary)
     write_report(summary)
     for name in ("results.md", "report.html"):
-        assert "Tuning changes the speed of tf 1.50 times (1.50 to 1.50)" in (tmp_path / "both" / name).read_text()
+        assert (
+            "Tuned over plain, images per second: tf 1.50 times (1.50 to 1.50)"
+            in (tmp_path / "both" / name).read_text()
+        )
     assert what_tuning_gives(comparison(tmp_path / "plain", make).tables[0]) == []
     # One that is another training has no speed to set beside others.
     parted = comparison(
