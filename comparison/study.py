@@ -158,7 +158,11 @@ def _parse(item: str) -> tuple[str, list[str]]:
     if not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     if field not in TrainingOptions.model_fields or field in NOT_SWEPT:
-        instead = "; seeds have an option of their own, --seeds" if field == "seed" else ""
+        others = {
+            "seed": "seeds have an option of their own, --seeds",
+            "mode": "--mode plain tuned makes a row of each",
+        }
+        instead = f"; {others[field]}" if field in others else ""
         raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
     if len(set(values)) < len(values):
         raise UserError(f"--sweep {item}: a value stands twice")

@@ -112,6 +112,12 @@ MUTATIONS = {
         VELOCITY + KERAS_RULE,
         ["step 3 of 66 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
     ),
+    "a momentum of 0.85 instead of 0.9": (
+        *("pt", 1, "pt_impl/optimizer.py"),
+        "momentum=rule.momentum",
+        "momentum=0.85",
+        ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
+    ),
     "weight decay left out": (
         *("ptl", 1, "pt_impl/optimizer.py"),
         "weight_decay=rule.weight_decay",
