@@ -158,17 +158,7 @@ def make_proofs(
         first, *others = (job for job in jobs if job.variant == variant)
         parted = [job for job in others if judge(folder, dict(variant.values), first.name, job.name).same is False]
         looked = (folder / first.path / FIRST_BATCH_DIR).exists()
-        # What is compiled does not show its layers; without a step there is no first batch.
-        if (
-            parted
-            and not looked
-            and first.config.compile is not True
-            and 0
-            not in (
-                first.config.epochs,
-                first.config.max_steps,
-            )
-        ):
+        if parted and not looked and _shows_layers(first.config):
             say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
             _look_again(folder, [first, *parted], interpreters, timeout)
 
@@ -193,6 +183,11 @@ def _run(
             _keep(run_dir, digest)
 
     _side_by_side({folder.absolute() / job.path: job for job in jobs}, interpreters, timeout, ended)
+
+
+def _shows_layers(config: TrainConfig) -> bool:
+    """Whether a first batch can be looked into: there is one, and PyTorch has not compiled the layers away."""
+    return config.compile is not True and 0 not in (config.epochs, config.max_steps)
 
 
 def _look_again(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:

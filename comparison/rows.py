@@ -289,11 +289,12 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
     elif proof.note:
         status = "not proved"
         notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
-    if inexact := _inexact(folder, entry) if verify else None:
+    inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}
+    if note := inexact[entry.name]:
         status = "different training"
-        notes.append(inexact)
+        notes.append(note)
     # Nobody has a ratio to a row that is not what it is called.
-    parted = status in ("different training", "not proved") or (verify and _inexact(folder, reference) is not None)
+    parted = status in ("different training", "not proved") or inexact[reference.name] is not None
     first_steps, all_steps = _rounding(reference, entry)
 
     results = [run.result for run in entry.runs if run.result]

@@ -34,13 +34,14 @@ class Normalise:
 class ArrayDataset(Dataset[Batch]):
     """The shared arrays, in memory or mapped from a file. Its items are whole shards, not single images."""
 
-    def __init__(self, images: Images, labels: Labels, transform: Normalise) -> None:
+    def __init__(self, images: Images, labels: Labels, transform: Normalise | None = None) -> None:
+        """`transform`: None leaves the images as they are stored, uint8 (n, H, W, C)."""
         self.images, self.labels, self.transform = images, labels, transform
 
     def __getitem__(self, shard: Shard) -> Batch:
         indices, count = shard
         images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
-        return self.transform(images), labels, count
+        return self.transform(images) if self.transform else images, labels, count
 
 
 class ShardSampler(Sampler[Shard]):

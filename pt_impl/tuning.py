@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from common.config import TrainConfig
 from common.datasets import Dataset as Arrays
@@ -17,7 +17,7 @@ from common.devices import Settings
 from common.experiment import Experiment
 from common.formats import Images, Labels
 from common.probing import bf16_helps
-from pt_impl.data import Batch, Normalise, Shard, ShardSampler, make_samplers
+from pt_impl.data import ArrayDataset, Batch, Normalise, ShardSampler, make_samplers
 
 # --- Settings that are left at auto ---
 
@@ -105,18 +105,6 @@ class ResidentLoader:
         return len(self.sampler)
 
 
-class StreamedArrays(Dataset[Batch]):
-    """The shared arrays, in the host's memory or mapped from a file: whole shards, as they are stored."""
-
-    def __init__(self, images: Images, labels: Labels) -> None:
-        self.images, self.labels = images, labels
-
-    def __getitem__(self, shard: Shard) -> Batch:
-        indices, count = shard
-        images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
-        return images, labels, count
-
-
 class StreamedLoader:
     """A DataLoader, whose batches are copied as uint8, a quarter of the bytes, and normalised on the device."""
 
@@ -124,7 +112,7 @@ class StreamedLoader:
 
     def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, normalise: NormaliseOnDevice) -> None:
         self.sampler, self.normalise, self.device = sampler, normalise, normalise.shift.device
-        data, pinned = StreamedArrays(images, labels), self.device.type == "cuda"
+        data, pinned = ArrayDataset(images, labels), self.device.type == "cuda"
         self.loader = DataLoader(data, sampler=sampler, batch_size=None, pin_memory=pinned)
 
     def __iter__(self) -> Iterator[Batch]:
