@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Trains the same network with every implementation and tabulates accuracy and speed.
+"""Trains the same network in several frameworks and tabulates accuracy and speed.
 
     python compare.py
     python compare.py --repeats 5 --seeds 0 1 2
     python compare.py --sweep batch-size=32,64,128 --target-accuracy 0.97
     python compare.py --help
 
-Exit status: 0 if all runs have finished and are the same training; 1 if not; 2 for a mistake in the options,
-before anything is started; 130 after Ctrl-C.
+Exit status: 0 if all runs have finished, share a table, and none is a different training or not proved; 1 if not; 2 for
+a mistake in the options, before anything is started; 130 after Ctrl-C.
 """
 
 # ruff: noqa: E402
@@ -36,7 +36,7 @@ from comparison.study import Job, comparison_jobs, contenders, make_variants, tu
 from comparison.table import print_tables
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ABOUT = "Trains the same network with every implementation and tabulates accuracy and speed."
+ABOUT = "Trains the same network in several frameworks and tabulates accuracy and speed."
 
 
 def main() -> int:

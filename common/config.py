@@ -45,7 +45,8 @@ class TrainingOptions(BaseModel):
     )
     data_dir: Path = Field(
         Path("data"),
-        description="folder of data sets in torchvision's layout; what is missing there is downloaded once",
+        description="folder of data sets in torchvision's layout, where what is missing is downloaded once; for arrays the"
+        " folder that make_dataset.py has written",
     )
     image_shape: ImageShape | None = Field(
         None, description="height, width and channels of synthetic images; unset: 28 28 1"
@@ -70,7 +71,8 @@ class TrainingOptions(BaseModel):
         0.05, gt=0, le=1e38, allow_inf_nan=False, description="the learning rate, or the peak of its schedule"
     )
     schedule: Literal["constant", "cosine"] = Field(
-        "cosine", description="the learning rate after warm-up; cosine falls to zero at the last step"
+        "cosine",
+        description="the learning rate after warm-up; cosine falls towards zero, nearly reached in the last step",
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up before the schedule starts")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
@@ -91,18 +93,23 @@ class TrainingOptions(BaseModel):
     precision: AutoOrPrecision = Field(
         "auto",
         description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
-        " latter with dynamic loss scaling",
+        " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
     )
     compile: AutoOrBool = Field(
-        "auto", description="compile the training step's forward and backward pass: torch.compile, XLA"
+        "auto",
+        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what mode"
+        " tuned chooses",
     )
     tf32: AutoOrBool = Field(
-        "auto", description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster"
+        "auto",
+        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or what"
+        " mode tuned chooses",
     )
     data_on: Literal["auto", "device", "host"] = Field(
         "auto",
         description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
-        " set in each device's memory, batches gathered there; auto: host in plain mode, in tuned device up to 512 MiB",
+        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras), else"
+        " host",
     )
 
     # Evaluation and output

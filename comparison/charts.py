@@ -1,6 +1,7 @@
 """What a chart is, how all of them look, and how they are drawn: as SVG for a page, as PNG and SVG files."""
 
 import io
+import math
 import multiprocessing
 import re
 import sys
@@ -10,9 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -21,9 +24,10 @@ from common.results import write_text
 
 # Okabe and Ito's colours (2008), told apart by people with any common kind of colour blindness; and since the curves
 # of runs in lockstep lie on each other, every line has a width and a pattern of its own, too.
-COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7"}
-MORE_COLOURS = ("#009E73", "#56B4E9", "#D55E00", "#8C8C8C")
-WIDTHS, MARKERS = (5.0, 3.0, 1.8), ("o", "s", "^", "D", "v", "P")
+COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73"}
+MORE_COLOURS = ("#56B4E9", "#D55E00", "#8C8C8C")
+WIDEST, NARROWEST, MARKERS = 5.0, 1.4, ("o", "s", "^", "D", "v", "P")
+MOST_NAMES_INSIDE = 4  # more of them would hide the lines: their legend stands above the chart
 PATTERNS: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1)))
 # What the page replaces by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
@@ -38,6 +42,7 @@ STYLE: Any = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
     "svg.hashsalt": "comparison",
     "grid.color": FAINT,
     "figure.facecolor": PAPER,
@@ -121,11 +126,33 @@ class Look:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
+    """Of rows: an implementation has one colour, which is darker where its mode is not plain."""
     free = iter(MORE_COLOURS * len(names))
-    return {
-        name: Look(COLOURS.get(name) or next(free), WIDTHS[n % 3], PATTERNS[n % 3], MARKERS[n % len(MARKERS)])
-        for n, name in enumerate(names)
-    }
+    colours, found = dict(COLOURS), {}
+    widths = np.linspace(WIDEST, NARROWEST, max(2, len(names))).tolist()
+    for number, name in enumerate(names):
+        implementation, _, mode = name.partition(" ")
+        if implementation not in colours:
+            colours[implementation] = next(free)
+        colour = _darker(colours[implementation]) if mode else colours[implementation]
+        found[name] = Look(colour, widths[number], PATTERNS[number % 3], MARKERS[number % len(MARKERS)])
+    return found
+
+
+def _darker(colour: str) -> str:
+    red, green, blue = to_rgb(colour)
+    return to_hex((0.55 * red, 0.55 * green, 0.55 * blue))
+
+
+def add_legend(figure: Figure, axes: Axes, title: str | None = None) -> None:
+    """In the chart, or above it where there are many names, for which the figure grows."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) <= MOST_NAMES_INSIDE:
+        axes.legend(title=title, ncols=2 if len(labels) == MOST_NAMES_INSIDE else 1)
+        return
+    columns = 3 if max(map(len, labels)) < 18 else 2
+    figure.set_figheight(figure.get_figheight() + 0.18 * (math.ceil(len(labels) / columns) + bool(title)))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, title=title)
 
 
 Maker = Callable[[], Iterable[Chart]]

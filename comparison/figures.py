@@ -14,7 +14,7 @@ from common.errors import UserError
 from common.predictions import Predictions
 from common.results import RunResult
 from common.timeline import PHASES
-from comparison.charts import INK, Chart, Maker, logarithmic, looks, new_figure, styled
+from comparison.charts import INK, Chart, Maker, add_legend, logarithmic, looks, new_figure, styled
 from comparison.lockstep import loss_differences, roundoff
 from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs
 from comparison.store import Run
@@ -73,6 +73,7 @@ def _curves(
     if not any(line.epoch for entry in entries for line in entry.runs[0].epochs):
         return
     found = looks([entry.name for entry in entries])
+    each_named = len(kinds) * len(entries) <= 6
     for axis in ("epochs", "seconds"):
         figure, axes = new_figure()
         for entry in entries:
@@ -89,7 +90,7 @@ def _curves(
                     linestyle=look.pattern,
                     alpha=0.45 if kind == "training" else 1,
                     marker=look.marker if len(x) < 3 else None,
-                    label=f"{entry.name} {kind}",
+                    label=f"{entry.name} {kind}" if each_named else entry.name if kind == "test" else None,
                 )
                 if len(runs) > 1:
                     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.15, lw=0)
@@ -99,7 +100,7 @@ def _curves(
         axes.set_xlabel("Epoch" if axis == "epochs" else "Seconds of training and evaluation, without start-up")
         if axis == "epochs":
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(ncols=2)
+        add_legend(figure, axes, None if each_named else "test; pale: training")
         title = f"{label.partition(',')[0]} over {axis}"
         yield Chart(f"{name}-{axis}", title, _curve_alt(entries, title), figure)
 
@@ -219,7 +220,7 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
         logarithmic(axes.xaxis)
     axes.set_xlabel("Step")
     axes.set_ylabel(f"Difference in loss from {entries[0].name}")
-    axes.legend()
+    add_legend(figure, axes)
     alt = f"Difference of every step's loss from {entries[0].name}, logarithmic: {', '.join(words)}"
     yield Chart("lockstep", "Lockstep", alt, figure)
 

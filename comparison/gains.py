@@ -44,4 +44,4 @@ def _fastest(entries: Sequence[Entry], mode: Mode, when: str) -> Iterator[str]:
         return
     first, *others = sorted(speeds, key=lambda name: -speeds[name])
     shares = ", ".join(f"{name} {speeds[name] / speeds[first]:.0%}" for name in others)
-    yield f"{when}, {first} has the highest median speed; the others reach of it: {shares}."
+    yield f"{when}, {first} has the highest median speed; the others as shares of it: {shares}."

@@ -29,7 +29,7 @@ REPORT_WITH = {"target_accuracy", "baseline"}
 FOLDERS = ("output_dir", "resume", "report_only")
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-# A file that an implementation reads too names one mode.
+# In a file `mode: tuned` is one text: the same file then serves `python -m pt_impl`, which has one mode.
 Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
@@ -40,7 +40,8 @@ class CompareConfig(TrainingOptions):
     implementations: list[str] = Field(
         ["tf", "pt", "ptl"],
         min_length=1,
-        description="which to run; NAME stands for the folder NAME_impl; the first is the one that others are held to",
+        description="which to run, of tf, keras, pt, ptl (NAME stands for the folder NAME_impl); the others are held to the"
+        " first",
     )
     mode: Modes = Field(
         ["plain"], min_length=1, description=f"{ABOUT_MODE}; of several, each is a row of its own: `pt`, `pt tuned`"
@@ -59,7 +60,9 @@ class CompareConfig(TrainingOptions):
 
     # Repeating
     repeats: int = Field(
-        1, gt=0, description="rounds; each runs every implementation once, in rotating order, for every seed"
+        1,
+        gt=0,
+        description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
     )
     seeds: list[Seed] = Field([], description="seeds, for the spread of accuracy; unset: --seed alone")
     resume: Path | None = Field(
@@ -69,7 +72,8 @@ class CompareConfig(TrainingOptions):
     # Studies
     sweep: list[str] = Field(
         [],
-        description="studies, as OPTION=VALUE,VALUE,... with any option of a run; several are combined with each other",
+        description="studies, as OPTION=VALUE,VALUE,... with the options of data, model, training and machine, such as"
+        " batch-size or devices; several are combined with each other",
     )
     scaling: Literal["strong", "weak", "both"] = Field(
         "both",

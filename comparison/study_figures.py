@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from comparison.charts import INK, MARKERS, Chart, Maker, looks, new_figure, styled
+from comparison.charts import INK, MARKERS, Chart, Maker, add_legend, looks, new_figure, styled
 from comparison.sweep import Study, StudyRow
 
 
@@ -63,10 +63,7 @@ def _study_chart(study: Study, name: str, label: str, value: Value, spread: Spre
     axes.minorticks_off()
     axes.set_xlabel(study.option)
     axes.set_ylabel(label)
-    if len(series) > 3:
-        figure.legend(loc="outside upper center", ncols=3)
-    else:
-        axes.legend()
+    add_legend(figure, axes)
     yield Chart(f"sweep-{name}", f"{label} by {study.option}", f"{label} by {study.option}: {'; '.join(words)}", figure)
 
 

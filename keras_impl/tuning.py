@@ -1,7 +1,8 @@
 """What `--mode tuned` adds in Keras: faster, and still the same training. train.py alone is complete without it.
 
 Each measure with the gain seen, as images per second with it over those without it, on the machine and with the
-commands of docs/performance.md. The settings that are left at auto are TensorFlow's, see tf_impl/tuning.py.
+commands of docs/performance.md. The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), but
+for compile, which is off, and the data, which stay on the host: see launch.py.
 """
 
 from typing import Any

@@ -12,9 +12,7 @@ from keras_impl import tuning
 from keras_impl.train import Classifier, Recording
 
 WITHOUT = {
-    "several-steps": lambda: replace(
-        tuning, STEPS_PER_EXECUTION=1, TunedClassifier=Classifier, TunedRecording=Recording
-    ),
+    "several-steps": lambda: replace(tuning, MOST_STEPS=1, TunedClassifier=Classifier, TunedRecording=Recording),
     "no-autotune": lambda: replace(tuning, without_autotune=lambda dataset: dataset),
 }
 

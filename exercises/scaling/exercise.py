@@ -23,7 +23,7 @@ MEASURE = (
 
 
 def read_seconds(folder: Path) -> dict[str, Seconds]:
-    """The training seconds of a comparison's runs, for each implementation. Start-up is not a part of them."""
+    """The training seconds of a comparison's runs, for each implementation and mode. Start-up is not a part of them."""
     found: dict[str, Seconds] = {}
     batch_sizes = set()
     for path in sorted(folder.glob("**/result.json")):
@@ -31,7 +31,8 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
         if result.config.verify_steps:  # of the proof that all runs are the same training: a few steps in 64 bits
             continue
         batch_sizes.add(result.config.batch_size)
-        by_devices = found.setdefault(result.implementation, {})
+        mode = result.config.mode
+        by_devices = found.setdefault(result.implementation + (f" {mode}" if mode != "plain" else ""), {})
         by_devices.setdefault(result.config.devices, []).append(sum(result.epoch_train_seconds))
     if not found:
         raise SystemExit(f"{folder}: no runs of a comparison are in it")

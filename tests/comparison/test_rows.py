@@ -176,10 +176,10 @@ def test_what_tuning_gives_is_said_in_words(tmp_path):
     both = {"mode": ["plain", "tuned"], "repeats": 4}
     summary = comparison(tmp_path / "both", make, **both)
     assert what_tuning_gives(summary.tables[0]) == [
-        "As its documentation teaches it, pt has the highest median speed; the others reach of it: ptl 97%, tf 33%.",
+        "As its documentation teaches it, pt has the highest median speed; the others as shares of it: ptl 97%, tf 33%.",
         "Tuned over plain, images per second: tf 1.50 times (1.50 to 1.50); pt 1.50 times (1.50 to 1.50);"
         " ptl 1.50 times (1.50 to 1.50).",
-        "Tuned, pt has the highest median speed; the others reach of it: ptl 97%, tf 33%.",
+        "Tuned, pt has the highest median speed; the others as shares of it: ptl 97%, tf 33%.",
     ]
     write_tables(summary)
     write_report(summary)

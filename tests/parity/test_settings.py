@@ -65,10 +65,11 @@ def test_the_first_loss_in_32_bits_is_as_near_as_rounding_leaves_it(runs, implem
 # mistake: (file of PyTorch's, the code as it is, the code with the mistake)
 FORWARD = "    with autocast:\n        logits = model(images)\n        # Instead"
 FEWER_BITS = {
-    # TF32 as GPUs have it: the factors of products keep 10 bits of 23.
+    # TF32 as GPUs have it: the factors of products keep 10 bits of 23, rounded to the nearest, and halves to even.
     "TF32": """
     def cut(module, inputs):
-        return tuple((one.view(torch.int32) & -8192).view(torch.float32) for one in inputs)
+        bits = [one.view(torch.int32) for one in inputs]
+        return tuple((one + 4095 + (one >> 13 & 1) & -8192).view(torch.float32) for one in bits)
     if not hasattr(model, "cut"):
         for module in model.modules():
             if hasattr(module, "weight"):

@@ -1,21 +1,26 @@
 """The verdict over many configurations: none that is the same training is accused, in 64 bits or in 32."""
 
+import csv
 import json
+import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import run
+from conftest import IMPLEMENTATIONS, MODES, run
+from PIL import Image
 
 from common.batches import Plan
 from common.config import TrainConfig
 from common.models import ModelSpec
 from common.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
-from comparison.proof import TOLERANCE, verify_steps
+from comparison.proof import TOLERANCE, judge, make_proofs, proof_jobs, verify_steps
+from comparison.study import Variant
 
 COUNT = 100
 STEPS_IN_32_BITS = 2
+ROWS = [(name, mode) for mode in MODES for name in IMPLEMENTATIONS]
 # Trains one configuration after the other in one process; says which of them diverge.
 HEAD = """
 import os
@@ -120,3 +125,55 @@ def test_none_of_a_hundred_is_accused_in_32_bits(folder, name):
         used.append(abs(rounded - exact) / result.first_loss_tolerance)
     assert len(used) >= 90 and max(used) <= 1, sorted(used)[-5:]
     print(f"of the tolerance, at most {max(used):.2f} is used, in the middle {np.median(used):.3f}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(15))
+def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number):
+    """As compare.py judges them: 15 configurations on 1, 2 and 3 devices, seven rows each against the first."""
+    config = draw(np.random.default_rng([21, number])).replace(devices=1 + number % 3)
+    jobs = proof_jobs([Variant((), config)], ROWS, config.seed)
+    make_proofs(tmp_path, jobs, dict.fromkeys(IMPLEMENTATIONS, sys.executable), 600, print)
+    first, *others = jobs
+    found = {job.name: judge(tmp_path, {}, first.name, job.name) for job in others}
+    diverged = [name for name, proof in found.items() if proof.same is None and "diverge" in proof.note]
+    assert len(diverged) in (0, len(others)), found
+    assert diverged or all(proof.same for proof in found.values()), found
+
+
+def compared(output):
+    """The rows of a comparison."""
+    with open(output / "results.csv") as file:
+        return list(csv.DictReader(file))
+
+
+# Two settings in which 32-bit losses part quickly, and a bound on them would accuse somebody.
+
+
+@pytest.mark.slow
+def test_large_batches_on_two_devices_are_not_accused(tmp_path, data_dir):
+    options = ("--dataset", "mnist", "--data-dir", data_dir, "--model", "lenet", "--batch-size", 1024)
+    options += ("--devices", 2, "--epochs", 1, "--threads-per-device", 1, "--output-dir", tmp_path / "r")
+    run(sys.executable, "compare.py", *options, timeout=1200)
+    assert [row["status"] for row in compared(tmp_path / "r")] == ["ok"] * 3
+    assert max(float(row["loss_difference_first_steps"] or 0) for row in compared(tmp_path / "r")) > 1e-5
+
+
+@pytest.mark.slow
+def test_pictures_of_ones_own_are_not_accused(tmp_path, data_dir):
+    """2,500 of CIFAR-10's as PNGs, in three epochs of batches of 50."""
+    script = data_dir / "get-cifar10"
+    if not script.exists():
+        pytest.skip(f"{script} is not there")
+    subprocess.run([sys.executable, script, tmp_path / "cifar"], check=True)
+    records = np.fromfile(tmp_path / "cifar" / "cifar-10-batches-bin" / "data_batch_1.bin", np.uint8).reshape(-1, 3073)
+    for number, (label, *pixels) in enumerate(records[:2500]):
+        folder = tmp_path / "pictures" / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.array(pixels).reshape(3, 32, 32).transpose(1, 2, 0)).save(folder / f"{number}.png")
+    made = ("--images", tmp_path / "pictures", "--output", tmp_path / "arrays", "--image-shape", 32, 32, 3)
+    run(sys.executable, "make_dataset.py", *made)
+    options = ("--dataset", "arrays", "--data-dir", tmp_path / "arrays", "--batch-size", 50, "--epochs", 3)
+    run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
+    assert [row["status"] for row in compared(tmp_path / "r")] == ["ok"] * 3
+    assert max(float(row["loss_difference_first_steps"] or 0) for row in compared(tmp_path / "r")) > 1e-5
