@@ -45,8 +45,8 @@ class TrainingOptions(BaseModel):
     )
     data_dir: Path = Field(
         Path("data"),
-        description="folder of data sets in torchvision's layout, where what is missing is downloaded once; for arrays the"
-        " folder that make_dataset.py has written",
+        description="folder of data sets in torchvision's layout, where what is missing is downloaded once; for arrays"
+        " the folder that make_dataset.py has written",
     )
     image_shape: ImageShape | None = Field(
         None, description="height, width and channels of synthetic images; unset: 28 28 1"
@@ -97,19 +97,19 @@ class TrainingOptions(BaseModel):
     )
     compile: AutoOrBool = Field(
         "auto",
-        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what mode"
-        " tuned chooses",
+        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
+        " mode tuned chooses",
     )
     tf32: AutoOrBool = Field(
         "auto",
-        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or what"
-        " mode tuned chooses",
+        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or"
+        " what mode tuned chooses",
     )
     data_on: Literal["auto", "device", "host"] = Field(
         "auto",
         description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
-        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras), else"
-        " host",
+        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
+        " else host",
     )
 
     # Evaluation and output

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from common.devices import describe_devices, describe_settings
 from common.errors import DivergedError
 from common.experiment import Experiment
-from common.machine import describe_machine, git_state, peak_memory_bytes, versions
+from common.machine import code_sha256, describe_machine, git_state, peak_memory_bytes, versions
 from common.models import Weights
 from common.monitor import Monitor
 from common.predictions import Predictions
@@ -82,6 +82,7 @@ class Recorder:
         self.writes = writes
         self.fetch = fetch
         self.synchronize = synchronize
+        self.code_sha256 = code_sha256()  # now, and not when the run ends: it may be changed meanwhile
         self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2)) if plan.total_steps else 0
 
         self.steps_done = self.startup_steps = 0
@@ -306,6 +307,7 @@ class Recorder:
             device_name=self.device_name,
             cpu_instructions=limit_in_force() if config.accelerator == "cpu" else None,
             processor_note=processor_note() if config.accelerator == "cpu" else None,
+            code_sha256=self.code_sha256,
             machine=describe_machine(),
             versions=versions("numpy", *packages),
             git=git_state(),

@@ -13,7 +13,7 @@ from common.errors import UserError
 from common.machine import Machine
 from common.timeline import PHASES, Phase
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -61,11 +61,12 @@ class RunResult(BaseModel):
       processor_note: why there is that limit, or no half precision, see `common.probing`; null where there is nothing
         to tell.
       machine: see `common.machine.Machine`.
+      code_sha256: over the code that made it, see `common.machine.code_sha256`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[5]
+    schema_version: Literal[6]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -103,6 +104,7 @@ class RunResult(BaseModel):
     processor_note: str | None
     machine: Machine
     versions: dict[str, str]
+    code_sha256: Sha256
     git: dict[str, str | bool] | None
 
     @property

@@ -56,11 +56,11 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders) -> Iterator[str]:
         machines.append(f"device: {old_result.device_name} and {new_result.device_name}")
     codes = old_result.code, new_result.code
     # Two trees with uncommitted changes may be any two, also at the same commit.
-    code_changed = codes[0] != codes[1] or "uncommitted" in codes[1]
+    code_changed = codes[0] != codes[1] or old_result.code_sha256 != new_result.code_sha256
     if versions:
         yield f"versions changed: {'; '.join(versions)}"
     if code_changed:
-        yield f"code {'changed' if codes[0] != codes[1] else 'may have changed'}: commit {codes[0]}, now {codes[1]}"
+        yield f"code changed: commit {codes[0]}, now {codes[1] if codes[0] != codes[1] else 'another state of it'}"
     if machines:
         yield (
             f"the machine changed ({'; '.join(machines)}): a difference in speed would be the machine's, so none is"

@@ -54,3 +54,9 @@ def has_gpu() -> bool:
         return False
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return listed.returncode == 0 and "GPU " in listed.stdout
+
+
+def list_gpus() -> list[str]:
+    """Name and driver of each NVIDIA GPU."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

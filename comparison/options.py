@@ -40,8 +40,8 @@ class CompareConfig(TrainingOptions):
     implementations: list[str] = Field(
         ["tf", "pt", "ptl"],
         min_length=1,
-        description="which to run, of tf, keras, pt, ptl (NAME stands for the folder NAME_impl); the others are held to the"
-        " first",
+        description="which to run, of tf, keras, pt, ptl (NAME stands for the folder NAME_impl); the others are held to"
+        " the first",
     )
     mode: Modes = Field(
         ["plain"], min_length=1, description=f"{ABOUT_MODE}; of several, each is a row of its own: `pt`, `pt tuned`"

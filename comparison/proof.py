@@ -23,7 +23,9 @@ from typing import Literal
 import platformdirs
 from pydantic import BaseModel, ConfigDict
 
+from common.batches import Plan
 from common.config import Mode, TrainConfig
+from common.datasets import Dataset
 from common.errors import UserError
 from common.experiment import Experiment
 from common.machine import code_sha256, describe_machine, num_cores
@@ -40,6 +42,7 @@ from common.results import (
     read_step_losses,
     write_text,
 )
+from comparison.devices import list_gpus
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.runner import Program, run_side_by_side
 from comparison.store import LOG_FILE, Run
@@ -48,8 +51,8 @@ from comparison.study import Values, Variant, row_name, variant_name
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second look at two trainings that part
 TOLERANCE = 1e-10  # on losses, relative above 1; equal trainings are about 1e-15 apart
-MOST_STEPS, LEAST_STEPS = 20, 4  # of 4 steps three come after an update
-MOST_FLOPS = 2e11  # of all steps together: some seconds on two cores
+MOST_STEPS, LEAST_STEPS = 20, 5  # of which all but the first come after an update
+MOST_FLOPS = 2e11  # of all steps together, and of all evaluations: some seconds on two cores
 PASSES = 3  # a forward pass, and a backward one that costs about twice as much
 KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
 
@@ -83,15 +86,13 @@ class Record(BaseModel):
 
     Attributes:
       digest: over configuration, data, code and versions; the same proof is not made twice.
-      code_sha256: over the code alone, see `common.machine.code_sha256`.
       failure: why there is no result; None where there is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     digest: str
-    code_sha256: str
     failure: str | None
 
 
@@ -120,10 +121,12 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
     jobs = []
     for variant in variants:
         experiment = Experiment.make(variant.config.replace(seed=seed))
-        steps = verify_steps(experiment.model.flops_per_image * variant.config.batch_size)
+        flops = experiment.model.flops_per_image
+        steps = verify_steps(flops * variant.config.batch_size)
+        cut = cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
         for implementation, mode in contenders:
             changes = {"precision": "64", "verify_steps": steps, "seed": seed, "mode": mode, "log_every_n_steps": steps}
-            config = variant.config.replace(**changes)
+            config = variant.config.replace(**changes, **cut)
             jobs.append(ProofJob(variant, implementation, mode, config, experiment.dataset.sha256))
     return jobs
 
@@ -131,6 +134,26 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
 def verify_steps(flops: int) -> int:
     """How many steps are taken: fewer where one takes long. `flops`: of a forward pass over a batch."""
     return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_FLOPS / (PASSES * flops))))
+
+
+def cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[str, int]:
+    """Options for a smaller test set where evaluating all of it takes long: two batches no larger than in training.
+
+    And a remainder, so that the number of examples divides by the devices if and only if that of all of them does.
+
+    Args:
+      flops: of a forward pass of one image.
+    """
+    count, size = len(dataset.test_images), min(config.batch_size, config.eval_batch_size)
+    plan = Plan.make(len(dataset.train_images), config.batch_size, config.epochs, config.max_steps, config.verify_steps)
+    evaluations = max(1, plan.num_epochs) + 1  # and the predictions for the report
+    if evaluations * count * flops <= MOST_FLOPS:
+        return {}
+    devices = 1 if config.devices == "auto" else config.devices
+    kept = 2 * size + (count - 2 * size) % devices
+    if count % config.eval_batch_size and kept % size == 0:
+        kept += devices  # an incomplete last batch, as it would be
+    return {"test_size": kept, "eval_batch_size": size} if kept < count else {}
 
 
 # --- Making proofs ---
@@ -157,7 +180,7 @@ def make_proofs(
     for variant in dict.fromkeys(job.variant for job in jobs):
         first, *others = (job for job in jobs if job.variant == variant)
         parted = [job for job in others if judge(folder, dict(variant.values), first.name, job.name).same is False]
-        looked = (folder / first.path / FIRST_BATCH_DIR).exists()
+        looked = all((folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
         if parted and not looked and _shows_layers(first.config):
             say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
             _look_again(folder, [first, *parted], interpreters, timeout)
@@ -167,6 +190,7 @@ def _run(
     folder: Path, jobs: Sequence[ProofJob], digests: dict[Path, str], interpreters: dict[str, str], timeout: float
 ) -> None:
     """Runs them, and keeps what has succeeded for the next comparison, each as soon as it has ended."""
+    code = code_sha256()
 
     def ended(run_dir: Path, failure: str | None) -> None:
         if failure is None:
@@ -174,8 +198,10 @@ def _run(
                 _check(run_dir)
             except UserError as error:
                 failure = str(error)
+            if failure is None and read_result(run_dir).code_sha256 != code:
+                failure = "the code was changed meanwhile"
         digest = digests[run_dir.relative_to(folder.absolute())]
-        record = Record(schema_version=1, digest=digest, code_sha256=code_sha256(), failure=failure)
+        record = Record(schema_version=2, digest=digest, failure=failure)
         write_text(run_dir / PROOF_FILE, record.model_dump_json(indent=2) + "\n")
         if failure is None:
             for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
@@ -275,15 +301,33 @@ def _cache() -> Path:
 
 
 def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
-    """Of the row `name` against the row `reference` of the same variant; and whether it is a proof of these runs."""
-    paths = [folder / proof_path(variant, one) for one in (reference, name)]
-    proof = judge_folders(*paths)
-    if proof.same is None:
-        return proof
-    codes = {read_model(Record, path / PROOF_FILE).code_sha256 for path in paths}
-    if any({run.record.code_sha256} != codes for run in runs):
-        return Proof(None, note="the proof is of other code than the runs; a new comparison makes both")
+    """Of the row `name` against the row `reference` of the same variant; and whether it is a proof of their runs."""
+    proof = judge_folders(*(folder / proof_path(variant, one) for one in (reference, name)))
+    if proof.same is not None and (note := is_of_others(folder, variant, runs)):
+        return Proof(None, note=note)
     return proof
+
+
+def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
+    """Why the proofs of a variant's rows are none of these runs; None where they are. Rows without a proof pass."""
+    for run in runs:
+        path = folder / proof_path(variant, run.record.name)
+        if run.result is None or not (path / RESULT_FILE).exists():
+            continue
+        proved = read_result(path)
+        versions = (
+            set(one.versions.items()) - {("platform", one.versions.get("platform"))} for one in (proved, run.result)
+        )
+        changed = {
+            "code": proved.code_sha256 != run.result.code_sha256,
+            "versions": len(set(map(frozenset, versions))) > 1,
+        }
+        if found := [what for what, differs in changed.items() if differs]:
+            return (
+                f"the proof of {run.record.name} is of other {' and '.join(found)} than its runs;"
+                " a new comparison makes both"
+            )
+    return None
 
 
 def judge_folders(reference: Path, other: Path) -> Proof:
@@ -331,20 +375,22 @@ def _digest(job: ProofJob, interpreter: str) -> str:
         "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
         "versions": _versions(interpreter),
         "machine": describe_machine().model_dump(exclude={"hostname", "memory_bytes"}),
+        "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 # What changes the kernels that a framework takes.
 ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
-VERSIONS = "import importlib.metadata as m; print(sorted((str(d.name), d.version) for d in m.distributions()))"
+VERSIONS = """import importlib.metadata, sys
+print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
 
 
 @cache
 def _versions(interpreter: str) -> str:
-    """Of everything that is installed for an interpreter."""
+    """Of an interpreter and of everything that is installed for it."""
     if interpreter == sys.executable:
-        return str(sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))
+        return f"{sys.version} {sorted((str(one.name), one.version) for one in importlib.metadata.distributions())}"
     try:
         return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
     except OSError:  # its runs will tell

@@ -13,7 +13,7 @@ from common.devices import describe_settings
 from common.results import RunResult
 from common.timeline import Phase
 from comparison.lockstep import FIRST_STEPS, different_settings, loss_differences
-from comparison.proof import Proof, first_loss, judge
+from comparison.proof import Proof, first_loss, is_of_others, judge
 from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
 from comparison.store import Run, epochs_to
 from comparison.study import Values, row_name
@@ -282,13 +282,16 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
 
     proof = Proof(None)
     if verify and entry is not reference:
-        proof = judge(folder, table.variant, reference.name, entry.name, entry.runs)
+        proof = judge(folder, table.variant, reference.name, entry.name, reference.runs + entry.runs)
     if proof.same is False:
         status = "different training"
         notes.append(f"not the training of {reference.name}, so no ratio is given: {proof.note}")
     elif proof.note:
         status = "not proved"
         notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
+    elif verify and (note := is_of_others(folder, table.variant, entry.runs)):
+        status = "not proved"
+        notes.append(note)
     inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}
     if note := inexact[entry.name]:
         status = "different training"

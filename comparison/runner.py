@@ -14,7 +14,7 @@ import psutil
 from common.cli import to_arguments
 from common.config import TrainConfig
 from common.errors import UserError, describe_signal
-from common.machine import REPOSITORY, code_sha256
+from common.machine import REPOSITORY
 from common.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
 from comparison.study import Job
@@ -49,7 +49,7 @@ def run_job(
         failure = str(error)
     process_seconds, other_load = load.stop()
     record = Record(
-        schema_version=2,
+        schema_version=3,
         implementation=job.implementation,
         mode=job.config.mode,
         variant=dict(job.variant.values),
@@ -60,7 +60,6 @@ def run_job(
         started=started.isoformat(timespec="seconds"),
         process_seconds=process_seconds,
         other_load=other_load,
-        code_sha256=code_sha256(),
         failure=failure,
     )
     run = load_run(run_dir, record)

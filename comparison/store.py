@@ -66,13 +66,12 @@ class Record(BaseModel):
       process_seconds: from before the process was started until it had ended.
       other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
       session: which of the request's commands made it, from 1: those that resumed it came later.
-      code_sha256: over the code that made it, see `common.machine.code_sha256`.
       failure: one line on why there is no result; None where there is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     implementation: str
     mode: Mode
     variant: Values
@@ -83,7 +82,6 @@ class Record(BaseModel):
     started: str
     process_seconds: float = Field(ge=0)
     other_load: float = Field(ge=0)
-    code_sha256: str
     failure: str | None
 
     @property

@@ -58,9 +58,12 @@ def _versions(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _commits(runs: Sequence[Run]) -> Iterator[str]:
-    codes = dict.fromkeys(run.result.code for run in runs if run.result)
+    results = [run.result for run in runs if run.result]
+    codes = list(dict.fromkeys(result.code for result in results))
     if len(codes) > 1:
         yield f"the code changed between runs: commits {' and '.join(codes)}"
+    elif len({result.code_sha256 for result in results}) > 1:
+        yield f"the code changed between runs: different states of commit {codes[0]}"
 
 
 def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:

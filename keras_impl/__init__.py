@@ -1,1 +1,1 @@
-"""The training in Keras: a keras.Model with steps of its own, compile() and fit(), tf.distribute.MirroredStrategy."""
+"""The training in Keras: a keras.Model with steps of its own, compile() and fit()."""

@@ -24,7 +24,8 @@ class Classifier(keras.Model):
     """The network with its training and evaluation steps; fit calls them."""
 
     def __init__(self, network: keras.Model, experiment: Experiment) -> None:
-        super().__init__()
+        # The policy of mixed precision is the layers' alone: inputs, logits and losses stay as they are.
+        super().__init__(dtype=DTYPES[experiment.config.precision])
         self.network = network
         # Instead of the mean over this shard: the sum of losses, each weighted by its share of the global batch.
         self.loss_fn = keras.losses.SparseCategoricalCrossentropy(
@@ -116,8 +117,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         network = make_model(experiment.model, config.precision)
         load_weights(network, experiment.initial_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
-    # Outside the scope, since it has no variables itself: of a model made inside, fit adds up the replicas' shards of
-    # the first batch, to build the model with, and fails where they differ in size.
+    # Outside the scope, against Keras's guide: to build a model made inside, fit adds up the replicas' shards of the
+    # first batch, which fails where they differ in size. The variables are the network's, made inside.
     model = Classifier(network, experiment)
     train_batches, test_batches = make_batches(experiment)
     train_dataset, test_dataset = (make_dataset(experiment, batches) for batches in (train_batches, test_batches))
@@ -141,7 +142,6 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
                 epochs=plan.num_epochs,
                 validation_data=test_dataset,
                 callbacks=[recording],
-                shuffle=False,  # the batches are shuffled already
                 verbose=0,  # the recorder shows progress
             )
         else:

@@ -113,7 +113,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
             recorder.step(*train_step(model, optimizer, scheduler, scaler, autocast, batch, config.devices))
         recorder.end_training()
         recorder.start_evaluation()
-        # Without DistributedDataParallel: replicas may have different numbers of batches here.
+        # The network itself: without a backward pass DistributedDataParallel has nothing to do.
         recorder.end_epoch(*evaluate(network, autocast, test_loader, device))
     if plan.num_epochs == 0:
         recorder.start_evaluation()

@@ -18,9 +18,7 @@ class ExampleData(pl.LightningDataModule):
         self.train_loader, self.test_loader = make_loaders(self.experiment, self.trainer.global_rank)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        # The Trainer calls its sampler's set_epoch before every epoch; where it asks anew, the length has to fit, too.
-        self.train_loader.sampler.set_epoch(self.trainer.current_epoch)
-        return self.train_loader
+        return self.train_loader  # the Trainer calls its sampler's set_epoch before every epoch
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return self.test_loader

@@ -3,7 +3,6 @@
 from typing import Any
 
 from lightning.pytorch.plugins import MixedPrecision
-from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from common.config import TrainConfig
 from pt_impl.devices import resolve, setup_process
@@ -17,13 +16,6 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
     config = resolve(config, "Lightning")
     setup_process(config)
     return config
-
-
-def make_strategy(config: TrainConfig) -> Strategy | str:
-    """One process for each replica where there are several."""
-    if config.devices == 1:
-        return "auto"
-    return DDPStrategy(process_group_backend="nccl" if config.accelerator == "gpu" else "gloo")
 
 
 def make_plugins(config: TrainConfig, scaler: LossScaler) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pt_impl.inspection import predict
 from pt_impl.model import get_weights, load_weights, make_autocast, make_model
 from pt_impl.optimizer import LossScaler
 from ptl_impl.data import ExampleData
-from ptl_impl.devices import make_plugins, make_strategy
+from ptl_impl.devices import make_plugins
 from ptl_impl.inspection import FirstBatch
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 
@@ -75,8 +75,10 @@ class Recording(pl.Callback):
     ) -> None:
         self.recorder.step(outputs["share"], outputs["correct"])
         # Here, and not when evaluation starts: before that Lightning waits for all ranks.
-        if batch_idx + 1 == self.recorder.plan.steps_in_epoch(trainer.current_epoch + 1):
+        if self.recorder.steps_done == self.recorder.plan.last_step(trainer.current_epoch + 1):
             self.recorder.end_training()
+            # A last epoch that --max-steps ends early.
+            trainer.should_stop = self.recorder.steps_done == self.recorder.plan.total_steps
 
     def on_validation_start(self, trainer: pl.Trainer, module: Classifier) -> None:
         self.recorder.start_evaluation()
@@ -108,13 +110,11 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     trainer = pl.Trainer(
         accelerator=config.accelerator,
         devices=config.devices,
-        strategy=make_strategy(config),
+        strategy="ddp" if config.devices > 1 else "auto",
         **make_plugins(config, scaler),
         max_epochs=plan.num_epochs,
         callbacks=callbacks,
         use_distributed_sampler=False,  # the samplers know their rank; Lightning's would pad
-        # A last epoch that --max-steps ends early has fewer batches than the others.
-        reload_dataloaders_every_n_epochs=int(plan.total_steps % plan.steps_per_epoch > 0),
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,

@@ -85,8 +85,9 @@ class TunedClassifier(Classifier):
         self.recorder.start_epoch()
 
     def on_train_batch_end(self, outputs: None, batch: Batch, batch_idx: int) -> None:
-        if batch_idx + 1 == self.recorder.plan.steps_in_epoch(self.trainer.current_epoch + 1):
+        if self.recorder.steps_done == self.recorder.plan.last_step(self.trainer.current_epoch + 1):
             self.recorder.end_training()
+            self.trainer.should_stop = self.recorder.steps_done == self.recorder.plan.total_steps
 
     def on_validation_start(self) -> None:
         self.recorder.start_evaluation()

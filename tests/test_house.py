@@ -106,7 +106,7 @@ def test_training_files_hold_steps_and_loop_and_stay_short():
 
 # What frameworks document as attributes to be set.
 DOCUMENTED_SETTINGS = {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
-DOCUMENTED_SETTINGS |= {"self.model.stop_training"}  # Keras, for callbacks
+DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks
 
 
 def private_names(path):
@@ -115,7 +115,7 @@ def private_names(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
-            special = node.attr.startswith("__") and node.attr.endswith("__")
+            special = node.attr in ("__init__", "__name__", "__exit__", "__call__", "__context__", "__getitem__")
             if (node.attr.startswith("_") and not special) or name.startswith("sys.modules"):
                 yield name
             of_itself = name.split(".")[0] in ("self", "cls") and name.count(".") == 1
@@ -124,7 +124,8 @@ def private_names(path):
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "getattr", "object.__setattr__"):
             yield ast.unparse(node)
         elif isinstance(node, ast.ImportFrom):
-            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+            names = [*node.module.split("."), *(alias.name for alias in node.names)]
+            yield from (name for name in names if name.startswith("_") or names[:2] == ["keras", "src"])
         elif isinstance(node, ast.FunctionDef) and node.name in ("__setattr__", "__getattr__", "__getattribute__"):
             yield node.name
 

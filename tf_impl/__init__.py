@@ -1,1 +1,1 @@
-"""The training in TensorFlow: Keras layers, a written-out loop, tf.distribute.MirroredStrategy."""
+"""The training in TensorFlow: Keras layers, a written-out loop, tf.distribute.MirroredStrategy on several devices."""

@@ -7,7 +7,7 @@ from common.errors import whole_program
 from common.probing import prepare_processor
 
 with whole_program("python -m tf_impl"):
-    config = parse_train_config("tf_impl", "Trains a network with TensorFlow (tf.distribute.MirroredStrategy).")
+    config = parse_train_config("tf_impl", "Trains a network with TensorFlow (loop written out; MirroredStrategy).")
     # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     prepare_processor(config, "tensorflow", "tf_impl.probe")

@@ -53,7 +53,10 @@ class TrainShards(Shards):
         return epoch_order(self.seed, epoch + 1, self.plan.train_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Epochs count from 0 here, as for PyTorch's DistributedSampler. `--max-steps` may end the last one early."""
+        """Epochs count from 0 here, as for PyTorch's DistributedSampler.
+
+        The pipeline calls `__getitem__` while it runs: the order that is set here is the one that it reads.
+        """
         self.order = self.order_of(epoch)
 
 

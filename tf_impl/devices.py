@@ -18,8 +18,8 @@ def setup_devices(config: TrainConfig, title: str = "TensorFlow") -> TrainConfig
     return resolve_settings(config, settings)
 
 
-def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
-    """One MirroredStrategy over all devices; on the CPU, logical devices that split its threads.
+def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
+    """Of several devices, a MirroredStrategy; on the CPU they are logical devices, which split its threads.
 
     Must run before TensorFlow touches a device: their number and the threads can't change afterwards.
     """
@@ -28,11 +28,13 @@ def make_strategy(config: TrainConfig) -> tf.distribute.MirroredStrategy:
     # One pool serves all logical devices: so many threads for each of them.
     tf.config.threading.set_intra_op_parallelism_threads(config.threads_per_device * config.devices)
     tf.config.threading.set_inter_op_parallelism_threads(config.devices)
+    # The others stay free: TensorFlow takes the memory of every GPU that it sees.
+    gpus = tf.config.list_physical_devices("GPU")[: config.devices] if config.accelerator == "gpu" else []
+    tf.config.set_visible_devices(gpus, "GPU")
+    if config.devices == 1:
+        return tf.distribute.get_strategy()  # the default one: there is nothing to distribute
     if config.accelerator == "gpu":
-        # The others stay free: TensorFlow takes the memory of every GPU that it sees.
-        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[: config.devices], "GPU")
         return tf.distribute.MirroredStrategy([f"GPU:{index}" for index in range(config.devices)])
-    tf.config.set_visible_devices([], "GPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * config.devices
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], logical)
     return tf.distribute.MirroredStrategy(

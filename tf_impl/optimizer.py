@@ -62,12 +62,14 @@ class SGD(keras.optimizers.SGD):
         super().build(variables)
         if self.momentum:
             strategy = tf.distribute.get_strategy()
-            # A step is given each replica's own part of a variable.
-            self.velocity_of = {
-                part.ref(): velocity
+            # `update_step` gets one replica's copy of a variable; this finds the velocity that belongs to it. In a
+            # function, since Keras would wrap a dictionary, to track what is in it.
+            velocities = {
+                copy.ref(): velocity
                 for variable, velocity in zip(variables, self.momentums, strict=True)
-                for part in strategy.experimental_local_results(variable.value)
-            }.__getitem__
+                for copy in strategy.experimental_local_results(variable.value)
+            }
+            self.velocity_of = lambda variable: velocities[variable.ref()]
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self.loss_scale.scale if self.loss_scale else loss
@@ -84,7 +86,7 @@ class SGD(keras.optimizers.SGD):
         if self.l2:
             gradient = gradient + l2 * variable
         if self.momentum:
-            velocity = self.velocity_of(variable.ref())
+            velocity = self.velocity_of(variable)
             self.assign(velocity, where(taken, momentum * velocity + gradient, velocity))
             gradient = gradient + momentum * velocity if self.nesterov else velocity
         self.assign_sub(variable, where(taken, rate * gradient, 0.0))

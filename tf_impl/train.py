@@ -1,5 +1,6 @@
 """Training in TensorFlow; laid out like the train.py of the other implementations, to be read side by side."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -28,7 +29,7 @@ def forward_backward(
         logits = tf.cast(model(images, training=True), images.dtype)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        loss = tf.reduce_sum(losses) / tf.cast(count, losses.dtype)
+        loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
         scaled_loss = optimizer.scale_loss(loss)
     gradients = tape.gradient(scaled_loss, model.trainable_variables)
     return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -89,10 +90,9 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
 
     def train_epoch(epoch: int) -> None:
         train_shards.set_epoch(epoch)
-        for batch in train_dataset:
+        # --max-steps may end the last epoch early.
+        for batch in itertools.islice(train_dataset, plan.steps_in_epoch(epoch + 1)):
             recorder.step(*distributed_train_step(batch))
-            if recorder.steps_done == plan.last_step(epoch + 1):  # --max-steps may end the last epoch early
-                break
 
     def evaluate() -> tuple[float, int, int]:
         """Sum of losses, correct answers and examples over the whole test set, each example once."""

@@ -122,6 +122,8 @@ def on_host(array: NDArray[Any]) -> tf.Tensor:
 
 def on_devices(array: NDArray[Any], strategy: tf.distribute.Strategy) -> Any:
     """On every GPU; in the host's memory once, if that is where the replicas are."""
+    if strategy.num_replicas_in_sync == 1:
+        return tf.constant(array)
     devices = strategy.extended.worker_devices
 
     def place(context: tf.distribute.InputContext) -> tf.Tensor:

@@ -1,6 +1,5 @@
 """TensorFlow's limit: a bare loop beside tf_impl's; see benchmarks.inside."""
 
-import contextlib
 import os
 import time
 
@@ -23,13 +22,14 @@ from tf_impl.train import SUM
 def make_bare(experiment: Experiment) -> BareLoop:
     """The training step over one batch in memory, as the network's input; a call of its graph for each step."""
     config = experiment.config
-    kind = config.accelerator.upper()
-    strategy = tf.distribute.MirroredStrategy(
-        [f"{kind}:{index}" for index in range(config.devices)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice() if kind == "CPU" else None,
-    )
-    several = config.devices > 1
-    with strategy.scope() if several else contextlib.nullcontext():
+    kind, several = config.accelerator.upper(), config.devices > 1
+    strategy = tf.distribute.get_strategy()
+    if several:
+        strategy = tf.distribute.MirroredStrategy(
+            [f"{kind}:{index}" for index in range(config.devices)],
+            cross_device_ops=tf.distribute.ReductionToOneDevice() if kind == "CPU" else None,
+        )
+    with strategy.scope():
         model = make_model(experiment.model, config.precision)
         load_weights(model, experiment.initial_weights)
         optimizer = keras.optimizers.SGD(1e-3, momentum=config.momentum)

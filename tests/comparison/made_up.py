@@ -45,7 +45,6 @@ class MadeUp:
     other_load: float = 0.0
     failure: str | None = None
     session: int = 1
-    code: str = "0" * 64
     tuned: Settings = Settings()
     changes: dict | None = None
 
@@ -80,7 +79,7 @@ def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
     record = Record(
-        schema_version=2,
+        schema_version=3,
         implementation=job.implementation,
         mode=job.config.mode,
         variant=dict(job.variant.values),
@@ -91,7 +90,6 @@ def write_run(folder, job, truth, number):
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
-        code_sha256=truth.code,
         failure=truth.failure,
     )
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
@@ -107,7 +105,7 @@ def write_proof(folder, proof, truth):
         return
     run_dir = folder / proof.path
     run_dir.mkdir(parents=True)
-    record = ProofRecord(schema_version=1, digest="0" * 64, code_sha256="0" * 64, failure=truth.proof_failure)
+    record = ProofRecord(schema_version=2, digest="0" * 64, failure=truth.proof_failure)
     (run_dir / PROOF_FILE).write_text(record.model_dump_json())
     if truth.proof_failure is None:  # all of one accuracy: what differs in the runs themselves is their rounding
         truth = replace(truth, accuracies=MadeUp.accuracies)
@@ -198,5 +196,6 @@ def write_files(run_dir, implementation, asked, truth, factor):
         "machine": MACHINE,
         "versions": {"python": "3.11.0", "made-up": "1.0"},
         "git": {"commit": "a" * 40, "dirty": False},
+        "code_sha256": "0" * 64,
     }
     write_result(run_dir, RunResult(**{**fields, **(truth.changes or {})}))

@@ -30,11 +30,14 @@ def test_a_change_of_speed_versions_and_code(tmp_path):
     assert "speed 1.50 times" in lines[-1] and "faster" in lines[-1] and "versions, code" in lines[-1]
 
 
-def test_uncommitted_changes_may_be_any(tmp_path):
-    changes = {"git": {"commit": "a" * 40, "dirty": True}}
-    lines = beside(tmp_path, lambda job: wobbly(job, changes=changes), lambda job: wobbly(job, changes=changes))
+@pytest.mark.parametrize("same", [True, False])
+def test_uncommitted_changes_are_told_apart(tmp_path, same):
+    then = {"git": {"commit": "a" * 40, "dirty": True}}
+    now = then | ({} if same else {"code_sha256": "1" * 64})
+    lines = beside(tmp_path, lambda job: wobbly(job, changes=now), lambda job: wobbly(job, changes=then))
     code = f"{'a' * 12} with uncommitted changes"
-    assert f"pt: code may have changed: commit {code}, now {code}" in lines and "in between: code" in lines[-1]
+    assert (f"pt: code changed: commit {code}, now another state of it" in lines) != same
+    assert ("in between: code" in lines[-1]) != same
 
 
 def test_a_difference_of_machines_is_not_called_one_of_code(tmp_path):

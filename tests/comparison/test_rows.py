@@ -1,12 +1,16 @@
+import itertools
 import json
 
 import jsonschema
 import pytest
 from made_up import MACHINE, MadeUp, comparison
 
+from common.config import TrainConfig
+from common.datasets import load_dataset
 from common.devices import Settings
 from comparison.files import write_tables
 from comparison.gains import what_tuning_gives
+from comparison.proof import MOST_FLOPS, cut_evaluation
 from comparison.report import write_report
 from comparison.rows import phase_seconds
 from comparison.statistics import paired_ratio
@@ -125,6 +129,35 @@ def test_without_proof_there_is_no_ratio_unless_none_was_asked_for(tmp_path):
     assert not any("--verify never" in line for line in summary.warnings)
 
 
+@pytest.mark.parametrize("changes", [{"code_sha256": "1" * 64}, {"versions": {"python": "3.11.0", "made-up": "2.0"}}])
+@pytest.mark.parametrize("changed", ["tf", "pt"])
+def test_runs_of_other_code_or_versions_than_the_proof_are_not_proved(tmp_path, changes, changed):
+    def make(job):
+        return fast(job, changes=changes if (job.implementation, job.round) == (changed, 2) else None)
+
+    (table,) = comparison(tmp_path, make, implementations=["tf", "pt"], repeats=2).tables
+    tf, pt = table.rows
+    what = "code" if "code_sha256" in changes else "versions"
+    for row in (tf, pt) if changed == "tf" else (pt,):
+        assert row.status == "not proved" and f"the proof of {changed} is of other {what} than its runs" in row.note
+    assert pt.ratio is None and (tf.status == "ok") == (changed == "pt")
+
+
+def test_a_proof_that_takes_long_evaluates_two_batches_and_a_remainder():
+    """As many that the number of examples divides by the devices if that of all of them does; the others stay whole."""
+    digits = load_dataset(TrainConfig())
+    flops = int(MOST_FLOPS)
+    for devices, eval_batch_size in itertools.product((1, 2, 3), (1000, 5)):
+        config = TrainConfig(devices=devices, batch_size=16, eval_batch_size=eval_batch_size, verify_steps=20)
+        assert cut_evaluation(config, digits, 1) == {}
+        cut = cut_evaluation(config, digits, flops)
+        size = cut["eval_batch_size"]
+        assert size == min(16, eval_batch_size) and 2 * size <= cut["test_size"] <= 2 * size + devices
+        assert (cut["test_size"] - len(digits.test_images)) % devices == 0
+        assert (cut["test_size"] % size == 0) <= (len(digits.test_images) % eval_batch_size == 0)
+    assert cut_evaluation(TrainConfig(batch_size=512), digits, flops) == {}  # not that many to leave out
+
+
 def test_other_data_settings_or_machines_never_share_a_table(tmp_path):
     elsewhere = MACHINE.model_copy(update={"processor": "another", "hostname": "node2"})
     for changes, words in (
@@ -176,7 +209,8 @@ def test_what_tuning_gives_is_said_in_words(tmp_path):
     both = {"mode": ["plain", "tuned"], "repeats": 4}
     summary = comparison(tmp_path / "both", make, **both)
     assert what_tuning_gives(summary.tables[0]) == [
-        "As its documentation teaches it, pt has the highest median speed; the others as shares of it: ptl 97%, tf 33%.",
+        "As its documentation teaches it, pt has the highest median speed; the others as shares of it: ptl 97%,"
+        " tf 33%.",
         "Tuned over plain, images per second: tf 1.50 times (1.50 to 1.50); pt 1.50 times (1.50 to 1.50);"
         " ptl 1.50 times (1.50 to 1.50).",
         "Tuned, pt has the highest median speed; the others as shares of it: ptl 97%, tf 33%.",

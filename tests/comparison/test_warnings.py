@@ -83,6 +83,7 @@ def test_a_machine_versions_or_code_that_changed(tmp_path):
             {"git": {"commit": "b" * 40, "dirty": False}},
             "the code changed between runs: commits aaaaaaaaaaaa and bbbbbb",
         ),
+        ({"code_sha256": "1" * 64}, "different states of commit aaaaaaaaaaaa"),
     ):
         late = {4: changes, 5: changes}
         found = warnings(tmp_path / words[:8], lambda job, late=late: steady(job, changes=late.get(job.round)))

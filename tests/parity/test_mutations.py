@@ -15,7 +15,7 @@ OPTIONS = [
     *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
 ]
 
-VELOCITY = "            velocity = self.velocity_of(variable.ref())\n"
+VELOCITY = "            velocity = self.velocity_of(variable)\n"
 KERAS_RULE = """\
             self.assign(velocity, momentum * velocity - rate * gradient)
             self.assign_add(variable, momentum * velocity - rate * gradient if self.nesterov else velocity)
@@ -96,8 +96,8 @@ MUTATIONS = {
     ),
     "a last batch weighted as a full one": (
         *("tf", 1, "tf_impl/train.py"),
-        "loss = tf.reduce_sum(losses) / tf.cast(count, losses.dtype)",
-        "loss = tf.reduce_sum(losses) / 16",
+        "loss = tf.nn.compute_average_loss(losses, global_batch_size=count)",
+        "loss = tf.nn.compute_average_loss(losses, global_batch_size=16)",
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "the weights of a full batch for the last one": (

@@ -62,6 +62,18 @@ def test_the_first_loss_in_32_bits_is_as_near_as_rounding_leaves_it(runs, implem
     assert np.abs(rounded - exact)[0] <= tolerance < 1e-5
 
 
+@pytest.mark.xdist_group("settings")
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_half_precision_stops_at_the_logits(runs, implementation, precision):
+    """Of a network that is sure of most answers: in half precision most of its losses would be zero."""
+    trained = runs("pt", "--epochs", 30, "--precision", "32") / "model.safetensors"
+    options = ("--epochs", 0, "--initial-weights", trained)
+    exact, mixed = (runs(implementation, *options, "--precision", one) for one in ("64", precision))
+    ratio = read_result(mixed).test_loss / read_result(exact).test_loss
+    assert abs(ratio - 1) < 0.01
+
+
 # mistake: (file of PyTorch's, the code as it is, the code with the mistake)
 FORWARD = "    with autocast:\n        logits = model(images)\n        # Instead"
 FEWER_BITS = {
