@@ -23,14 +23,11 @@ def main() -> None:
         config = task_config(task, options).replace(mode="tuned", **SAME_STEP)
         programs, pairs = [], []
         for name in options.implementations:
-            module = f"benchmarks.loops.{name}_without"
-            for data_on in dict.fromkeys(MEASURES[name].values()):
-                tuned = f"{name} tuned" if data_on == "auto" else f"{name} tuned, data on {data_on}"
-                changed = config.replace(data_on=data_on)
-                programs.append(Program(tuned, module, changed, (NOTHING,)))
-                for one in (one for one, where in MEASURES[name].items() if where == data_on):
-                    programs.append(Program(f"{name} without {one}", module, changed, (one,)))
-                    pairs.append(Pair(tuned, f"{name} without {one}"))
+            module, tuned = f"benchmarks.loops.{name}_without", f"{name} tuned"
+            programs.append(Program(tuned, module, config, (NOTHING,)))
+            for one in MEASURES[name]:
+                programs.append(Program(f"{name} without {one}", module, config, (one,)))
+                pairs.append(Pair(tuned, f"{name} without {one}"))
         samples = measure(programs, options.rounds, folder / task, console, "efficiency")
         document = {"config": config.training_fields()}
         report(f"measures {task}", "efficiency", samples, pairs, folder, console, document)

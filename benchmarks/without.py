@@ -3,26 +3,26 @@
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from benchmarks.inside import MakeBare, train_beside
 from benchmarks.paired import Implementation
 from common.cli import parse_train_config
 from common.errors import UserError
 
-# Measures of each tuning.py that no option switches -> `--data-on` with which one is at work.
-MEASURES: dict[Implementation, dict[str, Literal["auto", "host"]]] = {
-    "tf": {"several-steps": "auto", "no-autotune": "host"},
-    "pt": {"channels-last": "auto", "index-select": "auto"},
-    "ptl": {
-        "manual-optimization": "auto",
-        "step-fetches": "auto",
-        "no-profiler": "auto",
-        "recording-hooks": "auto",
-        "hook-names": "auto",
-        "no-broadcast": "auto",
-    },
-    "keras": {"several-steps": "auto", "no-autotune": "auto"},
+# Measures of each tuning.py that no option switches.
+MEASURES: dict[Implementation, list[str]] = {
+    "tf": ["several-steps"],
+    "pt": ["channels-last"],
+    "ptl": [
+        "manual-optimization",
+        "step-fetches",
+        "no-profiler",
+        "recording-hooks",
+        "hook-names",
+        "no-broadcast",
+    ],
+    "keras": ["several-steps", "no-autotune"],
 }
 NOTHING = "nothing"  # which takes none of them away
 

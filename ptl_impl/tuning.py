@@ -1,8 +1,8 @@
 """What `--mode tuned` adds in Lightning: faster, and still the same training. train.py alone is complete without it.
 
-Each measure with the gain seen, as images per second with it over those without it, on the machine and with the
-commands of docs/performance.md. Network, data and optimizer are tuned as in pt_impl/tuning.py. Some of this reaches
-into Lightning's private parts, and fits the versions in constraints.txt.
+Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
+32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md; two numbers are these two. Network, data and optimizer are tuned as in pt_impl/tuning.py.
+Some of this reaches into Lightning's private parts, and fits the versions in constraints.txt.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class TunedClassifier(Classifier):
 
     def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
         super().__init__(experiment)
-        # The step is written out: with automatic optimization each would pass a dozen hooks more.
+        # The step is written out: with automatic optimization each would pass a dozen hooks more. Gain: 1.08, 1.00.
         self.automatic_optimization = False
         self.recorder = recorder
         self.network = pt_tuning.tune_network(self.network)
@@ -49,6 +49,7 @@ class TunedClassifier(Classifier):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning notes which hook it is in some forty times a step; nn.Module would look for parameters each time.
+        # Gain: 1.07, 0.97.
         if name == "_current_fx_name":
             object.__setattr__(self, name, value)
         else:
@@ -69,7 +70,7 @@ class TunedClassifier(Classifier):
 
     def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
         # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
-        # whatever a batch might be.
+        # whatever a batch might be. Gain: 1.16, 1.00.
         (images, labels, count), _, _ = next(dataloader_iter)
         self.optimizer.zero_grad()
         logits = self(images)
@@ -79,7 +80,7 @@ class TunedClassifier(Classifier):
         self.scheduler.step()
         self.recorder.step(loss.detach(), (logits.detach().argmax(dim=1) == labels).sum())
 
-    # The recorder is told here. Of a Callback, Lightning would go through all hooks in every step.
+    # The recorder is told here. Of a Callback, Lightning would go through all hooks in every step. Gain: 1.09, 0.98.
 
     def on_train_epoch_start(self) -> None:
         self.recorder.start_epoch()
@@ -98,7 +99,7 @@ class TunedClassifier(Classifier):
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's own does nothing some twenty times a step, in a generator each time."""
+    """Lightning's own does nothing some twenty times a step, in a generator each time. Gain: 1.09, 0.97."""
 
     nothing = contextlib.nullcontext()
 
@@ -110,7 +111,7 @@ def tune_trainer(trainer: pl.Trainer) -> None:
     """Lightning asks all ranks in every step whether one was told to end, and waits for the answer.
 
     That is a broadcast that none of the others makes, and on a GPU a wait for the device. Here a signal goes to all
-    ranks anyway.
+    ranks anyway. Gain, on one device: 1.05, 0.97.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     # What Lightning says of a step that fetches its batch itself.

@@ -1,14 +1,11 @@
 """pt_impl in tuned mode without one of its measures; see benchmarks.measures. Several devices: under torchrun."""
 
-from collections.abc import Iterator
-
 import pt_impl.launch
 from benchmarks.loops.pt_limit import make_bare
 from benchmarks.without import replace, run_without
 from common.errors import whole_program
 from common.launch import is_first_process
 from pt_impl import tuning
-from pt_impl.data import Batch
 
 
 def channels_first() -> None:
@@ -18,17 +15,7 @@ def channels_first() -> None:
     replace(tuning.NormaliseOnDevice, __call__=lambda self, images: as_stored(self, images).contiguous())
 
 
-def indexing() -> None:
-    def batches(loader: tuning.ResidentLoader) -> Iterator[Batch]:
-        order = loader.sampler.order().to(loader.device)
-        for start, stop, count in loader.sampler.bounds().tolist():
-            indices = order[start:stop]
-            yield loader.normalise(loader.images[indices]), loader.labels[indices], count
-
-    replace(tuning.ResidentLoader, __iter__=batches)
-
-
-WITHOUT = {"channels-last": channels_first, "index-select": indexing}
+WITHOUT = {"channels-last": channels_first}
 
 if __name__ == "__main__":
     with whole_program("pt_without", shown=is_first_process()):

@@ -4,28 +4,14 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import tensorflow as tf
-
 import tf_impl.launch
 from benchmarks.loops.tf_limit import make_bare
 from benchmarks.without import replace, run_without
 from common.errors import whole_program
 from common.recorder import Recorder
 
-
-def autotune() -> None:
-    as_asked = tf.data.Dataset.with_options
-
-    def with_autotune(dataset: tf.data.Dataset, options: tf.data.Options) -> tf.data.Dataset:
-        options.autotune.enabled = True
-        return as_asked(dataset, options)
-
-    replace(tf.data.Dataset, with_options=with_autotune)
-
-
 WITHOUT = {
     "several-steps": lambda: replace(Recorder, steps_to_go=lambda recorder: 1),
-    "no-autotune": autotune,
 }
 
 if __name__ == "__main__":
