@@ -2,7 +2,8 @@
 
 Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
 32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md;
-two numbers are these two. Network, data and optimizer are tuned as in pt_impl/tuning.py. Some of this reaches into Lightning's private parts, and fits the versions in constraints.txt.
+two numbers are these two. Network, data and optimizer are tuned as in pt_impl/tuning.py. Some of this reaches into
+Lightning's private parts, and fits the versions in constraints.txt.
 """
 
 import contextlib
