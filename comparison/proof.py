@@ -36,6 +36,7 @@ from common.results import (
     RESULT_FILE,
     WEIGHTS_FILE,
     EpochLine,
+    RunResult,
     read_metrics,
     read_model,
     read_result,
@@ -310,24 +311,30 @@ def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequen
 
 def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
     """Why the proofs of a variant's rows are none of these runs; None where they are. Rows without a proof pass."""
+    paths = {name: folder / proof_path(variant, name) for name in dict.fromkeys(run.record.name for run in runs)}
+    try:
+        proofs = {name: read_result(path) for name, path in paths.items() if (path / RESULT_FILE).exists()}
+    except UserError as error:
+        return str(error)
     for run in runs:
-        path = folder / proof_path(variant, run.record.name)
-        if run.result is None or not (path / RESULT_FILE).exists():
+        proved, result = proofs.get(run.record.name), run.result
+        if proved is None or result is None:
             continue
-        proved = read_result(path)
-        versions = (
-            set(one.versions.items()) - {("platform", one.versions.get("platform"))} for one in (proved, run.result)
-        )
-        changed = {
-            "code": proved.code_sha256 != run.result.code_sha256,
-            "versions": len(set(map(frozenset, versions))) > 1,
+        differs = {
+            "code": proved.code_sha256 != result.code_sha256,
+            "versions": _software(proved) != _software(result),
         }
-        if found := [what for what, differs in changed.items() if differs]:
+        if found := [what for what in differs if differs[what]]:
             return (
                 f"the proof of {run.record.name} is of other {' and '.join(found)} than its runs;"
                 " a new comparison makes both"
             )
     return None
+
+
+def _software(result: RunResult) -> dict[str, str]:
+    """Versions, without that of the operating system."""
+    return {name: version for name, version in result.versions.items() if name != "platform"}
 
 
 def judge_folders(reference: Path, other: Path) -> Proof:

@@ -289,7 +289,7 @@ def _make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float |
     elif proof.note:
         status = "not proved"
         notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
-    elif verify and (note := is_of_others(folder, table.variant, entry.runs)):
+    elif verify and entry is reference and (note := is_of_others(folder, table.variant, entry.runs)):
         status = "not proved"
         notes.append(note)
     inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}

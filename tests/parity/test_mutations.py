@@ -88,6 +88,12 @@ MUTATIONS = {
         "pass",
         ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
+    "a loader whose sampler Lightning does not find": (
+        *("ptl", 1, "ptl_impl/data.py"),
+        "return self.train_loader",
+        "return list(self.train_loader)",
+        ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
+    ),
     "padded evaluation": (
         *("pt", 2, "pt_impl/data.py"),
         "        ShardSampler(test_size,",
@@ -142,6 +148,7 @@ MUTATIONS = {
 LONG = {
     "weights loaded in another flatten order",
     "set_epoch forgotten",
+    "a loader whose sampler Lightning does not find",
     "weight decay left out",
     "gradients averaged over the replicas",
     "the weights of a full batch for the last one",
