@@ -86,9 +86,9 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     results = read_result(reference), read_result(other)
     settings = different_settings(*results)
     config, plan = results[0].config, results[0].plan
-    # The training is to be the same on any machine; and the number of test examples is looked at last, since it
-    # shows how evaluation was done, not what was asked for.
-    settings = [text for text in settings if text.partition(":")[0] not in (*MACHINE_FIELDS, "test_count")]
+    # The training is to be the same on any machine; and numbers of steps and of test examples are looked at last, since
+    # they show how training and evaluation were done, not what was asked for.
+    settings = [text for text in settings if text.partition(":")[0] not in (*MACHINE_FIELDS, "num_steps", "test_count")]
     if settings:
         return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
 
@@ -105,6 +105,9 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
         return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
 
+    steps = [result.num_steps for result in results]
+    if steps[0] != steps[1]:
+        return f"{steps[0]} and {steps[1]} steps, while the losses of all that both took agree"
     evaluations = read_metrics(reference, EpochLine), read_metrics(other, EpochLine)
     if len(evaluations[0]) != len(evaluations[1]):
         return f"{len(evaluations[0])} and {len(evaluations[1])} evaluations, while every step's loss agrees"

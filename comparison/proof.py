@@ -196,17 +196,17 @@ def _run(
     def ended(run_dir: Path, failure: str | None) -> None:
         if failure is None:
             try:
-                _check(run_dir)
+                if read_result(run_dir).code_sha256 != code:
+                    failure = "the code was changed meanwhile"
             except UserError as error:
                 failure = str(error)
-            if failure is None and read_result(run_dir).code_sha256 != code:
-                failure = "the code was changed meanwhile"
         digest = digests[run_dir.relative_to(folder.absolute())]
         record = Record(schema_version=2, digest=digest, failure=failure)
         write_text(run_dir / PROOF_FILE, record.model_dump_json(indent=2) + "\n")
         if failure is None:
             for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
                 (run_dir / name).unlink(missing_ok=True)
+        if _is_proof(run_dir, digest):
             _keep(run_dir, digest)
 
     _side_by_side({folder.absolute() / job.path: job for job in jobs}, interpreters, timeout, ended)
@@ -343,8 +343,10 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         for path in (reference, other):
             if failure := read_model(Record, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
-            _check(path)
         departure = find_departure(reference, other, TOLERANCE)
+        if departure is None:
+            for path in (reference, other):
+                _check(path)
         differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     except UserError as error:
         return Proof(None, note=str(error))
