@@ -1,5 +1,6 @@
 """Helpers of all tests. The test process itself imports no framework: two of them never share a process."""
 
+import csv
 import os
 import shutil
 import signal
@@ -51,6 +52,12 @@ def train(implementation, run_dir, *options, cwd=REPOSITORY, **expected):
     """`python -m <implementation>_impl`, as users start it; returns the run folder."""
     run(sys.executable, "-m", f"{implementation}_impl", "--run-dir", run_dir, *CPU, *options, cwd=cwd, **expected)
     return Path(run_dir)
+
+
+def read_csv(path):
+    """The lines of a table that compare.py has written, such as `results.csv`: a dictionary each."""
+    with open(path) as file:
+        return list(csv.DictReader(file))
 
 
 def copy_code(folder):

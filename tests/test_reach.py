@@ -1,20 +1,18 @@
 """What the whole must reach."""
 
-import csv
 import json
 import sys
 import time
 
 import pytest
-from conftest import run
+from conftest import read_csv, run
 
 from common.timeline import PHASES
 
 
 def compare(folder, *options):
     run(sys.executable, "compare.py", "--output-dir", folder, "--accelerator", "cpu", *options, timeout=1500)
-    with open(folder / "results.csv") as file:
-        return list(csv.DictReader(file))
+    return read_csv(folder / "results.csv")
 
 
 def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):

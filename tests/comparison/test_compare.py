@@ -1,6 +1,5 @@
 """compare.py as a person starts it, with made-up implementations that need no framework."""
 
-import csv
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import copy_code, run
+from conftest import copy_code, read_csv, run
 
 FAKES = Path(__file__).resolve().parent.parent / "fakes"
 SHORT = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
@@ -35,8 +34,7 @@ def compare(project, output, *implementations, expect=0, options=SHORT):
     """Runs compare.py; returns what it printed and the rows of results.csv."""
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", *implementations, *options)
     done = run(*command, cwd=project, expect=expect)
-    with open(output / "results.csv") as file:
-        return done.stdout, list(csv.DictReader(file))
+    return done.stdout, read_csv(output / "results.csv")
 
 
 def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
@@ -66,8 +64,7 @@ def test_the_same_table_is_written_in_three_forms(project, tmp_path):
     written = [line for line in page.splitlines() if line.startswith("| two ")]
     shown = [line.split() for line in text.splitlines() if line.startswith("two ")]
     assert [" ".join(line.replace("|", " ").split()) for line in written] == [" ".join(line) for line in shown]
-    with open(tmp_path / "r" / "runs.csv") as file:
-        runs = list(csv.DictReader(file))
+    runs = read_csv(tmp_path / "r" / "runs.csv")
     assert [run["implementation"] for run in runs] == ["one", "two"] and float(runs[0]["imports_seconds"]) > 0
 
 
@@ -158,8 +155,7 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
     assert "interrupted; without a result: runs/seed-0/round-1/hang and 1 more" in err and "Traceback" not in err
     assert f"python compare.py --resume {tmp_path / 'r'} does the rest" in err
     assert "one " in out and not run_dir(tmp_path / "r", "two").exists() and (tmp_path / "r" / "report.html").exists()
-    with open(tmp_path / "r" / "results.csv") as file:
-        assert [row["implementation"] for row in csv.DictReader(file)] == ["one"]
+    assert [row["implementation"] for row in read_csv(tmp_path / "r" / "results.csv")] == ["one"]
 
 
 def test_an_interrupt_of_the_proof_ends_its_children_and_leaves_nothing_half_done(project, tmp_path):

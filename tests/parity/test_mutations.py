@@ -1,10 +1,9 @@
 """Proof that the lockstep tests can fail: mistakes put into a copy of the code are caught and pointed at."""
 
-import csv
 import sys
 
 import pytest
-from conftest import copy_code, run, train
+from conftest import copy_code, read_csv, run, train
 
 from comparison.lockstep import find_departure
 
@@ -194,8 +193,7 @@ def test_compare_calls_each_mistake_a_different_training(tmp_path, mutation):
     command = (sys.executable, "compare.py", "--implementations", sound, implementation, "--devices", devices)
     output = tmp_path / "r"
     run(*command, *options, "--precision", "bf16-mixed", "--output-dir", output, cwd=tmp_path / "copy", expect=1)
-    with open(output / "results.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_csv(output / "results.csv")
     if mutation == "padded evaluation":  # runs that counted other test examples share no table
         assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["table"] != rows[0]["table"]
         assert "not in the same table as the runs above: test_count: 355 and 356" in rows[1]["note"]

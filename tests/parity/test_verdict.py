@@ -1,13 +1,12 @@
 """The verdict over many configurations: none that is the same training is accused, in 64 bits or in 32."""
 
-import csv
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, run
+from conftest import IMPLEMENTATIONS, MODES, read_csv, run
 from PIL import Image
 
 from common.batches import Plan
@@ -141,12 +140,6 @@ def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number
     assert diverged or all(proof.same for proof in found.values()), found
 
 
-def compared(output):
-    """The rows of a comparison."""
-    with open(output / "results.csv") as file:
-        return list(csv.DictReader(file))
-
-
 # Two settings in which 32-bit losses part quickly, and a bound on them would accuse somebody.
 
 
@@ -155,8 +148,9 @@ def test_large_batches_on_two_devices_are_not_accused(tmp_path, data_dir):
     options = ("--dataset", "mnist", "--data-dir", data_dir, "--model", "lenet", "--batch-size", 1024)
     options += ("--devices", 2, "--epochs", 1, "--threads-per-device", 1, "--output-dir", tmp_path / "r")
     run(sys.executable, "compare.py", *options, timeout=1200)
-    assert [row["status"] for row in compared(tmp_path / "r")] == ["ok"] * 3
-    assert max(float(row["loss_difference_first_steps"] or 0) for row in compared(tmp_path / "r")) > 1e-5
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [row["status"] for row in rows] == ["ok"] * 3
+    assert max(float(row["loss_difference_first_steps"] or 0) for row in rows) > 1e-5
 
 
 @pytest.mark.slow
@@ -175,5 +169,6 @@ def test_pictures_of_ones_own_are_not_accused(tmp_path, data_dir):
     run(sys.executable, "make_dataset.py", *made)
     options = ("--dataset", "arrays", "--data-dir", tmp_path / "arrays", "--batch-size", 50, "--epochs", 3)
     run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
-    assert [row["status"] for row in compared(tmp_path / "r")] == ["ok"] * 3
-    assert max(float(row["loss_difference_first_steps"] or 0) for row in compared(tmp_path / "r")) > 1e-5
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [row["status"] for row in rows] == ["ok"] * 3
+    assert max(float(row["loss_difference_first_steps"] or 0) for row in rows) > 1e-5
