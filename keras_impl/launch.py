@@ -25,11 +25,7 @@ def main(config: TrainConfig) -> None:
     timeline.enter("data")
     if config.data_on == "device":
         raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
-    changes: dict[str, Any] = {"data_on": "host"}
-    if config.mode == "tuned" and config.compile == "auto":
-        # XLA makes programs for each size of batch, the last one's in the midst of the first epoch.
-        changes["compile"] = False
-    experiment = Experiment.make(setup_devices(config.replace(**changes), "Keras")).with_run_dir("keras")
+    experiment = Experiment.make(setup_devices(config.replace(data_on="host"), "Keras")).with_run_dir("keras")
     if config.dry_run:
         return
     timeline.enter("build")

@@ -3,8 +3,8 @@
 Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
 32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md.
 
-The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), but for compile, which is off, and the data,
-which stay on the host: see launch.py.
+The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), but for the data, which stay on the host: see
+launch.py.
 """
 
 from typing import Any

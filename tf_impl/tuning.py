@@ -36,13 +36,10 @@ ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
 def tuned_settings(config: TrainConfig) -> Settings:
     """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
 
-    Gain of bf16-mixed: 1.38 (MNIST); of compiling: 0.59 and 0.96 (digits, two rounds), 0.47 (MNIST, so it is not). On a
-    GPU: not measured.
+    Gain of bf16-mixed: 1.38 (MNIST). Compiled: 0.78 (digits), 0.47 (MNIST), so it is not. On a GPU: not measured.
     """
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
-    if config.dataset == "digits":  # small layers, whose calls XLA spares; in large ones oneDNN is faster
-        return Settings(compile=True)
     return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 
