@@ -22,8 +22,8 @@ from types import FrameType
 
 from rich.console import Console
 
-from common.cli import parse_options
-from common.errors import leave, whole_program
+from common.platform.cli import parse_options
+from common.platform.errors import leave, whole_program
 from comparison.files import write_tables
 from comparison.live import LiveView
 from comparison.options import CompareConfig

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from benchmarks.limit import SAME_STEP
 from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure, report
-from common.cli import parse_options
-from common.config import TrainConfig
-from common.errors import whole_program
+from common.platform.cli import parse_options
+from common.platform.errors import whole_program
+from common.spec.options import TrainConfig
 
 # What tuned mode is to reach on two CPU cores.
 SPEED_UP = {"tf tuned": 1.5, "pt tuned": 1.7, "ptl tuned": 1.7}

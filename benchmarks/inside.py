@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paired import write_speed
-from common.config import TrainConfig
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
+from common.spec.options import TrainConfig
 
 BareLoop = Callable[[int], float]  # number of steps -> seconds
 MakeBare = Callable[[Experiment], BareLoop]

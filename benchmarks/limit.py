@@ -15,9 +15,9 @@ from pydantic import Field
 from rich.console import Console
 
 from benchmarks.paired import ImplementationsConfig, ModesConfig, Pair, Program, make_folder, measure, report
-from common.cli import parse_options
-from common.config import TrainConfig
-from common.errors import whole_program
+from common.platform.cli import parse_options
+from common.platform.errors import whole_program
+from common.spec.options import TrainConfig
 
 Task = Literal["lenet-mnist", "cnn-digits", "two-devices"]
 MNIST = {"dataset": "mnist", "model": "lenet", "batch_size": 128, "train_size": 6400, "test_size": 1000, "epochs": 9}

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import BenchmarkConfig, Program, Row, make_folder, run, write_document
-from common.cli import parse_options
-from common.config import TrainConfig
-from common.errors import whole_program
-from common.results import RunResult, read_result
+from common.platform.cli import parse_options
+from common.platform.errors import whole_program
+from common.record.results import RunResult, read_result
+from common.spec.options import TrainConfig
 
 PASSES = 3
 LOOPS = {"tf": "tf_matmul", "pt": "pt_matmul"}

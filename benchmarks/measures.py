@@ -11,8 +11,8 @@ from rich.console import Console
 from benchmarks.limit import SAME_STEP, TasksConfig, task_config
 from benchmarks.paired import Pair, Program, make_folder, measure, report
 from benchmarks.without import MEASURES, NOTHING
-from common.cli import parse_options
-from common.errors import whole_program
+from common.platform.cli import parse_options
+from common.platform.errors import whole_program
 
 
 def main() -> None:

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import LOG_FILE, ModesConfig, make_folder, write_document
-from common.arrays import DATASET_FILE, ArraysInfo, array_path
-from common.cli import parse_options, to_arguments
-from common.config import TrainConfig
-from common.errors import UserError, whole_program
-from common.machine import REPOSITORY
-from common.results import read_result, write_text
+from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
+from common.platform.cli import parse_options, to_arguments
+from common.platform.errors import UserError, whole_program
+from common.platform.machine import REPOSITORY
+from common.record.results import read_result, write_text
+from common.spec.options import TrainConfig
 
 GIB = 2**30
 REACH_BYTES = 2 * GIB

@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
-from common.cli import to_arguments
-from common.config import Mode, TrainConfig
-from common.errors import UserError, describe_signal
-from common.machine import REPOSITORY, describe_machine, git_state
-from common.results import write_text
-from common.rundir import new_run_dir
+from common.platform.cli import to_arguments
+from common.platform.errors import UserError, describe_signal
+from common.platform.machine import REPOSITORY, describe_machine, git_state
+from common.record.results import write_text
+from common.record.run_folder import new_run_dir
+from common.spec.options import Mode, TrainConfig
 
 SPEED_FILE = "speed.json"
 LOG_FILE = "log.txt"

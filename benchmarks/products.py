@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from common.config import TrainConfig
-from common.errors import UserError
-from common.probing import HALF_PRECISIONS, Finding, try_out
+from common.platform.errors import UserError
+from common.platform.probing import HALF_PRECISIONS, Finding, try_out
+from common.spec.options import TrainConfig
 
 SIZES = {"cpu": 1024, "gpu": 8192}
 REPEATS, ENOUGH_SECONDS = 10, 2.0  # where a precision is emulated, one product takes seconds

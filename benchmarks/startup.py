@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import ModesConfig, Program, make_folder, run, write_document
-from common.cli import parse_options
-from common.config import TrainConfig
-from common.errors import whole_program
+from common.platform.cli import parse_options
+from common.platform.errors import whole_program
+from common.spec.options import TrainConfig
 
 REACH_SECONDS = 12
 

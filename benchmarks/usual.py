@@ -8,9 +8,9 @@ python -m benchmarks.usual --data-dir DIR
 from rich.console import Console
 
 from benchmarks.paired import Implementation, ModesConfig, Pair, Program, make_folder, measure, report
-from common.cli import parse_options
-from common.config import TrainConfig
-from common.errors import whole_program
+from common.platform.cli import parse_options
+from common.platform.errors import whole_program
+from common.spec.options import TrainConfig
 
 # Whose tutorial each is set against: TensorFlow's own train with Keras.
 TUTORIAL: dict[Implementation, Implementation] = {"tf": "tf", "pt": "pt", "ptl": "ptl", "keras": "tf"}

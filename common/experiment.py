@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from common.batches import Plan
-from common.config import TrainConfig
-from common.datasets import Dataset, load_dataset
-from common.errors import UserError
-from common.models import ModelSpec, Weights
-from common.optim import UpdateRule
-from common.results import CONFIG_FILE, write_text
-from common.rundir import prepare_run_dir
-from common.weights import read_arrays
+from common.data.datasets import Dataset, load_dataset
+from common.platform.errors import UserError
+from common.platform.files import read_arrays
+from common.record.results import CONFIG_FILE, write_text
+from common.record.run_folder import prepare_run_dir
+from common.spec.batches import Plan
+from common.spec.networks import ModelSpec, Weights
+from common.spec.options import TrainConfig
+from common.spec.update_rule import UpdateRule
 
 MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
 

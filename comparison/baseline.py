@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common.results import RunResult
+from common.record.results import RunResult
 from comparison.lockstep import different_settings
 from comparison.proof import judge_folders, proof_path
 from comparison.rows import Entry, Table

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.config import TrainConfig
-from common.errors import UserError
-from common.results import CONFIG_FILE
+from common.platform.errors import UserError
+from common.record.results import CONFIG_FILE
+from common.spec.options import TrainConfig
 from comparison.runner import run_process
 
 

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from common.config import TrainConfig
-from common.errors import UserError
-from common.predictions import Predictions
-from common.results import RunResult
-from common.timeline import PHASES
+from common.platform.errors import UserError
+from common.record.predictions import Predictions
+from common.record.results import RunResult
+from common.record.timeline import PHASES
+from common.spec.options import TrainConfig
 from comparison.charts import INK, Chart, Maker, add_legend, logarithmic, looks, new_figure, styled
 from comparison.lockstep import loss_differences, roundoff
 from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from common.config import Mode
+from common.spec.options import Mode
 from comparison.rows import Entry, Table, pairs
 from comparison.statistics import paired_ratio
 

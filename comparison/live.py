@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from common.results import MetricsLine, PlanLine, StepLine
+from common.record.results import MetricsLine, PlanLine, StepLine
 from comparison.store import Run
 from comparison.study import Job
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.batches import Plan
-from common.config import ModelName, TrainConfig
-from common.models import LAYERS
-from common.optim import learning_rate
-from common.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
-from common.weights import Arrays, read_arrays
+from common.platform.files import Arrays, read_arrays
+from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
+from common.spec.batches import Plan
+from common.spec.networks import LAYERS
+from common.spec.options import ModelName, TrainConfig
+from common.spec.update_rule import learning_rate
 
 FIRST_STEPS = 10
 OTHER_SETTINGS = "not the same settings"

@@ -23,15 +23,13 @@ from typing import Literal
 import platformdirs
 from pydantic import BaseModel, ConfigDict
 
-from common.batches import Plan
-from common.config import Mode, TrainConfig
-from common.datasets import Dataset
-from common.errors import UserError
+from common.data.datasets import Dataset
 from common.experiment import Experiment
-from common.machine import code_sha256, describe_machine, num_cores
-from common.predictions import PREDICTIONS_FILE
-from common.probing import LIMIT_VARIABLES
-from common.results import (
+from common.platform.errors import UserError
+from common.platform.machine import code_sha256, describe_machine, num_cores
+from common.platform.probing import LIMIT_VARIABLES
+from common.record.predictions import PREDICTIONS_FILE
+from common.record.results import (
     METRICS_FILE,
     RESULT_FILE,
     WEIGHTS_FILE,
@@ -43,6 +41,8 @@ from common.results import (
     read_step_losses,
     write_text,
 )
+from common.spec.batches import Plan
+from common.spec.options import Mode, TrainConfig
 from comparison.devices import list_gpus
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.runner import Program, run_side_by_side

@@ -11,10 +11,10 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
-from common.errors import UserError
-from common.formats import Images
-from common.predictions import Predictions
-from common.results import write_text
+from common.data.formats import Images
+from common.platform.errors import UserError
+from common.record.predictions import Predictions
+from common.record.results import write_text
 from comparison.charts import Drawn, draw
 from comparison.figures import table_charts
 from comparison.gains import what_tuning_gives

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.config import TrainConfig
-from common.errors import UserError
 from common.experiment import Experiment
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig
 from comparison.baseline import what_changed
 from comparison.devices import same_devices
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig

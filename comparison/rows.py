@@ -8,10 +8,10 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.config import Mode
-from common.devices import describe_settings
-from common.results import RunResult
-from common.timeline import Phase
+from common.record.results import RunResult
+from common.record.timeline import Phase
+from common.spec.options import Mode
+from common.spec.resolve import describe_settings
 from comparison.lockstep import FIRST_STEPS, different_settings, loss_differences
 from comparison.proof import Proof, first_loss, is_of_others, judge
 from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
@@ -38,10 +38,10 @@ class Row(BaseModel):
         same round; see `comparison.statistics`.
       startup_seconds, train_seconds, eval_seconds: medians over runs.
       wall_seconds: of the run in the middle, from before its process was started until it had ended.
-      imports_seconds to rest_seconds: the phases of that same run, so that they add up, see `common.timeline`;
+      imports_seconds to rest_seconds: the phases of that same run, so that they add up, see `common.record.timeline`;
         its last moments, after the result was written, are a part of the rest.
       peak_memory_bytes, device_peak_memory_bytes: the largest of all runs.
-      cpu_utilisation, gpu_utilisation, joules_per_image: medians, see `common.results`.
+      cpu_utilisation, gpu_utilisation, joules_per_image: medians, see `common.record.results`.
       settings: precision, and whether compiled, as `--mode` or the options said.
       target_reached: runs that reached the target accuracy, of `num_runs`.
       target_epochs, target_steps, target_seconds: until then; means over the runs if all of them reached it,

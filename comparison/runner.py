@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
-from common.cli import to_arguments
-from common.config import TrainConfig
-from common.errors import UserError, describe_signal
-from common.machine import REPOSITORY
-from common.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
+from common.platform.cli import to_arguments
+from common.platform.errors import UserError, describe_signal
+from common.platform.machine import REPOSITORY
+from common.record.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
+from common.spec.options import TrainConfig
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
 from comparison.study import Job
 

@@ -8,9 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.config import Mode, TrainConfig
-from common.errors import UserError
-from common.results import (
+from common.platform.errors import UserError
+from common.record.results import (
     METRICS_FILE,
     EpochLine,
     RunResult,
@@ -20,6 +19,7 @@ from common.results import (
     read_step_losses,
     write_text,
 )
+from common.spec.options import Mode, TrainConfig
 from comparison.options import CompareConfig
 from comparison.study import Job, Values, Variant, row_name
 

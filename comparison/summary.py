@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.results import RunResult
+from common.record.results import RunResult
 from comparison.rows import Row, Table
 from comparison.store import Record, Request, Run
 

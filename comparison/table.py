@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as TextTable
 
-from common.devices import describe_devices
-from common.timeline import PHASES
+from common.record.timeline import PHASES
+from common.spec.resolve import describe_devices
 from comparison.gains import what_tuning_gives
 from comparison.lockstep import FIRST_STEPS, SETTINGS_FIELDS
 from comparison.rows import Entry, Row, Table

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from common.machine import num_cores
+from common.platform.machine import num_cores
 from exercises.data import NAMES, Examples, load_examples
 
 

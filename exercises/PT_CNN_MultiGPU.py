@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from common.machine import num_cores
+from common.platform.machine import num_cores
 from exercises.data import NAMES, Examples, load_examples
 
 

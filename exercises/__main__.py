@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common.machine import num_cores
+from common.platform.machine import num_cores
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, prove, prove_program
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
 
-from common.errors import describe_signal
+from common.platform.errors import describe_signal
 
 FOLDER = Path(__file__).resolve().parent
 LIMIT_SECONDS = 20.0

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import DatasetName, TrainConfig
-from common.datasets import load_dataset
-from common.errors import UserError
+from common.data.datasets import load_dataset
+from common.platform.errors import UserError
+from common.spec.options import DatasetName, TrainConfig
 
 NAMES: tuple[DatasetName, ...] = ("digits", "mnist", "fashion_mnist", "cifar10")
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from common.config import TrainConfig
-from common.errors import UserError
 from common.experiment import Experiment
-from common.recorder import Recorder
-from common.timeline import Timeline
+from common.platform.errors import UserError
+from common.record.recorder import Recorder
+from common.record.timeline import Timeline
+from common.spec.options import TrainConfig
 from keras_impl.train import train
 from tf_impl.devices import device_name, make_strategy, setup_devices, synchronize
 

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from keras_impl.data import Batch, make_batches, make_dataset, weighted_signature
 from tf_impl.data import TrainShards, make_shards
 from tf_impl.data import make_dataset as make_sharded_dataset

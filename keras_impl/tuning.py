@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.batches import Plan
+from common.spec.batches import Plan
 from keras_impl.data import Batch
 from keras_impl.train import Classifier, Recording
 

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from common.batches import Plan, epoch_order, shards
-from common.config import Precision
-from common.datasets import Dataset as Arrays
+from common.data.datasets import Dataset as Arrays
+from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.formats import Images, Labels
+from common.spec.batches import Plan, epoch_order, shards
+from common.spec.options import Precision
 from pt_impl.model import DTYPES
 
 # Which examples a shard holds, int64 (n,), and the size of the global batch it is part of.

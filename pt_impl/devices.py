@@ -9,12 +9,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from common.config import TrainConfig
-from common.devices import Settings, resolve_devices, resolve_settings
-from common.errors import UserError
-from common.launch import launched_processes
-from common.machine import cpu_name
-from common.weights import Arrays
+from common.platform.errors import UserError
+from common.platform.files import Arrays
+from common.platform.launch import launched_processes
+from common.platform.machine import cpu_name
+from common.spec.options import TrainConfig
+from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:

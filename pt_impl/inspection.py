@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from common.experiment import Experiment
-from common.models import ModelSpec, Weights
-from common.recorder import Recorder
+from common.record.recorder import Recorder
+from common.spec.networks import ModelSpec, Weights
 from pt_impl.data import Batch, Normalise
 from pt_impl.devices import concatenate_over_replicas
 from pt_impl.model import before_flatten, reorder, to_canonical

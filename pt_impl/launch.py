@@ -8,12 +8,12 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import multiprocessing
 
-from common.config import TrainConfig
-from common.errors import ReplicaError, UserError, describe_signal, whole_program
 from common.experiment import Experiment
-from common.launch import first_pid, under_torchrun
-from common.recorder import Recorder
-from common.timeline import Timeline
+from common.platform.errors import ReplicaError, UserError, describe_signal, whole_program
+from common.platform.launch import first_pid, under_torchrun
+from common.record.recorder import Recorder
+from common.record.timeline import Timeline
+from common.spec.options import TrainConfig
 from pt_impl.devices import (
     device_name,
     fetch_steps,

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from common.config import Precision
-from common.models import ModelSpec, Weights
+from common.spec.networks import ModelSpec, Weights
+from common.spec.options import Precision
 
 # Of weights, normalised images and losses; and what layers compute in where that is another.
 DTYPES = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.float32, "16-mixed": torch.float32}

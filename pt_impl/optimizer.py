@@ -1,12 +1,12 @@
-"""torch.optim.SGD, whose rule is the shared one, see common.optim. And torch's scaling of the loss, for float16."""
+"""torch.optim.SGD, whose rule is the shared one (common/spec/update_rule.py); torch's loss scaling, for float16."""
 
 import warnings
 
 import torch
 from torch import nn
 
-from common.config import TrainConfig
-from common.optim import LossScaling, UpdateRule
+from common.spec.options import TrainConfig
+from common.spec.update_rule import LossScaling, UpdateRule
 
 
 def make_optimizer(

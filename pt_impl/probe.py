@@ -1,7 +1,7 @@
 """Computes in half precision as a training step does, and ends: with status 0 if the processor can do it.
 
-`python -m pt_impl.probe bf16-mixed`: started by common.probing, since a processor that lacks an instruction ends the
-whole process. Of sizes for which oneDNN takes the same instructions as for the networks.
+`python -m pt_impl.probe bf16-mixed`: started by common.platform.probing, since a processor that lacks an instruction
+ends the whole process. Of sizes for which oneDNN takes the same instructions as for the networks.
 """
 
 import resource

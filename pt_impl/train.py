@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from pt_impl.data import Batch, make_loaders
 from pt_impl.devices import device_peak_memory_bytes, sum_over_replicas
 from pt_impl.inspection import predict, save_first_batch

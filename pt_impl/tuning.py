@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common.config import TrainConfig
-from common.datasets import Dataset as Arrays
-from common.devices import Settings
+from common.data.datasets import Dataset as Arrays
+from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.formats import Images, Labels
-from common.probing import bf16_helps
+from common.platform.probing import bf16_helps
+from common.spec.options import TrainConfig
+from common.spec.resolve import Settings
 from pt_impl.data import ArrayDataset, Batch, Normalise, ShardSampler, make_samplers
 
 # --- Settings that are left at auto ---
@@ -25,7 +25,7 @@ from pt_impl.data import ArrayDataset, Batch, Normalise, ShardSampler, make_samp
 def tuned_settings(config: TrainConfig) -> Settings:
     """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
 
-    Gain of bf16-mixed: 1.31 (MNIST). Compiled: 0.58 (digits), 0.57 (MNIST), so it is not. On a GPU: not measured.
+    Gain of bf16-mixed: 1.31 (MNIST). Compiled: 0.71 (digits), 0.57 (MNIST), so it is not. On a GPU: not measured.
     """
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
@@ -89,7 +89,7 @@ class NormaliseOnDevice(Normalise):
 class ResidentLoader:
     """A data set in the device's memory: one gather for each batch, without a DataLoader.
 
-    Gain over `StreamedLoader`: 1.35 (digits), 1.09 (MNIST), by `python -m benchmarks.settings`.
+    Gain over `StreamedLoader`: 1.02 (digits), 1.09 (MNIST), by `python -m benchmarks.settings`.
     """
 
     batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning asks for it

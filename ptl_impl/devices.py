@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch.plugins import MixedPrecision
 
-from common.config import TrainConfig
+from common.spec.options import TrainConfig
 from pt_impl.devices import resolve, setup_process
 from pt_impl.optimizer import LossScaler
 

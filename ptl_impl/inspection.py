@@ -2,7 +2,7 @@
 
 import lightning.pytorch as pl
 
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from pt_impl.inspection import watch_activations, write_first_batch
 from pt_impl.optimizer import LossScaler
 

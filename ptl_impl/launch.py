@@ -6,11 +6,11 @@ import warnings
 
 import torch
 
-from common.config import TrainConfig
 from common.experiment import Experiment
-from common.launch import first_pid, is_first_process
-from common.recorder import Recorder
-from common.timeline import Timeline
+from common.platform.launch import first_pid, is_first_process
+from common.record.recorder import Recorder
+from common.record.timeline import Timeline
+from common.spec.options import TrainConfig
 from pt_impl.devices import device_name, fetch_steps, synchronize, wait_for_replicas
 from ptl_impl.devices import setup_devices
 from ptl_impl.train import train

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from pt_impl.data import Batch
 from pt_impl.devices import device_peak_memory_bytes
 from pt_impl.inspection import predict

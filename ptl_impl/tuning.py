@@ -18,7 +18,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from torch import nn
 
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from pt_impl import tuning as pt_tuning
 from pt_impl.data import Batch
 from pt_impl.model import make_autocast

@@ -11,14 +11,14 @@ from benchmarks.limit import LimitConfig
 from benchmarks.machine import MachineConfig
 from benchmarks.memory import MemoryConfig
 from benchmarks.paired import BenchmarkConfig
-from common.config import TrainConfig, option_name
-from common.image_folder import ImageFolderConfig
+from common.data.image_folder import ImageFolderConfig
+from common.spec.options import TrainConfig, option_name
 from comparison.options import CompareConfig
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
 # files: the frameworks and implementations that they may import; the first pattern that fits a file counts
 ALLOWED = {
-    "common/*.py": set(),
+    "common/**/*.py": set(),
     "comparison/**/*.py": {"comparison"},
     "benchmarks/loops/tf_*.py": {"benchmarks", "tensorflow", "keras", "tf_impl"},
     "benchmarks/loops/keras_*.py": {"benchmarks", "tensorflow", "keras", "tf_impl", "keras_impl"},
@@ -67,7 +67,8 @@ def test_compare_imports_no_framework_and_no_implementation():
 
 def test_no_framework_is_loaded_behind_the_scenes():
     """Not through another package either: compare.py and all of common, loaded for real."""
-    modules = [f"common.{path.stem}" for path in (REPOSITORY / "common").glob("*.py")]
+    files = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "common").glob("**/*.py"))
+    modules = [".".join(file.with_suffix("").parts) for file in files]
     code = f"import sys, compare, {', '.join(modules)}; print(*sys.modules)"
     loaded = {name.split(".")[0] for name in run(sys.executable, "-c", code).stdout.split()}
     assert not loaded & (FRAMEWORKS | {"sklearn", "pandas"})

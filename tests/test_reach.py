@@ -7,7 +7,7 @@ import time
 import pytest
 from conftest import read_csv, run
 
-from common.timeline import PHASES
+from common.record.timeline import PHASES
 
 
 def compare(folder, *options):

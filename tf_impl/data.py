@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.batches import Plan, epoch_order, shards
+from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.formats import Images, Labels
+from common.spec.batches import Plan, epoch_order, shards
 from tf_impl.model import DTYPES, normalise
 
 # A replica's shard of a batch: normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and the
@@ -22,7 +22,7 @@ class Shards:
     Attributes:
       order: int64 (num_examples,): the examples in the order in which batches take them.
       bounds: int64 (num_batches, num_replicas, 3): start and stop of each shard in that order, and the size of its
-        global batch; see `common.batches.shards`.
+        global batch; see `common.spec.batches.shards`.
     """
 
     def __init__(self, images: Images, labels: Labels, batch_size: int, num_replicas: int) -> None:

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from common.config import TrainConfig
-from common.devices import Settings, resolve_devices, resolve_settings
-from common.machine import cpu_name
+from common.platform.machine import cpu_name
+from common.spec.options import TrainConfig
+from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
 def setup_devices(config: TrainConfig, title: str = "TensorFlow") -> TrainConfig:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from tf_impl.model import DTYPES, named_parameters, normalise
 
 SUM = tf.distribute.ReduceOp.SUM

@@ -2,10 +2,10 @@
 
 import os
 
-from common.config import TrainConfig
 from common.experiment import Experiment
-from common.recorder import Recorder
-from common.timeline import Timeline
+from common.record.recorder import Recorder
+from common.record.timeline import Timeline
+from common.spec.options import TrainConfig
 from tf_impl.devices import device_name, fetch_steps, make_strategy, setup_devices, synchronize
 from tf_impl.train import train
 

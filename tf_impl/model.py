@@ -4,9 +4,9 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from common.config import Precision
-from common.datasets import Dataset
-from common.models import ModelSpec, Weights
+from common.data.datasets import Dataset
+from common.spec.networks import ModelSpec, Weights
+from common.spec.options import Precision
 
 # Of weights, normalised images and losses; and Keras's name for what the layers compute in.
 DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}

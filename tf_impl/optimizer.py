@@ -1,4 +1,4 @@
-"""PyTorch's SGD in Keras: the shared update rule, see common.optim. And its scaling of the loss, for float16."""
+"""PyTorch's SGD in Keras: the shared rule (common/spec/update_rule.py); and its scaling of the loss, for float16."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.config import TrainConfig
-from common.optim import LossScaling, UpdateRule
+from common.spec.options import TrainConfig
+from common.spec.update_rule import LossScaling, UpdateRule
 
 
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
@@ -21,7 +21,7 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class LossScale:
-    """torch.amp.GradScaler's rule, see common.optim; made in the strategy's scope.
+    """torch.amp.GradScaler's rule, see common.spec.update_rule; made in the strategy's scope.
 
     Not Keras's LossScaleOptimizer: it looks at the gradients of the first replica alone.
     """

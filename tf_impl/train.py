@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from common.experiment import Experiment
-from common.recorder import Recorder
+from common.record.recorder import Recorder
 from tf_impl.data import Batch, batch_signature, make_dataset, make_shards
 from tf_impl.devices import device_peak_memory_bytes
 from tf_impl.inspection import predict, save_first_batch

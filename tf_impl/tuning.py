@@ -8,8 +8,8 @@ Beside each measure stands the gain seen: images per second with it over those w
 # ruff: noqa: E402
 import sys
 
-# Keras imports these where they are installed; no run uses them. Gain: imports take 4.5 s
-# instead of 6.3 s, by `python -m benchmarks.startup --rounds 2`.
+# Keras imports these where they are installed; no run uses them. Gain: imports take 4.2 s
+# instead of 5.9 s, by `python -m benchmarks.startup --rounds 2`.
 sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.config import TrainConfig
-from common.devices import Settings
 from common.experiment import Experiment
-from common.probing import bf16_helps
-from common.recorder import Recorder
+from common.platform.probing import bf16_helps
+from common.record.recorder import Recorder
+from common.spec.options import TrainConfig
+from common.spec.resolve import Settings
 from tf_impl.data import Batch, Shards, TrainShards
 from tf_impl.model import DTYPES, normalise
 
@@ -36,7 +36,7 @@ ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
 def tuned_settings(config: TrainConfig) -> Settings:
     """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
 
-    Gain of bf16-mixed: 1.38 (MNIST). Compiled: 0.78 (digits), 0.47 (MNIST), so it is not. On a GPU: not measured.
+    Gain of bf16-mixed: 1.38 (MNIST). Compiled: 0.93 (digits), 0.47 (MNIST), so it is not. On a GPU: not measured.
     """
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
@@ -50,7 +50,7 @@ class Resident:
     """A data set in the devices' memory; each replica gathers its own shard of a batch, as a part of the step.
 
     On few cores a pipeline's threads take from the step what they do ahead of it. Gain over `Streamed`:
-    1.46 (digits), 1.02 (MNIST), by `python -m benchmarks.settings`.
+    1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings`.
 
     A step's graph takes from it, in this order: `epoch` once an epoch, `inputs` for each batch, and on each
     replica `shard`, which makes examples of them.

@@ -8,9 +8,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
-from common.cli import parse_train_config
-from common.errors import whole_program
 from common.experiment import Experiment
+from common.platform.cli import parse_train_config
+from common.platform.errors import whole_program
 
 
 def make_bare(experiment: Experiment) -> BareLoop:

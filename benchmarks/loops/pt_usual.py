@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from benchmarks.paired import write_speed
-from common.cli import parse_train_config
-from common.config import TrainConfig
-from common.datasets import MNIST, NORMALISATION
-from common.errors import whole_program
-from common.models import ModelSpec
-from common.recorder import WARMUP_STEPS
+from common.data.datasets import MNIST, NORMALISATION
+from common.platform.cli import parse_train_config
+from common.platform.errors import whole_program
+from common.record.recorder import WARMUP_STEPS
+from common.spec.networks import ModelSpec
+from common.spec.options import TrainConfig
 from pt_impl.devices import join_group, setup_devices
 from pt_impl.model import make_model
 

@@ -3,8 +3,8 @@
 import pt_impl.launch
 from benchmarks.loops.pt_limit import make_bare
 from benchmarks.without import replace, run_without
-from common.errors import whole_program
-from common.launch import is_first_process
+from common.platform.errors import whole_program
+from common.platform.launch import is_first_process
 from pt_impl import tuning
 
 

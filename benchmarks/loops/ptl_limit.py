@@ -5,10 +5,10 @@ import torch
 import ptl_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
-from common.cli import parse_train_config
-from common.errors import whole_program
 from common.experiment import Experiment
-from common.launch import is_first_process
+from common.platform.cli import parse_train_config
+from common.platform.errors import whole_program
+from common.platform.launch import is_first_process
 
 
 @torch.inference_mode(False)

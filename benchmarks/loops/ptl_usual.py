@@ -9,11 +9,11 @@ import torch.nn.functional as F
 
 from benchmarks.loops.pt_usual import make_loader
 from benchmarks.paired import write_speed
-from common.cli import parse_train_config
-from common.config import TrainConfig
-from common.errors import whole_program
-from common.models import ModelSpec
-from common.recorder import WARMUP_STEPS
+from common.platform.cli import parse_train_config
+from common.platform.errors import whole_program
+from common.record.recorder import WARMUP_STEPS
+from common.spec.networks import ModelSpec
+from common.spec.options import TrainConfig
 from pt_impl.model import make_model
 from ptl_impl.devices import setup_devices
 

@@ -9,10 +9,10 @@ from lightning.pytorch.profilers import PassThroughProfiler
 import ptl_impl.launch
 from benchmarks.loops.ptl_limit import make_bare
 from benchmarks.without import replace, run_without
-from common.errors import whole_program
 from common.experiment import Experiment
-from common.launch import is_first_process
-from common.recorder import Recorder
+from common.platform.errors import whole_program
+from common.platform.launch import is_first_process
+from common.record.recorder import Recorder
 from pt_impl.data import Batch
 from ptl_impl import tuning
 from ptl_impl.train import Classifier, Recording

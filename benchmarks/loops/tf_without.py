@@ -7,8 +7,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tf_impl.launch
 from benchmarks.loops.tf_limit import make_bare
 from benchmarks.without import replace, run_without
-from common.errors import whole_program
-from common.recorder import Recorder
+from common.platform.errors import whole_program
+from common.record.recorder import Recorder
 
 WITHOUT = {
     "several-steps": lambda: replace(Recorder, steps_to_go=lambda recorder: 1),

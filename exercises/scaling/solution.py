@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from common.results import read_result
+from common.record.results import read_result
 
 Seconds = dict[int, list[float]]  # of training, for the same work: by the number of devices, in each round
 MEASURE = (

@@ -15,9 +15,9 @@ from benchmarks.paired import BenchmarkConfig, ModesConfig, Pair, Program, make_
 from benchmarks.paired import run as run_program
 from benchmarks.settings import LEFT_OUT, PAIRS, SETTINGS
 from benchmarks.without import MEASURES, NOTHING
-from common.config import TrainConfig
-from common.errors import UserError
-from common.results import read_step_losses
+from common.platform.errors import UserError
+from common.record.results import read_step_losses
+from common.spec.options import TrainConfig
 
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from common.config import TrainConfig
-from common.devices import Settings, resolve_settings
 from common.experiment import Experiment
-from common.machine import describe_machine
-from common.predictions import Predictions
-from common.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
-from common.timeline import PHASES
-from common.weights import arrays_sha256
+from common.platform.files import arrays_sha256
+from common.platform.machine import describe_machine
+from common.record.predictions import Predictions
+from common.record.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
+from common.record.timeline import PHASES
+from common.spec.options import TrainConfig
+from common.spec.resolve import Settings, resolve_settings
 from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, proof_jobs
 from comparison.proof import Record as ProofRecord

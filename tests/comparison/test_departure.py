@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from common.config import TrainConfig
+from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences, roundoff
 
 

@@ -3,7 +3,7 @@ import io
 from made_up import MadeUp, comparison
 from rich.console import Console
 
-from common.results import EpochLine, PlanLine, StepLine
+from common.record.results import EpochLine, PlanLine, StepLine
 from comparison.live import LiveView
 from comparison.study import comparison_jobs, make_variants
 

@@ -5,9 +5,9 @@ import jsonschema
 import pytest
 from made_up import MACHINE, MadeUp, comparison
 
-from common.config import TrainConfig
-from common.datasets import load_dataset
-from common.devices import Settings
+from common.data.datasets import load_dataset
+from common.spec.options import TrainConfig
+from common.spec.resolve import Settings
 from comparison.files import write_tables
 from comparison.gains import what_tuning_gives
 from comparison.proof import MOST_FLOPS, cut_evaluation

@@ -1,7 +1,7 @@
 import pytest
 from made_up import MadeUp, comparison
 
-from common.errors import UserError
+from common.platform.errors import UserError
 from comparison.options import CompareConfig
 from comparison.store import epochs_to, tuned
 from comparison.study import comparison_jobs, make_variants, tuning_jobs

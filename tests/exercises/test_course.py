@@ -14,7 +14,7 @@ import psutil
 import pytest
 from conftest import REPOSITORY, run
 
-from common.errors import describe_signal
+from common.platform.errors import describe_signal
 from exercises import course
 from exercises.checking import NOT_ENDED, Check, Seen, Wrong, _trouble, load
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker

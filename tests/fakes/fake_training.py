@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.cli import parse_train_config
-from common.devices import Settings, resolve_devices, resolve_settings
-from common.errors import whole_program
 from common.experiment import Experiment
-from common.recorder import Recorder
-from common.timeline import Timeline
+from common.platform.cli import parse_train_config
+from common.platform.errors import whole_program
+from common.record.recorder import Recorder
+from common.record.timeline import Timeline
+from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):

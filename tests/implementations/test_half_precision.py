@@ -5,8 +5,8 @@ import sys
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, copy_code, run
 
-from common.probing import LIMIT_VARIABLES, _probe
-from common.results import read_result
+from common.platform.probing import LIMIT_VARIABLES, _probe
+from common.record.results import read_result
 
 AMX = "model name\t: Made-up Xeon\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
 # Dies of SIGILL in place of the framework, but where one of WORKING is the limit.
@@ -23,7 +23,7 @@ def project(tmp_path_factory):
     """The project's code, on the made-up processor."""
     folder = copy_code(tmp_path_factory.mktemp("project"))
     (folder / "cpuinfo").write_text(AMX)
-    path = folder / "common" / "processor.py"
+    path = folder / "common" / "platform" / "processor.py"
     source = path.read_text()
     assert source.count('"/proc/cpuinfo"') == 1
     path.write_text(source.replace('"/proc/cpuinfo"', repr(str(folder / "cpuinfo"))))

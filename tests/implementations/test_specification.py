@@ -8,7 +8,7 @@ from conftest import run
 COUNT = """
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from common.models import ModelSpec
+from common.spec.networks import ModelSpec
 from pt_impl.model import make_model
 for model, shape in (("cnn", (9, 12, 3)), ("lenet", (28, 28, 1))):
     spec = ModelSpec.make(model, shape, 10)
@@ -22,7 +22,7 @@ for model, shape in (("cnn", (9, 12, 3)), ("lenet", (28, 28, 1))):
 ROUND_TRIP = {
     "pt": """
 import numpy as np
-from common.models import ModelSpec
+from common.spec.networks import ModelSpec
 from pt_impl.model import get_weights, load_weights, make_model
 for model in ("cnn", "lenet"):
     spec = ModelSpec.make(model, (17, 22, 3), 7)
@@ -35,7 +35,7 @@ for model in ("cnn", "lenet"):
     "tf": """
 import numpy as np
 import tf_impl
-from common.models import ModelSpec
+from common.spec.networks import ModelSpec
 from tf_impl.model import get_weights, load_weights, make_model
 for model in ("cnn", "lenet"):
     spec = ModelSpec.make(model, (17, 22, 3), 7)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
 
-from common.results import EpochLine, StepLine, read_metrics, read_result
+from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
 SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
 

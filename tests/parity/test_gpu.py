@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import IMPLEMENTATIONS, MODES, run, train
 
-from common.results import read_result, read_step_losses
+from common.record.results import read_result, read_step_losses
 from comparison.devices import has_gpu
 from comparison.lockstep import find_departure
 
@@ -52,7 +52,7 @@ import sys
 import torch
 import pt_impl.launch
 import pt_impl.train as training
-from common.cli import parse_train_config
+from common.platform.cli import parse_train_config
 
 step, steps = training.train_step, 0
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, MODES, run, train
 
-from common.results import EpochLine, read_metrics, read_result, read_step_losses
-from common.weights import read_arrays
+from common.platform.files import read_arrays
+from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 DEVICES = (1, 2, 3)

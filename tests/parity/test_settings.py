@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
 
-from common.results import read_result, read_step_losses
+from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 OPTIONS = ("--epochs", 2, "--train-size", 418, "--batch-size", 16)
@@ -129,7 +129,7 @@ def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode
 def test_the_scale_grows_and_falls_by_one_rule(tmp_path):
     """With a scale that doubles after every second step it soon overflows, again and again, in the same steps."""
     folder = copy_code(tmp_path)
-    path = folder / "common" / "optim.py"
+    path = folder / "common" / "spec" / "update_rule.py"
     source = path.read_text()
     assert "growth_interval: int = 2000" in source
     path.write_text(source.replace("growth_interval: int = 2000", "growth_interval: int = 2"))

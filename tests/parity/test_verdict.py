@@ -9,10 +9,10 @@ import pytest
 from conftest import IMPLEMENTATIONS, MODES, read_csv, run
 from PIL import Image
 
-from common.batches import Plan
-from common.config import TrainConfig
-from common.models import ModelSpec
-from common.results import read_result, read_step_losses
+from common.record.results import read_result, read_step_losses
+from common.spec.batches import Plan
+from common.spec.networks import ModelSpec
+from common.spec.options import TrainConfig
 from comparison.lockstep import find_departure
 from comparison.proof import TOLERANCE, judge, make_proofs, proof_jobs, verify_steps
 from comparison.study import Variant
@@ -25,11 +25,11 @@ HEAD = """
 import os
 import sys
 from pathlib import Path
-from common.config import TrainConfig
-from common.errors import DivergedError
+from common.spec.options import TrainConfig
+from common.platform.errors import DivergedError
 from common.experiment import Experiment
-from common.recorder import Recorder
-from common.timeline import Timeline
+from common.record.recorder import Recorder
+from common.record.timeline import Timeline
 configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[1]).read_text().splitlines()]
 """
 TAIL = """

@@ -1,0 +1,116 @@
+"""Data sets as files of arrays, mapped into memory: what is not needed stays on the disk, whatever the size.
+
+A folder holds `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `train_labels.npy` and
+`test_labels.npy`, int64 (N,); and `dataset.json`, written last.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.data.formats import Images, Labels
+from common.platform.errors import UserError
+from common.record.results import read_model, write_text
+
+DATASET_FILE = "dataset.json"
+PIXELS_AT_A_TIME = 2**24  # of those that are summed: some megabytes
+
+
+class ArraysInfo(BaseModel):
+    """`dataset.json`.
+
+    Attributes:
+      class_names: in the order of the labels.
+      mean, std: of each channel over the training images, as shares of 255.
+      sha256: hex digest over shapes and bytes of the four arrays.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = 1
+    class_names: list[str] = Field(min_length=2, max_length=256)
+    mean: list[float]
+    std: list[float]
+    sha256: str
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...], int]:
+        return tuple(self.mean), tuple(self.std), 255
+
+
+def array_path(folder: Path, part: str, kind: str) -> Path:
+    """`part` is train or test, `kind` images or labels."""
+    return folder / f"{part}_{kind}.npy"
+
+
+def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels], tuple[Images, Labels]]:
+    """Description, training and test set; the images are mapped, not read.
+
+    Raises:
+      UserError: a file that is missing, of another shape or type, or with labels that have no class.
+    """
+    path = folder / DATASET_FILE
+    if not path.exists():
+        raise UserError(f"--data-dir {folder}: no {DATASET_FILE} there; make_dataset.py makes such a folder of images")
+    info = read_model(ArraysInfo, path)
+    splits = []
+    for part in ("train", "test"):
+        images, labels = (_open(array_path(folder, part, kind)) for kind in ("images", "labels"))
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != len(info.mean) or not len(images):
+            raise UserError(
+                f"{array_path(folder, part, 'images')}: {images.dtype} {images.shape}, should be uint8"
+                f" (N, H, W, {len(info.mean)})"
+            )
+        if labels.dtype != np.int64 or labels.shape != (len(images),):
+            raise UserError(
+                f"{array_path(folder, part, 'labels')}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)"
+            )
+        labels = np.array(labels)
+        if labels.min() < 0 or labels.max() >= len(info.class_names):
+            raise UserError(
+                f"{array_path(folder, part, 'labels')}: labels from {labels.min()} to {labels.max()}, but"
+                f" {len(info.class_names)} classes in {DATASET_FILE}"
+            )
+        splits.append((images, labels))
+    if splits[0][0].shape[1:] != splits[1][0].shape[1:]:
+        raise UserError(f"--data-dir {folder}: training and test images differ in size")
+    return info, splits[0], splits[1]
+
+
+def _open(path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path}: not a readable .npy file: {error}") from None
+    return array
+
+
+def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
+    """Reads the arrays in `folder` once, a piece at a time, and writes `dataset.json`."""
+    digest = hashlib.sha256()
+    sums = squares = np.zeros(0)
+    pixels = 0
+    for part in ("train", "test"):
+        for kind in ("images", "labels"):
+            array = _open(array_path(folder, part, kind))
+            digest.update(f"{part} {kind} {array.dtype.str} {array.shape}\n".encode())
+            rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))
+            for start in range(0, len(array), rows):
+                piece = np.ascontiguousarray(array[start : start + rows])
+                digest.update(piece.data)
+                if (part, kind) == ("train", "images"):
+                    flat = piece.reshape(-1, piece.shape[-1])
+                    counts = [np.bincount(flat[:, channel], minlength=256) for channel in range(flat.shape[1])]
+                    values = np.arange(256, dtype=np.float64) / 255
+                    sums = np.array([count @ values for count in counts]) + (sums if pixels else 0)
+                    squares = np.array([count @ values**2 for count in counts]) + (squares if pixels else 0)
+                    pixels += len(flat)
+    mean = sums / pixels
+    std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-12))
+    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
+    write_text(folder / DATASET_FILE, info.model_dump_json(indent=2) + "\n")
+    return info

@@ -1,0 +1,133 @@
+"""Readers for the files that data sets come in: IDX, CIFAR-10's binary and CIFAR-10's pickled one."""
+
+import gzip
+import io
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.platform.errors import UserError
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+CIFAR10_SHAPE = (3, 32, 32)  # as stored: channel, row, column
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, decompressed where its name ends in .gz."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+
+
+def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
+    """The array of an IDX file of unsigned bytes.
+
+    Format (as published with MNIST): two zero bytes, the type (8: unsigned byte), the number of
+    dimensions, each dimension as a big-endian 32-bit integer, then the values, last dimension fastest.
+    """
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise UserError(f"{source}: not an IDX file of unsigned bytes")
+    header = 4 + 4 * content[3]
+    if len(content) < header:
+        raise UserError(f"{source}: ends within its header")
+    shape = tuple(int(size) for size in np.frombuffer(content[4:header], dtype=">u4"))
+    expected = header + int(np.prod(shape, dtype=np.int64))
+    if len(content) != expected:
+        raise UserError(f"{source}: {len(content)} bytes, its header announces {expected}")
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks
+
+
+def parse_cifar10_binary(content: bytes, source: str) -> tuple[Images, Labels]:
+    """images uint8 (N, 32, 32, 3) and labels int64 (N,): records of one label byte and 3072 pixels."""
+    record = 1 + int(np.prod(CIFAR10_SHAPE))
+    if not content or len(content) % record:
+        raise UserError(f"{source}: {len(content)} bytes are no whole number of records of {record}")
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
+    return _channels_last(records[:, 1:]), records[:, 0].astype(np.int64)
+
+
+def parse_cifar10_pickle(content: bytes, source: str) -> tuple[Images, Labels]:
+    """images uint8 (N, 32, 32, 3) and labels int64 (N,), through a reader that builds only uint8 arrays."""
+    try:
+        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        pixels = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, int(np.prod(CIFAR10_SHAPE)))
+        labels = np.asarray(batch[b"labels"], dtype=np.int64)
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{source}: not a CIFAR-10 batch: {error}") from None
+    if labels.shape != (len(pixels),):
+        raise UserError(f"{source}: {len(pixels)} images, but labels of shape {labels.shape}")
+    return _channels_last(pixels), labels
+
+
+def _channels_last(pixels: NDArray[np.uint8]) -> Images:
+    return np.ascontiguousarray(pixels.reshape(-1, *CIFAR10_SHAPE).transpose(0, 2, 3, 1))
+
+
+class _ByteArray:
+    """Stands in for numpy.ndarray while unpickling: takes the state of a uint8 array, and no other."""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, _, content = state
+        if dtype is not _BYTE:
+            raise pickle.UnpicklingError("an array that is not of unsigned bytes")
+        self.array = np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.uint8]:
+        return self.array
+
+
+class _ByteType:
+    """Stands in for numpy.dtype("u1"); its state (byte order and the like) says nothing for bytes."""
+
+    def __setstate__(self, state: Any) -> None:
+        del state
+
+
+_BYTE = _ByteType()
+
+
+def _make_array(*_: Any) -> _ByteArray:
+    return _ByteArray()
+
+
+def _make_type(code: Any, *_: Any) -> _ByteType:
+    if code not in ("u1", b"u1"):
+        raise pickle.UnpicklingError(f"an array of type {code!r}")
+    return _BYTE
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes for Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"text in {encoding!r}")
+    return text.encode("latin1")
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Containers, text, numbers and arrays of bytes; any other name in the pickle is refused.
+
+    The names are those that arrays of bytes are pickled with, under NumPy 1 and 2; none of them reaches
+    NumPy's or Python's own functions.
+    """
+
+    _NAMES: dict[tuple[str, str], Any] = {
+        ("numpy.core.multiarray", "_reconstruct"): _make_array,
+        ("numpy._core.multiarray", "_reconstruct"): _make_array,
+        ("numpy", "ndarray"): _ByteArray,
+        ("numpy", "dtype"): _make_type,
+        ("_codecs", "encode"): _encode,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._NAMES[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array") from None

@@ -1,0 +1,317 @@
+"""Turns a folder of images, a sub-folder for each class, into memory-mapped arrays; see `common.data.arrays`.
+
+The work is cut into pieces that processes take; each row is written in place and then marked, so that a
+conversion that was interrupted goes on where it stopped.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import signal
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
+from common.platform.errors import UserError
+from common.platform.machine import num_cores
+from common.record.results import write_text
+from common.spec.batches import random_bits
+from common.spec.options import ImageShape
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # all that are tried
+TEST_FOLDERS = ("test", "val", "validation", "valid")
+CHUNK = 64  # images that a process takes at a time
+LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
+TO_DO, DONE, UNREADABLE = 0, 1, 2
+STREAM_SPLIT = 3  # of random numbers, see common.spec.batches
+
+
+class ImageFolderConfig(BaseModel):
+    """`python make_dataset.py --help` prints all of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images: Path = Field(
+        description="folder with a sub-folder for each class; or with the folders train and test (or val) of such"
+    )
+    output: Path = Field(description="folder for the arrays, to be given as --data-dir with --dataset arrays")
+    image_shape: ImageShape = Field(
+        (64, 64, 3), description="height, width and channels (1 or 3) that every image is brought to"
+    )
+    fit: Literal["crop", "pad", "stretch"] = Field(
+        "crop", description="where an image has another shape: cut what is too much, pad with black, or stretch"
+    )
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="share of each class to test on, where there is no folder of its own for that"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of that choice")
+    unreadable: Literal["refuse", "skip"] = Field(
+        "refuse", description="images that can't be read are listed in any case; refuse: and make no data set"
+    )
+    jobs: int | Literal["auto"] = Field("auto", description="processes; auto: one for each core")
+
+    @model_validator(mode="after")
+    def _channels(self) -> "ImageFolderConfig":
+        if self.image_shape[2] not in (1, 3):
+            raise ValueError(
+                f"--image-shape {' '.join(map(str, self.image_shape))}: the last is 1 (grey) or 3 (colour)"
+            )
+        if self.jobs != "auto" and self.jobs < 1:
+            raise ValueError(f"--jobs {self.jobs}: should be auto or at least 1")
+        return self
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is to be converted: (path within the source, label) of each image, and how many are for training."""
+
+    class_names: list[str]
+    files: list[tuple[str, int]]
+    num_train: int
+
+
+def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
+    """Makes the data set; goes on with one that was begun.
+
+    Raises:
+      UserError: no images, images that can't be read where they are refused, a folder with something else in it.
+    """
+    listing = list_images(config)
+    if (config.output / DATASET_FILE).exists():
+        raise UserError(f"--output {config.output}: holds a data set already; name another folder")
+    _begin(config, listing)
+    _decode_all(config, listing, console)
+    kept = _sort_out(config, listing, console)
+    console.print("mean, deviation and checksum of all pixels")
+    info = write_description(config.output, listing.class_names)
+    for name in (LISTING_FILE, STATUS_FILE):
+        (config.output / name).unlink()
+    sizes = f"{kept[0]:,} training and {kept[1]:,} test images"
+    console.print(f"{sizes}, {len(listing.class_names)} classes: --dataset arrays --data-dir {config.output}")
+    return info
+
+
+# --- What there is ---
+
+
+def list_images(config: ImageFolderConfig) -> Listing:
+    """Every image with its label, the training images first; in the same order wherever it is called."""
+    source = config.images
+    if not source.is_dir():
+        raise UserError(f"--images {source}: no such folder")
+    folders = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    test = [name for name in TEST_FOLDERS if name in folders]
+    if "train" in folders and test:
+        class_names = sorted(_classes(source / "train"))
+        if unknown := sorted(set(_classes(source / test[0])) - set(class_names)):
+            raise UserError(f"--images {source}: {test[0]}/{unknown[0]} is a class that train/ doesn't have")
+        parts = [_files(source, f"{part}/{name}") for part in ("train", test[0]) for name in class_names]
+        train, testing = parts[: len(class_names)], parts[len(class_names) :]
+    else:
+        class_names = folders
+        train, testing = [], []
+        for label, name in enumerate(class_names):
+            files = _files(source, name)
+            order = np.argsort(random_bits(len(files), config.seed, STREAM_SPLIT, label), kind="stable")
+            count = min(max(1, round(config.test_share * len(files))), len(files) - 1) if len(files) > 1 else 0
+            chosen = set(order[:count].tolist())
+            testing.append([path for index, path in enumerate(files) if index in chosen])
+            train.append([path for index, path in enumerate(files) if index not in chosen])
+    if len(class_names) < 2:
+        raise UserError(
+            f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
+        )
+    if len(class_names) > 256:
+        raise UserError(f"--images {source}: {len(class_names)} classes; 256 at most")
+    for name, files in zip(class_names, train, strict=True):
+        if not files:
+            raise UserError(
+                f"--images {source}: no images of class {name} for training ({', '.join(sorted(SUFFIXES))})"
+            )
+    if not any(testing):
+        raise UserError(f"--images {source}: no images to test on")
+    labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
+    return Listing(class_names, labelled, sum(map(len, train)))
+
+
+def _classes(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def _files(source: Path, folder: str) -> list[str]:
+    """Paths of the images below a folder, relative to `source`, sorted."""
+    found = []
+    for root, folders, names in os.walk(source / folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            str(Path(root, name).relative_to(source))
+            for name in names
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        ]
+    return sorted(found)
+
+
+# --- What has been done ---
+
+
+def _begin(config: ImageFolderConfig, listing: Listing) -> None:
+    """Makes the files of a new conversion; leaves those of the same one, begun before, as they are."""
+    config.output.mkdir(parents=True, exist_ok=True)
+    made_with = config.model_dump(mode="json", include={"image_shape", "fit", "test_share", "seed"})
+    sizes = [(config.images / path).stat().st_size for path, _ in listing.files]
+    digest = hashlib.sha256(json.dumps([listing.files, sizes, listing.class_names]).encode()).hexdigest()
+    wanted = json.dumps({"options": made_with, "images": len(listing.files), "sha256": digest}, indent=2) + "\n"
+    path = config.output / LISTING_FILE
+    if path.exists():
+        if path.read_text() != wanted:
+            raise UserError(
+                f"--output {config.output}: a conversion of other images or with other options was begun there;"
+                " remove it, or name another folder"
+            )
+        return
+    if any(config.output.iterdir()):
+        raise UserError(f"--output {config.output}: is not empty")
+    starts = {"train": (0, listing.num_train), "test": (listing.num_train, len(listing.files))}
+    for part, (start, stop) in starts.items():
+        open_memmap(array_path(config.output, part, "images"), "w+", np.uint8, (stop - start, *config.image_shape))
+        labels = np.array([label for _, label in listing.files[start:stop]], dtype=np.int64)
+        np.save(array_path(config.output, part, "labels"), labels)
+    np.zeros(len(listing.files), np.uint8).tofile(config.output / STATUS_FILE)
+    write_text(path, wanted)
+
+
+def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -> None:
+    status = np.fromfile(config.output / STATUS_FILE, np.uint8)
+    to_do = np.flatnonzero(status == TO_DO)
+    if len(to_do) < len(status):
+        console.print(f"going on: {len(status) - len(to_do):,} of {len(status):,} images are done")
+    chunks = iter([to_do[start : start + CHUNK] for start in range(0, len(to_do), CHUNK)])
+    jobs = num_cores() if config.jobs == "auto" else config.jobs
+    bar = Progress(
+        TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
+    context = get_context("forkserver")
+    arguments = (config, listing)
+    with bar, ProcessPoolExecutor(jobs, context, initializer=_open_arrays, initargs=arguments) as pool:
+        task = bar.add_task("", total=len(status), completed=len(status) - len(to_do))
+        waiting = {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 2 * jobs)}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    bar.advance(task, future.result())
+                    waiting |= {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 1)}
+        except BrokenProcessPool:
+            raise UserError("a process that reads images was ended from outside; what it has done is kept") from None
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class _Worker:
+    """What a process of the pool holds open."""
+
+    config: ImageFolderConfig
+    listing: Listing
+    images: list[NDArray[np.uint8]]
+    status: NDArray[np.uint8]
+
+
+def _open_arrays(config: ImageFolderConfig, listing: Listing) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends the others
+    _Worker.config, _Worker.listing = config, listing
+    _Worker.images = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
+    _Worker.status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")
+
+
+def _decode(indices: NDArray[np.int64]) -> int:
+    """Writes the images of these places, or marks them as unreadable; returns how many they were."""
+    for index in indices.tolist():
+        path, _ = _Worker.listing.files[index]
+        in_test = index >= _Worker.listing.num_train
+        try:
+            image = read_image(_Worker.config.images / path, _Worker.config)
+        except UserError:
+            _Worker.status[index] = UNREADABLE
+            continue
+        _Worker.images[in_test][index - in_test * _Worker.listing.num_train] = image
+        _Worker.status[index] = DONE
+    return len(indices)
+
+
+def read_image(path: Path, config: ImageFolderConfig) -> NDArray[np.uint8]:
+    """uint8 (H, W, C): the image upright, brought to the shape asked for. Raises UserError where it can't be read."""
+    height, width, channels = config.image_shape
+    try:
+        with Image.open(path) as opened:
+            opened.draft("RGB" if channels == 3 else "L", (width, height))  # a JPEG is decoded no larger than need be
+            image = ImageOps.exif_transpose(opened).convert("RGB" if channels == 3 else "L")
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path}: {error}") from None
+    resampling = Image.Resampling.BILINEAR
+    if config.fit == "crop":
+        image = ImageOps.fit(image, (width, height), resampling)
+    elif config.fit == "pad":
+        image = ImageOps.pad(image, (width, height), resampling)
+    else:
+        image = image.resize((width, height), resampling)
+    return np.asarray(image, dtype=np.uint8).reshape(config.image_shape)
+
+
+# --- What could not be read ---
+
+
+def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> tuple[int, int]:
+    """Lists unreadable images and refuses or leaves them out; returns the numbers of training and test images."""
+    status = np.fromfile(config.output / STATUS_FILE, np.uint8)
+    assert (status != TO_DO).all()
+    unreadable = np.flatnonzero(status == UNREADABLE)
+    train, test = status[: listing.num_train] == DONE, status[listing.num_train :] == DONE
+    if len(unreadable):
+        path = config.output / UNREADABLE_FILE
+        write_text(path, "".join(f"{_reason(config, listing.files[index][0])}\n" for index in unreadable))
+        found = f"{len(unreadable):,} of {len(status):,} images can't be read, listed in {path}"
+        if config.unreadable == "refuse":
+            raise UserError(f"{found}; --unreadable skip leaves them out")
+        if not train.any() or not test.any():
+            raise UserError(f"{found}; too few are left")
+        console.print(f"{found}: left out")
+        for part, keep in (("train", train), ("test", test)):
+            for kind in ("images", "labels"):
+                _leave_out(array_path(config.output, part, kind), keep)
+    return int(train.sum()), int(test.sum())
+
+
+def _reason(config: ImageFolderConfig, path: str) -> str:
+    try:
+        read_image(config.images / path, config)
+    except UserError as error:
+        return str(error)
+    return f"{config.images / path}: could not be read at first"
+
+
+def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
+    """Writes the array again with the rows of `keep` alone, a piece at a time; all or nothing."""
+    array = np.load(path, mmap_mode="r")
+    if len(array) == keep.sum():
+        return
+    temporary = path.with_name(f".{path.name}")
+    shorter = open_memmap(temporary, "w+", array.dtype, (int(keep.sum()), *array.shape[1:]))
+    kept = np.flatnonzero(keep)
+    for start in range(0, len(kept), 1024):
+        shorter[start : start + 1024] = array[kept[start : start + 1024]]
+    shorter.flush()
+    os.replace(temporary, path)

@@ -1,0 +1,128 @@
+"""Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from jsonargparse import ActionConfigFile, ArgumentParser
+from pydantic import BaseModel, ValidationError
+
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig, option_name
+
+Config = TypeVar("Config", bound=BaseModel)
+_NOT_GIVEN = "\0"  # which no command line can hold
+
+
+class _Parser(ArgumentParser):
+    """jsonargparse reads options and files as they are; the types and bounds are pydantic's."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        message = message.removeprefix("argument ").replace("unrecognized arguments:", "unknown option")
+        message = re.sub(r'^Parser key "(\w+)":', lambda found: option_name(found[1]) + ":", message)
+        raise UserError(f"{message} (see {self.prog} --help)") from ex
+
+
+def parse_options(schema: type[Config], program: str, about: str, arguments: Sequence[str] | None = None) -> Config:
+    """Reads the command line (`arguments`, or sys.argv) into `schema`.
+
+    `--config FILE.yaml` gives values for any of the options; options after it override them. What was given,
+    here or there, is the configuration's `model_fields_set`.
+
+    Raises:
+      UserError: one line that names the option and the value.
+    """
+    parser = _Parser(prog=program, description=about, allow_abbrev=False)
+    parser.add_argument("--config", action=ActionConfigFile, metavar="FILE.yaml", help="read options from a YAML file")
+    properties = schema.model_json_schema(mode="validation")
+    for name, field in schema.model_fields.items():
+        shape = properties["properties"][name]
+        allowed = _allowed(shape, properties.get("$defs", {}))
+        many = _array(shape)
+        if many == "+" and [item.partition("=")[0] for item in _typed(arguments)].count(option_name(name)) > 1:
+            raise UserError(f"{option_name(name)}: stands twice; give all its values after one")
+        parser.add_argument(
+            option_name(name),
+            default=None if field.is_required() else field.get_default(call_default_factory=True),
+            help=f"{field.description} (needed)" if field.is_required() else field.description,
+            metavar=("H", "W", "C") if many == 3 else allowed,
+            nargs=many or None,
+        )
+    parser.parse_args(arguments)  # for --help and what it complains of
+    parser.set_defaults(dict.fromkeys(schema.model_fields, _NOT_GIVEN))
+    options = parser.parse_args(arguments)
+    values = {name: getattr(options, name) for name in schema.model_fields}
+    values = {name: value for name, value in values.items() if value != _NOT_GIVEN}
+    try:
+        return schema(**values)
+    except ValidationError as error:
+        raise UserError(_one_line(error)) from None
+
+
+def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
+    return sys.argv[1:] if arguments is None else arguments
+
+
+def parse_train_config(implementation: str, about: str, arguments: Sequence[str] | None = None) -> TrainConfig:
+    """The command line of `python -m <implementation>`; see `parse_options`."""
+    return parse_options(TrainConfig, f"python -m {implementation}", about, arguments)
+
+
+def to_arguments(config: TrainConfig) -> list[str]:
+    """The command line that gives `config` again: only what differs from the defaults."""
+    arguments = []
+    for name, value in config.model_dump(mode="json", exclude_defaults=True).items():
+        texts = value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
+        arguments += [option_name(name), *map(str, texts)]
+    return arguments
+
+
+# --- What --help and errors say of types and bounds, from the JSON schema of the configuration ---
+
+
+def _array(shape: dict[str, Any]) -> int | str | None:
+    """How many values an option takes: a number, "+" for one or more, None for one value alone."""
+    for one in [shape, *shape.get("anyOf", [])]:
+        if one.get("type") == "array":
+            number: int | None = one.get("maxItems")
+            return number or "+"
+    return None
+
+
+def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
+    if "anyOf" in shape:
+        kinds = [_allowed(one, definitions) for one in shape["anyOf"] if one.get("type") != "null"]
+        return " or ".join(kinds)
+    if "enum" in shape:
+        return "{" + ",".join(map(str, shape["enum"])) + "}"
+    if "const" in shape:
+        return str(shape["const"])
+    if shape.get("type") == "boolean":
+        return "{true,false}"
+    if shape.get("type") == "array":
+        return _allowed(shape.get("items", {}), definitions)
+    name = {"integer": "INT", "number": "FLOAT"}.get(shape.get("type", ""), "")
+    if not name:
+        return "PATH" if shape.get("format") == "path" else "TEXT"
+    signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+    bounds = [f"{sign}{shape[key]:g}" for key, sign in signs.items() if abs(shape.get(key, 2**63)) < 2**63]
+    return name + ",".join(bounds)
+
+
+def _one_line(error: ValidationError) -> str:
+    """All of a validation's complaints in one line: `--batch-size -3: should be greater than 0`."""
+    by_option: dict[str, list[str]] = {}
+    for item in error.errors():
+        message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        if not item["loc"]:  # a check over several fields, which names them itself
+            by_option.setdefault("", []).append(message)
+            continue
+        if item["type"] == "missing":
+            by_option[f"{option_name(str(item['loc'][0]))}: "] = ["is needed"]
+            continue
+        value = item["input"]
+        shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+        key = f"{option_name(str(item['loc'][0]))} {shown}: "
+        by_option.setdefault(key, []).append(message)
+    return "; ".join(key + " or ".join(dict.fromkeys(messages)) for key, messages in by_option.items())

@@ -1,0 +1,136 @@
+"""What a run finds out about its machine: cores, memory, versions, the age of a process."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.platform.processor import cpu_name as cpu_name
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Machine(BaseModel):
+    """What a run was made on, as far as a framework has no part in it.
+
+    Attributes:
+      hostname: another name need not be another machine (containers), nor the same name the same.
+      cores: that the run may use, of all that there are.
+      system: the operating system with its kernel.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hostname: str
+    processor: str
+    cores: int = Field(gt=0)
+    all_cores: int = Field(gt=0)
+    memory_bytes: int = Field(gt=0)
+    system: str
+
+    def differences(self, other: "Machine") -> list[str]:
+        """What makes the other a different machine: `cores: 2 and 4`. The hostname alone doesn't."""
+        fields = [name for name in type(self).model_fields if name != "hostname"]
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in fields}
+        # The kernel reserves a little more or less at each start.
+        pairs["memory_bytes"] = round(self.memory_bytes / 2**30), round(other.memory_bytes / 2**30)
+        return [
+            f"{name.replace('memory_bytes', 'memory GiB').replace('_', ' ')}: {one} and {two}"
+            for name, (one, two) in pairs.items()
+            if one != two
+        ]
+
+
+def describe_machine() -> Machine:
+    return Machine(
+        hostname=platform.node() or "unknown",
+        processor=cpu_name() or "unknown",
+        cores=num_cores(),
+        all_cores=os.cpu_count() or num_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        system=f"{platform.system()} {platform.release()}",
+    )
+
+
+def num_cores() -> int:
+    """CPU cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def process_start(pid: int) -> float:
+    """When process `pid` was started, in seconds on the clock of `time.perf_counter` of this process.
+
+    On Linux from the kernel's own record, counted on the clock that it counts on (proc(5), field
+    starttime), to 10 ms; elsewhere from the wall clock.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.exists() and hasattr(time, "CLOCK_BOOTTIME"):
+        # The second field, the name, may hold spaces; starttime is the 20th after it.
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    else:
+        age = time.time() - psutil.Process(pid).create_time()
+    return time.perf_counter() - age
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """Peak resident memory of process `pid` and those it started that still run, in bytes, summed.
+
+    On Linux each one's high-water mark (VmHWM). Memory that processes share counts in each of them.
+    Elsewhere the peak is known for the calling process only; the others count as they are now.
+    """
+    root = psutil.Process(pid)
+    return sum(_peak(process) for process in [root, *root.children(recursive=True)])
+
+
+def _peak(process: psutil.Process) -> int:
+    status = Path(f"/proc/{process.pid}/status")
+    try:
+        for line in status.read_text().splitlines() if status.exists() else []:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        if process.pid == os.getpid():
+            unit = 1 if sys.platform == "darwin" else 1024
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return int(process.memory_info().rss)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return 0  # it ended meanwhile
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python, the platform and the packages named."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    return found | {name: importlib.metadata.version(name) for name in packages}
+
+
+def code_sha256() -> str:
+    """Hex digest over the Python files of all implementations and of what they share, as they are now."""
+    digest = hashlib.sha256()
+    for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
+        digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def git_state() -> dict[str, str | bool] | None:
+    """{"commit": hex, "dirty": whether files differ from it}; None outside a git checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
+            return None
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None

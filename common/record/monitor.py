@@ -1,0 +1,184 @@
+"""What the machine does while a run trains: processor time, energy, use of the GPUs. Unknown is None, never 0."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from common.platform.machine import num_cores
+
+GPU_SAMPLE_SECONDS = 0.5
+POWERCAP = Path("/sys/class/powercap")
+
+
+class Monitor:
+    """From `start` to `stop`; energy only where `energy` runs within that.
+
+    Args:
+      first_pid: of the run's processes; those it started count too.
+      num_gpus: that the run uses; 0 on the CPU.
+    """
+
+    def __init__(self, first_pid: int, num_gpus: int) -> None:
+        self._first_pid = first_pid
+        gpus = visible_gpus(num_gpus) if num_gpus else []
+        self.energy = EnergyMeter((gpu_counters(gpus) if gpus else []) if num_gpus else cpu_counters())
+        self._gpus = GpuSampler(gpus) if gpus else None
+        self._started = self._cpu_seconds = 0.0
+        self.cpu_utilisation: float | None = None
+        self.gpu_utilisation: float | None = None
+
+    def start(self) -> None:
+        self._cpu_seconds, self._started = cpu_seconds(self._first_pid), time.perf_counter()
+        if self._gpus:
+            self._gpus.start()
+
+    def stop(self) -> None:
+        """Sets `cpu_utilisation`, a share of the cores that the run may use, and `gpu_utilisation`, 0 to 1."""
+        seconds = time.perf_counter() - self._started
+        used = cpu_seconds(self._first_pid) - self._cpu_seconds
+        # Linux counts in hundredths of a second: a share of less time than a few of them means nothing.
+        self.cpu_utilisation = used / seconds / num_cores() if seconds >= 0.1 else None
+        self.gpu_utilisation = self._gpus.stop() if self._gpus else None
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor seconds, user and system, of process `pid` and those it started that still run."""
+    total = 0.0
+    root = psutil.Process(pid)
+    for process in [root, *root.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue  # it ended meanwhile
+        total += times.user + times.system
+    return total
+
+
+# --- Energy ---
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Counts the joules of a part of the machine since some moment, up to `wrap`, and then from 0 again."""
+
+    source: str
+    read: Callable[[], float]
+    wrap: float | None = None
+
+
+class EnergyMeter:
+    """Joules between `resume` and `pause`, as often as that happens.
+
+    Attributes:
+      source: where the joules are from, `RAPL` or `NVML`; None where the machine doesn't tell.
+      joules: so far; None where the machine doesn't tell.
+    """
+
+    def __init__(self, counters: list[Counter]) -> None:
+        self._counters = counters
+        self._last: list[float] | None = None
+        self.source = counters[0].source if counters else None
+        self.joules: float | None = 0.0 if counters else None
+
+    def resume(self) -> None:
+        self._last = [counter.read() for counter in self._counters]
+
+    def update(self) -> None:
+        """Has to be called before a counter wraps twice: RAPL's do within minutes under load."""
+        if self._last is None or self.joules is None:
+            return
+        now = [counter.read() for counter in self._counters]
+        for counter, before, after in zip(self._counters, self._last, now, strict=True):
+            self.joules += after - before + (counter.wrap or 0.0) * (after < before)
+        self._last = now
+
+    def pause(self) -> None:
+        self.update()
+        self._last = None
+
+
+def cpu_counters(powercap: Path = POWERCAP) -> list[Counter]:
+    """The processors' packages, as the kernel's RAPL driver counts them; empty where there is none to be read.
+
+    Source of names and units: Documentation/power/powercap/powercap.rst of the Linux kernel.
+    """
+    counters = []
+    for zone in sorted(powercap.glob("intel-rapl:*")):
+        energy, name, largest = (zone / file for file in ("energy_uj", "name", "max_energy_range_uj"))
+        # intel-rapl:0 is a package; intel-rapl:0:0 a part of it, which would count twice.
+        if zone.name.count(":") == 1 and os.access(energy, os.R_OK) and name.read_text().startswith("package"):
+            wrap = int(largest.read_text()) / 1e6
+            counters.append(Counter("RAPL", lambda file=energy: int(file.read_text()) / 1e6, wrap))  # type: ignore[misc]
+    return counters
+
+
+def gpu_counters(gpus: list[Any]) -> list[Counter]:
+    """One for each GPU (NVML handles); empty unless all of them count, as they do since Volta."""
+    import pynvml
+
+    try:
+        for gpu in gpus:
+            pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+    except pynvml.NVMLError:
+        return []
+    return [Counter("NVML", lambda gpu=gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3) for gpu in gpus]  # type: ignore[misc]
+
+
+# --- GPUs ---
+
+
+def visible_gpus(count: int) -> list[Any]:
+    """NVML handles of the first `count` GPUs that CUDA sees; empty where NVML can't tell.
+
+    NVML counts in the order of the bus; CUDA does the same where all GPUs are of one kind.
+    """
+    try:
+        import pynvml
+    except ImportError:  # an environment of an implementation that lacks it still trains
+        return []
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = listed.split(",") if listed else [str(index) for index in range(count)]
+    try:
+        pynvml.nvmlInit()
+        return [
+            pynvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.strip().isdigit()
+            else pynvml.nvmlDeviceGetHandleByUUID(name.strip())
+            for name in names[:count]
+        ]
+    except pynvml.NVMLError:
+        return []
+
+
+class GpuSampler:
+    """Reads now and then, in a thread of its own, what share of the time the GPUs were busy."""
+
+    def __init__(self, gpus: list[Any]) -> None:
+        self._gpus = gpus
+        self._shares: list[float] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> float | None:
+        """The mean over all samples and GPUs, 0 to 1; None where there is none."""
+        self._ended.set()
+        self._thread.join()
+        return sum(self._shares) / len(self._shares) if self._shares else None
+
+    def _sample(self) -> None:
+        import pynvml
+
+        while not self._ended.wait(GPU_SAMPLE_SECONDS):
+            try:
+                self._shares += [pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for gpu in self._gpus]
+            except pynvml.NVMLError:
+                return

@@ -1,0 +1,60 @@
+"""What a trained network makes of each test image, and the images it got wrong."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.formats import Images, Labels
+from common.platform.errors import UserError
+from common.platform.files import read_arrays, write_arrays
+
+PREDICTIONS_FILE = "predictions.safetensors"
+MAX_WRONG_IMAGES = 200  # kept, the first ones of the test set, so that a report can show them without the data
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """`predictions.safetensors`, over the n test images in their own order.
+
+    Attributes:
+      labels, guesses: uint8 (n,): the right class, and the one with the largest score.
+      scores: float32 (n,): the softmax score of the guess, 0 to 1.
+      wrong_indices: int64 (w,): the first test images that were guessed wrong, MAX_WRONG_IMAGES at most.
+      wrong_images: uint8 (w, H, W, C): those images.
+    """
+
+    labels: NDArray[np.uint8]
+    guesses: NDArray[np.uint8]
+    scores: NDArray[np.float32]
+    wrong_indices: NDArray[np.int64]
+    wrong_images: Images
+
+    @classmethod
+    def make(cls, logits: NDArray[Any], labels: Labels, images: Images) -> Self:
+        """From float logits (n, classes), int64 labels (n,) and uint8 images (n, H, W, C)."""
+        assert logits.shape[0] == len(labels) == len(images), (logits.shape, len(labels), len(images))
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        scores = 1 / np.exp(shifted).sum(axis=1)  # the largest logit's share, whose shifted value is 0
+        guesses = logits.argmax(axis=1)
+        wrong = np.flatnonzero(guesses != labels)[:MAX_WRONG_IMAGES]
+        return cls(labels.astype(np.uint8), guesses.astype(np.uint8), scores.astype(np.float32), wrong, images[wrong])
+
+    def write(self, run_dir: Path) -> None:
+        write_arrays(run_dir / PREDICTIONS_FILE, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def read(cls, run_dir: Path) -> Self:
+        """Raises UserError where the file is missing or not whole."""
+        arrays = read_arrays(run_dir / PREDICTIONS_FILE)
+        names = {field.name for field in fields(cls)}
+        if set(arrays) != names:
+            raise UserError(f"{run_dir / PREDICTIONS_FILE}: holds {sorted(arrays)}, should hold {sorted(names)}")
+        return cls(**arrays)
+
+    def confusion(self, num_classes: int) -> NDArray[np.int64]:
+        """int64 (classes, classes): how many images of each class (row) were guessed to be of each (column)."""
+        pairs = self.labels.astype(np.int64) * num_classes + self.guesses
+        return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)

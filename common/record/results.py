@@ -1,0 +1,241 @@
+"""The files of a run folder: one schema, checked when written and when read."""
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from common.platform.errors import UserError
+from common.platform.machine import Machine
+from common.record.timeline import PHASES, Phase
+from common.spec.batches import Plan
+from common.spec.options import TrainConfig
+
+SCHEMA_VERSION = 6
+CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.jsonl"
+WEIGHTS_FILE = "model.safetensors"
+FIRST_BATCH_FILE = "first_batch.safetensors"
+RESULT_FILE = "result.json"
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class RunResult(BaseModel):
+    """`result.json`. Units stand in the names; accuracies are shares from 0 to 1.
+
+    Attributes:
+      config: as resolved: "auto" replaced by what it came to.
+      config_sha256: over what decides the training, see `TrainConfig.sha256`.
+      data_sha256: over the training and test arrays.
+      initial_weights_sha256: over the weights before the first step, as float64.
+      startup_seconds: from the start of the first process to the end of the first step, or of the first call where a
+        call takes several; null without a step.
+      epoch_train_seconds: of each epoch, the first call left out.
+      eval_seconds: of each evaluation, one after every epoch.
+      warmup_steps: steps left out of `images_per_second`, the first one among them.
+      images_per_second: training examples over training seconds, all devices together; null where no
+        step is left after warm-up.
+      wall_seconds: from the start of the first process until this file was written.
+      phase_seconds: `wall_seconds` in its parts, see `common.record.timeline`; they add up to it.
+      peak_memory_bytes: resident memory of all the run's processes, see `common.platform.machine`.
+      device_peak_memory_bytes: of the GPUs, summed; null on the CPU.
+      cpu_utilisation: processor seconds of the run's processes over those of the cores it may use, from the
+        end of the first step to the end of the last evaluation; null where that is too short to tell.
+      gpu_utilisation: share of the time in which the GPUs were busy, NVML's, meanwhile; null on the CPU.
+      joules_per_image: energy of the training steps, the first one left out, over the images trained on in
+        them; the processors' packages on the CPU (with all else that they did), the GPUs on GPUs; null where
+        the machine doesn't tell.
+      energy_source: RAPL or NVML; null where there is none.
+      class_names: in the order of the labels.
+      num_steps: training steps taken.
+      first_loss_tolerance: how far rounding to 32 bits may move the loss of the first step, see rounding.py; null
+        without a step, with initial weights of one's own, or where the run computes in another precision.
+      skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
+        precision needs no scaling.
+      cpu_instructions: the highest instruction set that oneDNN may use, its name (`ONEDNN_MAX_CPU_ISA`); null where
+        there is no limit, and on GPUs.
+      processor_note: why there is that limit, or no half precision, see `common.platform.probing`; null where there is
+        nothing to tell.
+      machine: see `common.platform.machine.Machine`.
+      code_sha256: over the code that made it, see `common.platform.machine.code_sha256`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[6]
+    implementation: str
+    config: TrainConfig
+    config_sha256: Sha256
+    data_sha256: Sha256
+    initial_weights_sha256: Sha256
+    num_parameters: int = Field(gt=0)
+    flops_per_image: int = Field(gt=0)
+    class_names: list[str] = Field(min_length=2)
+    num_steps: int = Field(ge=0)
+    skipped_steps: int | None = Field(ge=0)
+    first_loss_tolerance: float | None = Field(gt=0, allow_inf_nan=False)
+    train_count: int = Field(gt=0)
+    test_count: int = Field(gt=0)
+    test_correct: int = Field(ge=0)
+    test_accuracy: float = Field(ge=0, le=1)
+    test_loss: float = Field(ge=0, allow_inf_nan=False)
+    startup_seconds: Seconds | None
+    epoch_train_seconds: list[Seconds]
+    eval_seconds: list[Seconds]
+    wall_seconds: Seconds
+    warmup_steps: int = Field(ge=0)
+    images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
+    phase_seconds: dict[Phase, Seconds]
+    peak_memory_bytes: int = Field(gt=0)
+    device_peak_memory_bytes: int | None
+    cpu_utilisation: float | None = Field(ge=0, allow_inf_nan=False)
+    gpu_utilisation: float | None = Field(ge=0, le=1)
+    joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
+    energy_source: str | None
+    accelerator: Literal["cpu", "gpu"]
+    devices: int = Field(gt=0)
+    threads_per_device: int = Field(gt=0)
+    device_name: str
+    cpu_instructions: str | None
+    processor_note: str | None
+    machine: Machine
+    versions: dict[str, str]
+    code_sha256: Sha256
+    git: dict[str, str | bool] | None
+
+    @property
+    def plan(self) -> Plan:
+        """The steps that it took."""
+        config = self.config
+        return Plan.make(self.train_count, config.batch_size, config.epochs, config.max_steps, config.verify_steps)
+
+    @property
+    def code(self) -> str:
+        """The commit it was made from, for people: `0123456789ab`, `0123456789ab with uncommitted changes`."""
+        git = self.git or {}
+        changed = " with uncommitted changes" if git.get("dirty") else ""
+        return f"{str(git.get('commit', 'unknown'))[:12]}{changed}"
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "RunResult":
+        if not math.isclose(self.test_accuracy, self.test_correct / self.test_count, rel_tol=1e-12):
+            raise ValueError("test_accuracy is not test_correct / test_count")
+        if self.config_sha256 != self.config.sha256():
+            raise ValueError("config_sha256 does not belong to config")
+        if set(self.phase_seconds) != set(PHASES):
+            raise ValueError(f"phase_seconds should have {', '.join(PHASES)}")
+        if not math.isclose(sum(self.phase_seconds.values()), self.wall_seconds, rel_tol=1e-6):
+            raise ValueError("phase_seconds do not add up to wall_seconds")
+        return self
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes all of `text` or nothing: to a temporary name first, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def write_result(run_dir: Path, result: RunResult) -> None:
+    write_text(run_dir / RESULT_FILE, result.model_dump_json(indent=2) + "\n")
+
+
+def _not_valid(path: Path, error: ValidationError) -> UserError:
+    """The first complaint about a file, with the field it is about."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or path.stem
+    return UserError(f"{path}: not valid: {where}: {first['msg']}")
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
+    """A JSON file that keeps `schema`.
+
+    Raises:
+      UserError: the file is missing or breaks the schema; begins with `prefix`.
+    """
+    try:
+        return schema.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{prefix}{path}: missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        raise _not_valid(path, error) from None
+
+
+def read_result(run_dir: Path) -> RunResult:
+    """Raises UserError where the file is missing or breaks the schema."""
+    return read_model(RunResult, run_dir / RESULT_FILE)
+
+
+class PlanLine(BaseModel):
+    """The first line of `metrics.jsonl`: what the run is about to do."""
+
+    kind: Literal["plan"]
+    total_steps: int = Field(ge=0)
+    steps_per_epoch: int = Field(gt=0)
+    num_epochs: int = Field(ge=0)
+
+
+class StepLine(BaseModel):
+    """One step, counted from 1 across epochs, and the mean loss over its global batch."""
+
+    kind: Literal["step"]
+    step: int = Field(gt=0)
+    loss: float = Field(allow_inf_nan=False)
+
+
+class EpochLine(BaseModel):
+    """An evaluation: after each epoch, or alone as epoch 0, where there is no training to tell of."""
+
+    kind: Literal["epoch"]
+    epoch: int = Field(ge=0)
+    train_loss: float | None
+    train_accuracy: float | None = Field(None, ge=0, le=1)  # of each example before the step that it was trained in
+    test_loss: float = Field(allow_inf_nan=False)
+    test_accuracy: float = Field(ge=0, le=1)
+    test_correct: int = Field(ge=0)
+    test_count: int = Field(gt=0)
+    train_seconds: Seconds | None
+    eval_seconds: Seconds
+
+
+MetricsLine = PlanLine | StepLine | EpochLine
+_METRICS_LINE: TypeAdapter[MetricsLine] = TypeAdapter(Annotated[MetricsLine, Field(discriminator="kind")])
+Line = TypeVar("Line", PlanLine, StepLine, EpochLine)
+
+
+def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
+    """Whole lines of `metrics.jsonl`. Raises UserError for a line that breaks the schema."""
+    try:
+        return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
+    except ValidationError as error:
+        raise _not_valid(source, error) from None
+
+
+def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
+    """The lines of one kind in `metrics.jsonl`, in the order written; an unfinished last line is left out."""
+    path = run_dir / METRICS_FILE
+    if not path.exists():
+        return []
+    whole = path.read_bytes().rpartition(b"\n")[0]  # what follows the last line break is still being written
+    return [line for line in parse_metrics(whole, path) if isinstance(line, kind)]
+
+
+def read_step_losses(run_dir: Path) -> list[float]:
+    """The loss of every step, the first at index 0.
+
+    Raises:
+      UserError: steps that are missing, twice there or out of order, lines that break the schema.
+    """
+    steps = read_metrics(run_dir, StepLine)
+    if [line.step for line in steps] != list(range(1, len(steps) + 1)):
+        raise UserError(f"{run_dir / METRICS_FILE}: steps are not numbered 1, 2, 3, ...")
+    return [line.loss for line in steps]

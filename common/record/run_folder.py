@@ -1,0 +1,39 @@
+"""Folders for runs: new ones made, used ones refused."""
+
+import os
+import time
+from pathlib import Path
+
+from common.platform.errors import UserError
+from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
+
+
+def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
+    """A folder under `base` that nobody else has: the time, then `name`, then a number if need be."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for suffix in ["", *(f"-{number}" for number in range(2, 1000))]:
+        path = base / f"{stamp}-{name}{suffix}"
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"no folder can be made under {base}: {error}") from None
+    raise UserError(f"no free name left for a folder under {base}")
+
+
+def prepare_run_dir(run_dir: Path | None, name: str) -> Path:
+    """Makes the folder of a run. Raises UserError where it holds a run already, or cannot be made."""
+    if run_dir is None:
+        return new_run_dir(name)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        for file in (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
+            if (run_dir / file).exists():
+                raise UserError(f"--run-dir {run_dir}: holds a run already; name another folder")
+        if not os.access(run_dir, os.W_OK):
+            raise UserError(f"--run-dir {run_dir}: not writable")
+    except OSError as error:
+        raise UserError(f"--run-dir {run_dir}: {error}") from None
+    return run_dir

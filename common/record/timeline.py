@@ -1,0 +1,42 @@
+"""Where the seconds of a run go: at any moment it is in exactly one phase, so that they add up to the whole."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from common.platform.machine import process_start
+
+# imports: interpreter and libraries, of every process that rank 0 waits for. data: reading and checking it.
+# build: network, weights, processes, tracing, compiling, and the first step. training: all steps but the first.
+# rest: fetching an epoch's last losses, loaders made anew, predictions, files.
+Phase = Literal["imports", "data", "build", "training", "evaluation", "rest"]
+PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "rest")
+
+
+@dataclass
+class Timeline:
+    """Seconds in each phase so far. Can be sent to another process of the machine, which goes on with it.
+
+    Attributes:
+      first_pid: the process that the user started.
+      process_start: when that was, on the clock of `time.perf_counter`, which the machine's processes share.
+    """
+
+    first_pid: int
+    process_start: float
+    seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    phase: Phase = "imports"
+    since: float = 0.0
+
+    @classmethod
+    def begin(cls, first_pid: int) -> Self:
+        """Begins with the imports, when process `first_pid` was started."""
+        started = process_start(first_pid)
+        return cls(first_pid, started, since=started)
+
+    def enter(self, phase: Phase) -> float:
+        """Ends the phase before, begins `phase`; returns the time of that, on the clock of `time.perf_counter`."""
+        now = time.perf_counter()
+        self.seconds[self.phase] += now - self.since
+        self.phase, self.since = phase, now
+        return now

@@ -1,0 +1,178 @@
+"""The configuration of one training run: typed, bounded, frozen, the same for every implementation."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
+ModelName = Literal["cnn", "lenet"]
+# YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
+AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
+Positive = Annotated[int, Field(gt=0)]
+ImageShape = tuple[Positive, Positive, Positive]
+AutoOrCount = Literal["auto"] | Positive
+AutoOrBool = Literal["auto"] | bool
+Mode = Literal["plain", "tuned"]
+
+# Where things are and how often they are written: no part of what is trained.
+NOT_PART_OF_THE_TRAINING = {"data_dir", "run_dir", "initial_weights", "log_every_n_steps", "save_first_batch"}
+ABOUT_MODE = (
+    "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
+    " measured to make it faster and is still the same training, see docs/performance.md"
+)
+
+
+class TrainingOptions(BaseModel):
+    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
+
+    Hyperparameters stand here as typed; `common.spec.update_rule` rounds them to float32 once, for everyone.
+
+    Raises:
+      pydantic.ValidationError: a value of the wrong type, out of bounds, or at odds with another.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # Data
+    dataset: DatasetName = Field(
+        "digits",
+        description="the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of"
+        " memory-mapped arrays, which make_dataset.py makes of any folder of images",
+    )
+    data_dir: Path = Field(
+        Path("data"),
+        description="folder of data sets in torchvision's layout, where what is missing is downloaded once; for arrays"
+        " the folder that make_dataset.py has written",
+    )
+    image_shape: ImageShape | None = Field(
+        None, description="height, width and channels of synthetic images; unset: 28 28 1"
+    )
+    num_classes: int | None = Field(None, ge=2, le=256, description="number of classes of synthetic images; unset: 10")
+    train_size: int | None = Field(
+        None, gt=0, description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"
+    )
+    test_size: int | None = Field(
+        None, gt=0, description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"
+    )
+
+    # Model
+    model: ModelName = Field("cnn", description="the network")
+    initial_weights: Path | None = Field(None, description="a model.safetensors to start from; unset: made from --seed")
+
+    # Training
+    epochs: int = Field(10, ge=0, description="passes over the training set; 0 only evaluates")
+    max_steps: int = Field(-1, ge=-1, description="stop after N steps; -1: no limit")
+    batch_size: int = Field(64, gt=0, description="global batch size, all devices together")
+    learning_rate: float = Field(
+        0.05, gt=0, le=1e38, allow_inf_nan=False, description="the learning rate, or the peak of its schedule"
+    )
+    schedule: Literal["constant", "cosine"] = Field(
+        "cosine",
+        description="the learning rate after warm-up; cosine falls towards zero, nearly reached in the last step",
+    )
+    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up before the schedule starts")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
+    nesterov: bool = Field(False, description="Nesterov momentum")
+    weight_decay: float = Field(
+        0.0, ge=0, le=1e38, allow_inf_nan=False, description="L2 penalty added to every gradient"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data")
+
+    # Machine
+    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
+    devices: AutoOrCount = Field(
+        "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
+    )
+    threads_per_device: AutoOrCount = Field(
+        "auto", description="CPU threads of each replica; auto: an even share of the cores"
+    )
+    precision: AutoOrPrecision = Field(
+        "auto",
+        description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
+        " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
+    )
+    compile: AutoOrBool = Field(
+        "auto",
+        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
+        " mode tuned chooses",
+    )
+    tf32: AutoOrBool = Field(
+        "auto",
+        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or"
+        " what mode tuned chooses",
+    )
+    data_on: Literal["auto", "device", "host"] = Field(
+        "auto",
+        description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
+        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
+        " else host",
+    )
+
+    # Evaluation and output
+    eval_batch_size: int = Field(1000, gt=0, description="global batch size of evaluation")
+    log_every_n_steps: int = Field(
+        50, gt=0, description="fetch and write the step losses every N steps and at each epoch's end"
+    )
+    save_first_batch: bool = Field(
+        False, description="also write first_batch.safetensors: activations and gradients on the first batch"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("--nesterov true needs --momentum above 0")
+        if self.save_first_batch and 0 in (self.epochs, self.max_steps):
+            raise ValueError("--save-first-batch true needs at least one step: --epochs and --max-steps other than 0")
+        if self.dataset != "synthetic":
+            for name in ("image_shape", "num_classes"):
+                if (value := getattr(self, name)) is not None:
+                    shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+                    raise ValueError(f"{option_name(name)} {shown}: only for --dataset synthetic, not {self.dataset}")
+        return self
+
+
+class TrainConfig(TrainingOptions):
+    """The options of one run of one implementation."""
+
+    mode: Mode = Field("plain", description=ABOUT_MODE)
+    run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
+    verify_steps: int | None = Field(
+        None,
+        ge=4,
+        description="train only N steps, for a proof: of each epoch the first batches and the last one; the learning"
+        " rates stay those of the whole training",
+    )
+    dry_run: bool = Field(False, description="only write config.json, with every auto resolved")
+
+    @model_validator(mode="after")
+    def _fits_its_mode(self) -> Self:
+        check_mode(self.data_on, self.mode)
+        return self
+
+    def replace(self, **changes: Any) -> "TrainConfig":
+        """A validated copy with some fields changed."""
+        return TrainConfig(**{**self.model_dump(), **changes})
+
+    def training_fields(self) -> dict[str, Any]:
+        """The fields that decide what is trained and on how many devices, without paths: JSON values."""
+        return self.model_dump(mode="json", exclude=NOT_PART_OF_THE_TRAINING)
+
+    def sha256(self) -> str:
+        """Hex digest over `training_fields`: equal if and only if two runs were asked for the same."""
+        text = json.dumps(self.training_fields(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_mode(data_on: str, *modes: Mode) -> None:
+    """Raises ValueError for data on the device in plain mode."""
+    if data_on == "device" and "plain" in modes:
+        raise ValueError("--data-on device: needs --mode tuned; in plain mode the framework's own loader is used")
+
+
+def option_name(field: str) -> str:
+    """`batch_size` -> `--batch-size`."""
+    return "--" + field.replace("_", "-")

@@ -1,0 +1,77 @@
+"""What `--accelerator`, `--devices`, `--threads-per-device` and `--mode` come to on a machine."""
+
+from dataclasses import dataclass
+
+from common.platform.errors import UserError
+from common.platform.machine import num_cores
+from common.platform.probing import require_half_precision
+from common.spec.options import Precision, TrainConfig
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `--mode` decides of the settings that are left at auto; the defaults are those of plain."""
+
+    precision: Precision = "32"
+    compile: bool = False
+    tf32: bool = False
+
+
+def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: int | None = None) -> TrainConfig:
+    """`config` with every "auto" replaced.
+
+    Args:
+      title: of the framework, for messages.
+      num_gpus: GPUs that the framework can use here.
+      launched: number of processes that a launcher such as torchrun has already started, one a device.
+
+    Raises:
+      UserError: an accelerator or a number of devices that is not to be had.
+    """
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "gpu" if num_gpus else "cpu"
+    if accelerator == "gpu" and not num_gpus:
+        raise UserError(f"--accelerator gpu: {title} sees no GPU on this machine")
+
+    devices = config.devices
+    if devices == "auto":
+        devices = launched or (num_gpus if accelerator == "gpu" else 1)
+    if launched is not None and devices != launched:
+        raise UserError(f"--devices {devices}: the launcher has started {launched} processes; leave the option out")
+    if accelerator == "gpu" and devices > num_gpus:
+        raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
+
+    threads = config.threads_per_device
+    if threads == "auto":
+        threads = max(1, num_cores() // devices)
+    return config.replace(accelerator=accelerator, devices=devices, threads_per_device=threads)
+
+
+def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
+    """`config` with precision, compile and tf32 decided; `tuned`: what `--mode tuned` makes of auto here.
+
+    Raises:
+      UserError: TF32 on a CPU, which has no such products; half precision on a CPU that dies of it.
+    """
+    if config.tf32 is True and config.accelerator == "cpu":
+        raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
+    chosen = tuned if config.mode == "tuned" else Settings()
+    left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
+    return require_half_precision(config.replace(**left), by_hand="precision" not in left)
+
+
+def describe_settings(config: TrainConfig) -> str:
+    """Of a resolved configuration: `32-bit`, `bf16-mixed, compiled`."""
+    found = [f"{config.precision}-bit" if config.precision.isdecimal() else config.precision]
+    if config.compile is True:
+        found.append("compiled")
+    if config.tf32 is True and config.precision != "64":
+        found.append("TF32")
+    return ", ".join(found)
+
+
+def describe_devices(config: TrainConfig, device_name: str) -> str:
+    """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
+    threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
+    return f"{config.devices} x {config.accelerator} ({device_name}), {threads}"

@@ -1,0 +1,148 @@
+"""Downloads from a server on this machine: checksums, mirrors, damage, races."""
+
+import gzip
+import hashlib
+import http.server
+import io
+import subprocess
+import sys
+import tarfile
+import threading
+
+import pytest
+from conftest import REPOSITORY
+
+from common.data.download import Source
+from common.platform.errors import UserError
+
+CONTENT = {"a": b"first file" * 1000, "b": b"second file" * 1000}
+MD5 = {name: hashlib.md5(content).hexdigest() for name, content in CONTENT.items()}
+
+
+@pytest.fixture
+def server():
+    """Serves `server.files` (path -> bytes) and notes every request in `server.asked`."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):  # noqa: N802  (the name that http.server calls)
+            self.server.asked.append(self.path)
+            content = self.server.files.get(self.path)
+            self.send_response(200 if content is not None else 404)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.files, server.asked = {}, []
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def read_all(source, folder):
+    return {name: source.read(path, name) for name, path in source.fetch(folder).items()}
+
+
+def leftovers(folder):
+    return [path for path in folder.rglob(".*") if path.is_file() and path.name != ".lock"]
+
+
+def test_files_are_fetched_once_and_however_they_are_compressed(server, tmp_path):
+    server.files = {f"/{name}.gz": gzip.compress(content, 9 - i) for i, (name, content) in enumerate(CONTENT.items())}
+    source = Source("d", MD5, (server.url + "/{}",))
+    assert read_all(source, tmp_path) == CONTENT
+    assert read_all(source, tmp_path) == CONTENT
+    assert sorted(server.asked) == ["/a.gz", "/b.gz"]
+    assert not leftovers(tmp_path)
+
+
+def test_what_is_there_is_not_fetched_raw_or_compressed(server, tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a").write_bytes(CONTENT["a"])
+    (tmp_path / "d" / "b.gz").write_bytes(gzip.compress(CONTENT["b"]))
+    assert read_all(Source("d", MD5, (server.url + "/{}",)), tmp_path) == CONTENT
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [None, b"junk", gzip.compress(b"another content"), gzip.compress(CONTENT["a"])[:-20], b""],
+    ids=["not there", "junk", "another file", "cut short", "empty"],
+)
+def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_path, first):
+    server.files = {"/good/a.gz": gzip.compress(CONTENT["a"])}
+    if first is not None:
+        server.files["/bad/a.gz"] = first
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
+    assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
+    assert server.asked == ["/bad/a.gz", "/good/a.gz"]
+    assert not leftovers(tmp_path)
+
+
+def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left(server, tmp_path):
+    server.files = {"/two/a.gz": gzip.compress(b"another content")}
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/one/{}", server.url + "/two/{}", "http://127.0.0.1:9/{}"))
+    with pytest.raises(UserError) as caught:
+        source.fetch(tmp_path)
+    message = str(caught.value)
+    assert "a not in" in message and "--data-dir" in message
+    assert "/one/a.gz: 404" in message and "/two/a.gz: content of a has md5" in message and "ConnectionError" in message
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
+
+
+def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in {**CONTENT, "../../outside": b"x"}.items():
+            member = tarfile.TarInfo(f"folder/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    server.files = {"/all.tar.gz": buffer.getvalue()}
+    assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path) == CONTENT
+    assert server.asked == ["/all.tar.gz"]
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [".lock", "a.gz", "b.gz"]
+
+
+def run_at_once(code, processes=4):
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.PIPE) for _ in range(processes)
+    ]
+    errors = [process.communicate(timeout=100)[1].decode() for process in running]
+    assert [process.returncode for process in running] == [0] * processes, errors
+
+
+def test_processes_that_want_the_same_download_it_once(server, tmp_path):
+    server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
+    run_at_once(f"""
+from pathlib import Path
+from common.data.download import Source
+source = Source("d", {{"a": {MD5["a"]!r}}}, ({server.url + "/{}"!r},))
+assert source.read(source.fetch(Path({str(tmp_path)!r}))["a"], "a")
+""")
+    assert server.asked == ["/a.gz"]
+
+
+def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
+    content = bytes(range(256)) * 40000
+    md5 = {"a": hashlib.md5(content).hexdigest()}
+    server.files = {"/a.gz": gzip.compress(content)}
+    # Without the lock: every process downloads in every round and reads what it then finds.
+    code = f"""
+from pathlib import Path
+from common.data.download import Source
+folder = Path({str(tmp_path)!r})
+source = Source("d", {md5!r}, ({server.url + "/{}"!r},))
+source.fetch(folder)
+for _ in range(10):
+    source._fetch_group(folder / "d", ["a"])
+    assert len(source.read(folder / "d" / "a.gz", "a")) == {len(content)}
+"""
+    run_at_once(code)
+    assert len(server.asked) >= 40
+    assert not leftovers(tmp_path)

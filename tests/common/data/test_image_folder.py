@@ -1,0 +1,197 @@
+"""Folders of images become memory-mapped arrays: in parallel, resumable, with what can't be read listed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from PIL import Image
+from rich.console import Console
+
+from common.data.arrays import DATASET_FILE, array_path, read_arrays_folder
+from common.data.datasets import load_dataset
+from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, ImageFolderConfig, convert, list_images, read_image
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig
+
+COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+
+
+def save(path, colour, size=(20, 20), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).convert(mode).save(path)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Ten images of each of three colours, of several sizes, formats and modes."""
+    folder = tmp_path / "images"
+    for name, colour in COLOURS.items():
+        for index in range(10):
+            suffix = ("png", "jpg", "bmp")[index % 3]
+            save(folder / name / f"{index}.{suffix}", colour, (20 + index, 31), "P" if suffix == "png" else "RGB")
+    (folder / "red" / "notes.txt").write_text("no image")
+    return folder
+
+
+def make(images, **options):
+    options = {"output": images.parent / "arrays", "image_shape": (16, 20, 3), "jobs": 2, **options}
+    config = ImageFolderConfig(images=images, **options)
+    convert(config, Console(quiet=True))
+    return config.output
+
+
+def test_every_image_lands_with_its_label_in_one_of_the_two_sets(images):
+    output = make(images)
+    info, train, test = read_arrays_folder(output)
+    assert info.class_names == ["blue", "green", "red"]
+    assert train[0].shape == (24, 16, 20, 3) and test[0].shape == (6, 16, 20, 3)
+    for pictures, labels in (train, test):
+        assert isinstance(pictures, np.memmap) and not pictures.flags.writeable
+        for picture, label in zip(pictures, labels, strict=True):
+            assert np.abs(picture.astype(int) - COLOURS[info.class_names[label]]).max() <= 6  # JPEG is not exact
+    assert np.bincount(test[1]).tolist() == [2, 2, 2] and np.bincount(train[1]).tolist() == [8, 8, 8]
+    pixels = np.asarray(train[0], dtype=np.float64) / 255
+    assert np.allclose(info.mean, pixels.mean(axis=(0, 1, 2))) and np.allclose(info.std, pixels.std(axis=(0, 1, 2)))
+    assert sorted(path.name for path in output.iterdir()) == [
+        "dataset.json",
+        "test_images.npy",
+        "test_labels.npy",
+        "train_images.npy",
+        "train_labels.npy",
+    ]
+
+
+def test_the_set_can_be_loaded_and_its_digest_knows_what_is_used(images):
+    output = make(images)
+    whole = load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+    part = load_dataset(TrainConfig(dataset="arrays", data_dir=output, train_size=20))
+    assert whole.num_classes == 3 and whole.class_names == ["blue", "green", "red"] and len(part.train_images) == 20
+    assert whole.sha256 != part.sha256
+    normalised = (whole.train_images - whole.shift) * whole.scale
+    assert np.allclose(normalised.mean(axis=(0, 1, 2)), 0, atol=1e-3)
+
+
+def test_folders_for_training_and_testing_are_taken_as_they_are(tmp_path):
+    for part, count in (("train", 3), ("val", 2)):
+        for name in COLOURS:
+            for index in range(count):
+                save(tmp_path / "images" / part / name / "deeper" / f"{index}.png", COLOURS[name])
+    listing = list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))
+    assert listing.num_train == 9 and len(listing.files) == 15 and listing.class_names == sorted(COLOURS)
+    assert all(path.startswith("train/") for path, _ in listing.files[:9])
+
+
+def test_another_seed_tests_on_other_images_and_the_same_on_the_same(images, tmp_path):
+    def tested(seed):
+        listing = list_images(ImageFolderConfig(images=images, output=tmp_path, seed=seed))
+        return listing.files[listing.num_train :]
+
+    assert tested(0) == tested(0) != tested(1)
+
+
+@pytest.mark.parametrize(("fit", "corner", "middle"), [("crop", 250, 250), ("pad", 0, 250), ("stretch", 250, 250)])
+def test_images_are_brought_to_the_shape_asked_for(tmp_path, fit, corner, middle):
+    save(tmp_path / "wide.png", (250, 250, 250), (40, 10))
+    config = ImageFolderConfig(images=tmp_path, output=tmp_path, image_shape=(8, 8, 1), fit=fit)
+    image = read_image(tmp_path / "wide.png", config)
+    assert image.shape == (8, 8, 1) and image[0, 0, 0] == corner and image[4, 4, 0] == middle
+
+
+def test_a_picture_taken_sideways_is_turned(tmp_path):
+    picture = Image.new("RGB", (20, 20))
+    picture.paste((250, 0, 0), (0, 0, 20, 10))  # red above, black below
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    picture.save(tmp_path / "turned.png", exif=exif)
+    image = read_image(tmp_path / "turned.png", ImageFolderConfig(images=tmp_path, output=tmp_path))
+    assert image[5, 32].tolist() == [0, 0, 0] and image[-5, 32].tolist() == [250, 0, 0]
+
+
+def test_unreadable_images_are_listed_and_refused_or_skipped_as_asked(images):
+    whole = (images / "red" / "1.jpg").read_bytes()
+    (images / "red" / "1.jpg").write_bytes(whole[: len(whole) // 2])
+    (images / "blue" / "0.png").write_text("no image at all")
+    with pytest.raises(
+        UserError, match=f"2 of 30 images can't be read, listed in .*{UNREADABLE_FILE}; --unreadable skip"
+    ):
+        make(images)
+    listed = (images.parent / "arrays" / UNREADABLE_FILE).read_text().splitlines()
+    assert len(listed) == 2 and "blue/0.png: cannot identify" in listed[0] and "red/1.jpg: Truncated" in listed[1]
+    with pytest.raises(UserError, match="no dataset.json"):
+        read_arrays_folder(images.parent / "arrays")
+    _, train, test = read_arrays_folder(make(images, unreadable="skip"))  # goes on where that one stopped
+    assert len(train[0]) + len(test[0]) == 28
+    for pictures, labels in (train, test):
+        for picture, label in zip(pictures, labels, strict=True):
+            assert picture[8, 10].argmax() == 2 - label
+
+
+def test_an_interrupted_conversion_goes_on_where_it_stopped(tmp_path):
+    for name in ("a", "b"):
+        for index in range(300):
+            save(tmp_path / "images" / name / f"{index}.png", (index % 250, 0, 0), (200, 200))
+    options = ("--images", "images", "--output", "arrays", "--image-shape", "16", "16", "3", "--jobs", "1")
+    command = [sys.executable, str(REPOSITORY / "make_dataset.py"), *options]
+    status = tmp_path / "arrays" / ".status"
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while not (status.exists() and np.fromfile(status, np.uint8).any()):
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait() == 130 and process.stderr.read() == b"make_dataset.py: interrupted\n"
+    done = int((np.fromfile(status, np.uint8) == 1).sum())
+    assert 0 < done < 600
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f"going on: {done} of 600 images are done" in again.stdout
+    _, train, test = read_arrays_folder(tmp_path / "arrays")
+    shades = sorted(int(picture[0, 0, 0]) for part in (train, test) for picture in part[0])
+    assert shades == sorted(index % 250 for _ in "ab" for index in range(300))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": Path("nowhere")}, "--images nowhere: no such folder"),
+        ({"fit": "pad"}, "a conversion of other images or with other options was begun there"),
+        ({}, "holds a data set already"),
+    ],
+)
+def test_what_can_not_be_done_is_said_in_one_line(images, change, message):
+    output = make(images)
+    if "fit" in change:
+        (output / DATASET_FILE).unlink()
+        (output / LISTING_FILE).write_text("another")
+    with pytest.raises(UserError, match=message):
+        make(**{"images": images, "output": output, **change})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / DATASET_FILE).unlink(), "no dataset.json there; make_dataset.py makes"),
+        (lambda folder: array_path(folder, "test", "images").write_bytes(b"x"), "not a readable .npy file"),
+        (lambda folder: np.save(array_path(folder, "train", "labels"), np.full(24, 3)), "labels from 3 to 3, but 3"),
+        (lambda folder: np.save(array_path(folder, "train", "labels"), np.zeros(5)), "float64 .5,., should be int64"),
+        (
+            lambda folder: np.save(array_path(folder, "test", "images"), np.zeros((6, 8, 8, 3), np.uint8)),
+            "training and test images differ in size",
+        ),
+    ],
+)
+def test_a_damaged_set_is_refused(images, damage, message):
+    output = make(images)
+    damage(output)
+    with pytest.raises(UserError, match=message):
+        load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+
+
+def test_one_class_is_no_data_set(tmp_path):
+    save(tmp_path / "images" / "only" / "1.png", (0, 0, 0))
+    with pytest.raises(UserError, match="1 sub-folders; each class needs one"):
+        list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))

@@ -1,0 +1,82 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import REPOSITORY, run
+
+from common.platform.errors import UserError
+from common.platform.machine import git_state, num_cores, peak_memory_bytes, process_start, versions
+from common.spec.options import TrainConfig
+from common.spec.resolve import resolve_devices
+
+
+def test_a_process_knows_when_it_was_started():
+    code = "import os, time; from common.platform import machine; "
+    code += "print(time.perf_counter() - machine.process_start(os.getpid()))"
+    started = time.perf_counter()
+    age = float(run(sys.executable, "-c", code).stdout)
+    elapsed = time.perf_counter() - started
+    assert elapsed - 0.5 < age <= elapsed + 0.02  # the kernel counts in hundredths of a second
+
+
+def test_the_start_of_another_process_can_be_asked_for():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert abs(time.perf_counter() - process_start(process.pid)) < 1
+    finally:
+        process.communicate()
+
+
+def test_peak_memory_counts_what_was_freed_again_and_the_children():
+    code = """
+import subprocess, sys, os
+from common.platform.machine import peak_memory_bytes
+before = peak_memory_bytes(os.getpid())
+block = bytearray(200 * 2**20); del block
+alone = peak_memory_bytes(os.getpid())
+child = "block = bytearray(100 * 2**20); print(flush=True); input()"
+process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+process.stdout.readline()
+both = peak_memory_bytes(os.getpid())
+process.communicate(b"\\n")
+print(alone - before, both - alone)
+"""
+    alone, child = map(int, run(sys.executable, "-c", code, cwd=REPOSITORY).stdout.split())
+    assert 150 * 2**20 < alone < 250 * 2**20
+    assert 95 * 2**20 < child < 160 * 2**20
+    assert peak_memory_bytes(os.getpid()) > 0
+
+
+def test_versions_and_commit():
+    found = versions("numpy")
+    assert set(found) == {"python", "platform", "numpy"}
+    state = git_state()
+    assert state is None or (len(state["commit"]) == 40 and isinstance(state["dirty"], bool))
+
+
+def test_auto_is_one_cpu_replica_without_gpus_and_all_gpus_with_them():
+    assert resolve_devices(TrainConfig(), "X", 0).devices == 1
+    found = resolve_devices(TrainConfig(), "X", 4)
+    assert (found.accelerator, found.devices) == ("gpu", 4)
+    found = resolve_devices(TrainConfig(accelerator="cpu", devices=2), "X", 4)
+    assert (found.accelerator, found.devices, found.threads_per_device) == ("cpu", 2, max(1, num_cores() // 2))
+
+
+def test_a_launchers_processes_are_the_devices():
+    assert resolve_devices(TrainConfig(), "X", 0, launched=3).devices == 3
+    with pytest.raises(UserError, match="--devices 2: the launcher has started 3 processes"):
+        resolve_devices(TrainConfig(devices=2), "X", 0, launched=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_gpus", "message"),
+    [
+        ({"accelerator": "gpu"}, 0, "--accelerator gpu: X sees no GPU"),
+        ({"devices": 3}, 2, "--devices 3: X sees 2 GPUs"),
+    ],
+)
+def test_devices_that_are_not_there_are_told(options, num_gpus, message):
+    with pytest.raises(UserError, match=message):
+        resolve_devices(TrainConfig(**options), "X", num_gpus)

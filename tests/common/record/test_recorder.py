@@ -1,0 +1,228 @@
+import itertools
+import json
+
+import pytest
+
+from common.experiment import Experiment
+from common.platform.errors import DivergedError, UserError
+from common.record import recorder as recorder_module
+from common.record.recorder import Recorder
+from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
+from common.record.run_folder import new_run_dir, prepare_run_dir
+from common.record.timeline import Timeline
+from common.spec.options import TrainConfig
+
+
+def flat(steps):
+    """(loss, correct) of each step, of those that were taken together too."""
+    for loss, correct in steps:
+        yield from zip(loss, correct, strict=True) if isinstance(loss, list) else [(loss, correct)]
+
+
+def make(run_dir, **options):
+    """A recorder of 3 epochs of 4 steps: 3 of 10 examples and one of 5."""
+    options = {"train_size": 35, "batch_size": 10, "epochs": 3, "accelerator": "cpu", "devices": 1, **options}
+    config = TrainConfig(threads_per_device=1, run_dir=run_dir, **options)
+    log = []
+    recorder = Recorder(
+        "fake",
+        "Fake",
+        Experiment.make(config).with_run_dir("fake"),
+        device_name="none",
+        timeline=Timeline.begin(1),
+        writes=True,
+        fetch=lambda steps: [log.append(("fetch", len(steps)))] and flat(steps),
+        synchronize=lambda: log.append("synchronize"),
+    )
+    return recorder, log
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until `clock.now` is moved; the first process started at 100."""
+
+    class Clock:
+        now = 110.0
+
+    monkeypatch.setattr(recorder_module.time, "perf_counter", lambda: Clock.now)  # for all modules
+    monkeypatch.setattr("common.record.timeline.process_start", lambda pid: 100.0)
+    monkeypatch.setattr(recorder_module, "peak_memory_bytes", lambda pid: 7)
+    return Clock
+
+
+def finish(recorder):
+    recorder.finish(recorder.experiment.initial_weights, (), None, None)
+    return read_result(recorder.run_dir)
+
+
+def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
+    recorder, log = make(tmp_path)
+    losses = itertools.count(1)
+    with recorder:
+        for epoch in range(3):
+            recorder.start_epoch()
+            for step in range(4):
+                clock.now += 5 if epoch == step == 0 else 1  # the first step compiles
+                recorder.step(float(next(losses)), 1)
+            recorder.end_training()
+            clock.now += 100  # between training and evaluation, and no part of either
+            recorder.start_evaluation()
+            clock.now += 3
+            recorder.end_epoch(355.0, 300, 355)
+            clock.now += 50
+    result = finish(recorder)
+    assert result.startup_seconds == 15
+    assert result.epoch_train_seconds == [3, 4, 4]
+    assert result.eval_seconds == [3, 3, 3]
+    assert result.warmup_steps == 6  # half of 12
+    # Steps 7 to 12 take a second each and hold 10, 5, 10, 10, 10 and 5 examples.
+    assert result.images_per_second == pytest.approx(50 / 6)
+    assert result.wall_seconds == clock.now - 100 and result.peak_memory_bytes == 7
+    # Nothing but the tests' own clock moves on: 10 seconds until here, 5 to the end of the first step.
+    phases = {"imports": 10, "data": 0, "build": 5, "training": 11, "evaluation": 9, "rest": 3 * 100 + 3 * 50}
+    assert result.phase_seconds == phases and sum(phases.values()) == result.wall_seconds
+    assert log.count("synchronize") == 2 + 3  # after the first step, after warm-up, at the end of each epoch
+    assert [item for item in log if item != "synchronize"] == [("fetch", 4)] * 3
+
+
+def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
+    recorder, _ = make(tmp_path, epochs=1)
+    with recorder:
+        recorder.start_epoch()
+        for loss, correct in ((1.0, 4), (2.0, 5), (3.0, 7), (8.0, 5)):
+            clock.now += 1
+            recorder.step(loss, correct)
+        recorder.end_training()
+        recorder.start_evaluation()
+        recorder.end_epoch(71.0, 284, 355)
+    assert read_step_losses(tmp_path) == [1, 2, 3, 8]
+    (epoch,) = read_metrics(tmp_path, EpochLine)
+    assert epoch.train_loss == pytest.approx((10 + 20 + 30 + 40) / 35)
+    assert epoch.train_accuracy == 21 / 35
+    assert (epoch.test_loss, epoch.test_accuracy) == (0.2, 0.8)
+    assert (epoch.train_seconds, epoch.eval_seconds) == (3, 0)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["plan", *["step"] * 4, "epoch"]
+
+
+def test_steps_may_be_taken_together_up_to_the_next_look(tmp_path, clock):
+    """12 steps in epochs of 4, warm-up of 6, fetched every 3: told after 1, 3, 4, 6, 8, 9 and 12."""
+    recorder, log = make(tmp_path, log_every_n_steps=3)
+    taken = []
+    with recorder:
+        for _ in range(3):
+            recorder.start_epoch()
+            for _ in range(4):
+                if sum(taken) == 4 * len(recorder.epoch_train_seconds) + 4:
+                    break
+                taken.append(recorder.steps_to_go())
+                clock.now += taken[-1]
+                recorder.step([1.0] * taken[-1], [1] * taken[-1], taken[-1])
+            recorder.end_training()
+            recorder.start_evaluation()
+            recorder.end_epoch(355.0, 300, 355)
+    assert taken == [1, 2, 1, 2, 2, 1, 3]
+
+
+def test_losses_are_fetched_every_n_steps_and_at_the_epochs_end(tmp_path, clock):
+    recorder, log = make(tmp_path, epochs=1, log_every_n_steps=3)
+    with recorder:
+        recorder.start_epoch()
+        for index in range(4):
+            recorder.step(1.0, 1)
+            assert len(read_step_losses(tmp_path)) == (0 if index < 2 else 3)
+        recorder.end_training()
+    assert [item for item in log if item != "synchronize"] == [("fetch", 3), ("fetch", 1)]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, clock, loss):
+    recorder, _ = make(tmp_path)
+    with recorder, pytest.raises(DivergedError, match=f"loss of step 2 is {loss}; a smaller --learning-rate than 0.05"):
+        recorder.start_epoch()
+        for one in (1.0, loss, 1.0):
+            recorder.step(one, 1)
+        recorder.end_training()
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_folder_that_holds_a_run_is_refused(tmp_path, clock):
+    with make(tmp_path)[0]:
+        pass
+    with pytest.raises(UserError, match="holds a run already"):
+        make(tmp_path)
+
+
+def test_unnamed_folders_never_collide(tmp_path):
+    folders = {new_run_dir("x", tmp_path) for _ in range(5)}
+    assert len(folders) == 5 and all(folder.is_dir() for folder in folders)
+
+
+def test_a_run_folder_that_cannot_be_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--run-dir .*file/x"):
+        prepare_run_dir(tmp_path / "file" / "x", "name")
+
+
+def test_results_that_do_not_add_up_are_refused(tmp_path, clock):
+    recorder, _ = make(tmp_path, epochs=0)
+    with recorder:
+        recorder.start_evaluation()
+        recorder.end_epoch(1.0, 300, 355)
+    good = finish(recorder).model_dump()
+    for wrong in (
+        {"test_accuracy": 0.9},
+        {"test_loss": float("nan")},
+        {"config_sha256": "0" * 64},
+        {"schema_version": 1},
+        {"phase_seconds": {**good["phase_seconds"], "rest": 1.0}},
+        {"phase_seconds": {"imports": good["wall_seconds"]}},
+        {"extra": 1},
+        {"num_steps": -1},
+    ):
+        with pytest.raises(ValueError):
+            RunResult(**{**good, **wrong})
+    path = tmp_path / "result.json"
+    path.write_text(path.read_text().replace('"test_correct": 300', '"test_correct": 301'))
+    with pytest.raises(UserError, match="result.json: not valid: result: Value error, test_accuracy"):
+        read_result(tmp_path)
+
+
+def test_steps_that_are_missing_or_out_of_order_are_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"kind": "step", "step": step, "loss": 1.0}) + "\n" for step in (1, 3)]
+    path.write_text("".join(lines))
+    with pytest.raises(UserError, match="not numbered 1, 2, 3"):
+        read_step_losses(tmp_path)
+    path.write_text(lines[0] + lines[1][:-5])  # a last line that is still being written
+    assert read_step_losses(tmp_path) == [1.0]
+    for wrong in (
+        "junk",
+        "[]",
+        '{"kind": "other"}',
+        '{"kind": "step", "step": 2}',
+        '{"kind": "step", "step": 2, "loss": NaN}',
+    ):
+        path.write_text(lines[0] + wrong + "\n")
+        with pytest.raises(UserError, match="metrics.jsonl: not valid"):
+            read_step_losses(tmp_path)
+
+
+def test_a_call_may_take_more_steps_than_the_next_look_is_away(tmp_path, clock):
+    """As Keras's steps_per_execution does: then start-up and warm-up end with the call."""
+    recorder, log = make(tmp_path, train_size=140, log_every_n_steps=5)  # 3 epochs of 14 steps
+    with recorder:
+        for _ in range(3):
+            recorder.start_epoch()
+            for number in (4, 4, 4, 2):
+                clock.now += number
+                recorder.step([1.0] * number, [1] * number, number)
+            recorder.end_training()
+            recorder.start_evaluation()
+            recorder.end_epoch(355.0, 300, 355)
+    result = finish(recorder)
+    assert result.startup_seconds == 14  # four steps of a second, and the 10 before
+    assert result.epoch_train_seconds == [10, 14, 14]
+    assert result.warmup_steps == 12 and result.images_per_second == 10  # an image in each tenth of a second
+    assert len(read_step_losses(tmp_path)) == 42
+    assert [item for item in log if item != "synchronize"] == [("fetch", calls) for calls in (2, 1, 1, *[1] * 8)]

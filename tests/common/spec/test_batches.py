@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from common.spec.batches import Plan, epoch_order, random_bits, shards
+
+
+def test_the_stream_is_the_published_one():
+    # PCG64 seeded by SeedSequence((0, 0, 1)): NumPy promises that these numbers never change (NEP 19).
+    assert random_bits(3, 0, 0, 1).tolist() == [8286993518594409552, 7213445024538350215, 10643195521338302242]
+    assert epoch_order(0, 1, 10).tolist() == [7, 6, 4, 5, 3, 9, 1, 0, 2, 8]
+
+
+def test_each_epoch_has_its_own_order_and_each_seed_its_own():
+    orders = {tuple(epoch_order(seed, epoch, 50)) for seed in (0, 1) for epoch in (1, 2, 3)}
+    assert len(orders) == 6
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert epoch_order(0, 1, 50).tolist() == epoch_order(0, 1, 50).tolist()
+    assert epoch_order(0, 1, 50).dtype == np.int64
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3, 7])
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(10, 4), (12, 4), (1, 5), (9, 4), (100, 7)])
+def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size, num_replicas):
+    bounds = shards(num_examples, batch_size, num_replicas)
+    assert bounds.shape == (-(-num_examples // batch_size), num_replicas, 3)
+    seen = []
+    for batch in bounds:
+        sizes = batch[:, 1] - batch[:, 0]
+        assert sizes.max() - sizes.min() <= 1
+        assert (batch[:, 2] == sizes.sum()).all()
+        seen += [index for start, stop, _ in batch for index in range(start, stop)]
+    assert seen == list(range(num_examples))
+    assert (bounds[:-1, 0, 2] == batch_size).all()
+
+
+def test_a_last_batch_smaller_than_the_number_of_replicas_leaves_some_without_examples():
+    assert (shards(9, 4, 3)[-1][:, 1] - shards(9, 4, 3)[-1][:, 0]).tolist() == [0, 0, 1]
+
+
+def test_plan_counts_steps_epochs_and_images():
+    plan = Plan.make(train_size=10, batch_size=4, epochs=3, max_steps=-1)
+    assert (plan.steps_per_epoch, plan.total_steps, plan.num_epochs) == (3, 9, 3)
+    assert [plan.count(step) for step in range(1, 7)] == [4, 4, 2, 4, 4, 2]
+    assert [plan.epoch_of(step) for step in (1, 3, 4, 9)] == [1, 1, 2, 3]
+    for first in range(1, 10):
+        for last in range(first - 1, 10):
+            assert plan.images(first, last) == sum(plan.count(step) for step in range(first, last + 1))
+
+
+def test_max_steps_ends_the_last_epoch_early():
+    plan = Plan.make(train_size=10, batch_size=4, epochs=9, max_steps=4)
+    assert (plan.total_steps, plan.num_epochs) == (4, 2)
+    assert [plan.steps_in_epoch(epoch) for epoch in (1, 2)] == [3, 1]
+
+
+@pytest.mark.parametrize(("epochs", "max_steps"), [(0, -1), (3, 0)])
+def test_a_run_may_have_no_steps(epochs, max_steps):
+    plan = Plan.make(10, 4, epochs, max_steps)
+    assert (plan.total_steps, plan.num_epochs) == (0, 0)
+
+
+@pytest.mark.parametrize("verify_steps", range(4, 30))
+@pytest.mark.parametrize(("train_size", "batch_size", "epochs"), [(100, 7, 3), (100, 10, 1), (20, 7, 9), (5, 8, 50)])
+def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, train_size, batch_size, epochs):
+    whole = Plan.make(train_size, batch_size, epochs, -1)
+    plan = Plan.make(train_size, batch_size, epochs, -1, verify_steps)
+    assert plan.total_steps == min(verify_steps, whole.total_steps)
+    assert plan.schedule_steps == whole.total_steps and plan.steps_per_epoch <= whole.steps_per_epoch
+    rows = [plan.shards(epoch, 2) for epoch in range(1, plan.num_epochs + 1)]
+    assert [len(one) for one in rows] == [plan.steps_in_epoch(epoch) for epoch in range(1, plan.num_epochs + 1)]
+    counts = [count for one in rows for count in one[:, 0, 2]]
+    assert counts == [plan.count(step) for step in range(1, plan.total_steps + 1)]
+    assert plan.images(1, plan.total_steps) == sum(counts)
+    bounds = shards(train_size, batch_size, 2)
+    assert (rows[0][:-1] == bounds[: len(rows[0]) - 1]).all()
+    if epochs > 1:  # the end of an epoch and the order of another are seen
+        assert (rows[0][-1] == bounds[-1]).all() and len(rows) > 1
+
+
+def test_the_plan_of_a_whole_run_cuts_no_epoch():
+    plan = Plan.make(100, 7, 3, -1)
+    assert all((plan.shards(epoch, 3) == shards(100, 7, 3)).all() for epoch in (1, 2, 3))

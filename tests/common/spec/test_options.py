@@ -1,0 +1,137 @@
+import json
+
+import pytest
+from conftest import REPOSITORY
+
+from common.platform.cli import parse_options, parse_train_config, to_arguments
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig
+from comparison.options import CompareConfig
+
+
+def parse(*arguments):
+    return parse_train_config("pt_impl", "about", arguments)
+
+
+def test_options_reach_their_fields():
+    config = parse(
+        *["--batch-size", "7", "--learning-rate", "1e-3", "--nesterov", "true", "--devices", "3", "--precision", "64"],
+        *["--dataset", "synthetic", "--image-shape", "16", "20", "3", "--data-dir", "d"],
+    )
+    assert (config.batch_size, config.learning_rate, config.nesterov, config.devices) == (7, 1e-3, True, 3)
+    assert (config.precision, config.image_shape, str(config.data_dir)) == ("64", (16, 20, 3), "d")
+
+
+def test_every_option_survives_the_way_to_an_implementation():
+    config = TrainConfig(
+        dataset="synthetic",
+        data_dir="a b",
+        image_shape=(16, 20, 3),
+        num_classes=4,
+        train_size=5,
+        test_size=6,
+        model="lenet",
+        initial_weights="w",
+        epochs=2,
+        max_steps=3,
+        batch_size=4,
+        learning_rate=0.123456789012345,
+        schedule="constant",
+        warmup_steps=1,
+        momentum=0.5,
+        nesterov=True,
+        weight_decay=1e-9,
+        seed=9,
+        accelerator="cpu",
+        devices=2,
+        threads_per_device=3,
+        mode="tuned",
+        precision="64",
+        compile=True,
+        tf32=True,
+        data_on="host",
+        eval_batch_size=8,
+        log_every_n_steps=9,
+        save_first_batch=True,
+        verify_steps=7,
+        run_dir="r",
+        dry_run=True,
+    )
+    assert all(getattr(config, name) != getattr(TrainConfig(), name) for name in TrainConfig.model_fields)
+    assert parse(*to_arguments(config)) == config
+
+
+def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("batch_size: 12\nprecision: 64\nimage-shape: [9, 9, 1]\ndataset: synthetic\n")
+    config = parse("--config", str(path), "--batch-size", "13")
+    assert (config.batch_size, config.precision, config.image_shape) == (13, "64", (9, 9, 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--batch-size 0", "--batch-size 0: should be greater than 0"),
+        ("--batch-size x", "--batch-size x: should be a valid integer"),
+        ("--momentum 1", "--momentum 1: should be less than 1"),
+        ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
+        ("--model vgg", "--model vgg: should be 'cnn' or 'lenet'"),
+        ("--precision 16", "--precision 16: should be 'auto', '32', '64', 'bf16-mixed' or '16-mixed'"),
+        ("--devices 0", "--devices 0: should be 'auto' or should be greater than 0"),
+        ("--image-shape 8 8", "--image-shape: expected 3 arguments"),
+        ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),
+        ("--num-classes 3", "--num-classes 3: only for --dataset synthetic, not digits"),
+        ("--nesterov true --momentum 0", "--nesterov true needs --momentum above 0"),
+        ("--save-first-batch true --epochs 0", "--save-first-batch true needs at least one step"),
+        ("--data-on device", "--data-on device: needs --mode tuned; in plain mode"),
+        ("--batch 8", "unknown option --batch 8"),
+        ("stray", "unknown option stray"),
+        ("--config none.yaml", "--config: File does not exist"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_that_names_the_option(arguments, message):
+    with pytest.raises(UserError) as caught:
+        parse(*arguments.split())
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_with_an_unknown_option_is_refused(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("batch_siz: 12\n")
+    with pytest.raises(UserError, match="batch_siz"):
+        parse("--config", str(path))
+
+
+def test_help_prints_every_option_with_its_bounds(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse("--help")
+    text = capsys.readouterr().out
+    for name in TrainConfig.model_fields:
+        assert "--" + name.replace("_", "-") in text
+    for bounds in ("INT>0", "{cnn,lenet}", "FLOAT>=0,<1", "H W C", "auto or INT>0", "(default: 64)"):
+        assert bounds in text
+
+
+def test_the_digest_is_over_the_training_and_not_over_paths():
+    config = TrainConfig()
+    assert config.sha256() == config.replace(data_dir="elsewhere", run_dir="r", log_every_n_steps=3).sha256()
+    assert config.sha256() != config.replace(seed=1).sha256()
+    assert config.sha256() != config.replace(devices=2).sha256()
+    json.dumps(config.training_fields())
+
+
+def test_compare_passes_every_training_option_on():
+    options = parse_options(CompareConfig, "compare.py", "about", ["--batch-size", "5", "--python", "tf=python3"])
+    assert options.train_config() == TrainConfig(batch_size=5)
+    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir", "dry_run", "verify_steps"}
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_configurations_that_ship_are_whole_and_for_all_programs(path):
+    config = parse("--config", str(path))
+    assert config.dataset == "mnist" and config.model == "lenet"
+    options = parse_options(CompareConfig, "compare.py", "", ["--config", str(path)])
+    assert options.train_config() == config
+    command = next(line for line in path.read_text().splitlines() if "python compare.py" in line)
+    assert f"--config configs/{path.name}" in command
