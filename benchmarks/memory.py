@@ -23,8 +23,9 @@ from benchmarks.paired import LOG_FILE, ModesConfig, make_folder, write_document
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError, whole_program
+from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
-from common.record.results import read_result, write_text
+from common.record.results import read_result
 from common.spec.options import TrainConfig
 
 GIB = 2**30
@@ -50,7 +51,7 @@ def make_sparse_set(folder: Path, num_train: int) -> None:
         np.save(array_path(folder, part, "labels"), np.arange(count) % 10)
     names = list(map(str, range(10)))
     info = ArraysInfo(class_names=names, mean=[0.5] * 3, std=[0.25] * 3, sha256="0" * 64)
-    write_text(folder / DATASET_FILE, info.model_dump_json(indent=2) + "\n")
+    write_model(folder / DATASET_FILE, info)
 
 
 class PrivateMemory(threading.Thread):

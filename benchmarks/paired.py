@@ -22,8 +22,8 @@ from rich.table import Table
 
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
+from common.platform.files import write_text
 from common.platform.machine import REPOSITORY, describe_machine, git_state
-from common.record.results import write_text
 from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
 

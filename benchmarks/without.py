@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.inside import MakeBare, train_beside
 from benchmarks.paired import Implementation
-from common.platform.cli import parse_train_config
 from common.platform.errors import UserError
+from common.spec.command_line import parse_train_config
 
 # Measures of each tuning.py that no option switches.
 MEASURES: dict[Implementation, list[str]] = {

@@ -1,12 +1,10 @@
 """All that a configuration determines before any framework comes in."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_arrays
-from common.record.results import CONFIG_FILE, write_text
-from common.record.run_folder import prepare_run_dir
 from common.spec.batches import Plan
 from common.spec.networks import ModelSpec, Weights
 from common.spec.options import TrainConfig
@@ -46,10 +44,3 @@ class Experiment:
             resident = config.mode == "tuned" and dataset.nbytes <= MAX_RESIDENT_BYTES
             config = config.replace(data_on="device" if resident else "host")
         return cls(config, dataset, model, plan, UpdateRule.make(config, plan.schedule_steps), weights)
-
-    def with_run_dir(self, name: str) -> "Experiment":
-        """The same with its run folder made and `config.json` in it; `name` is for a folder that has no name."""
-        run_dir = prepare_run_dir(self.config.run_dir, f"{name}-{self.config.dataset}-{self.config.model}")
-        config = self.config.replace(run_dir=run_dir)
-        write_text(run_dir / CONFIG_FILE, config.model_dump_json(indent=2) + "\n")
-        return replace(self, config=config)

@@ -19,8 +19,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from common.platform.files import write_text
 from common.platform.machine import num_cores
-from common.record.results import write_text
 
 # Okabe and Ito's colours (2008), told apart by people with any common kind of colour blindness; and since the curves
 # of runs in lockstep lie on each other, every line has a width and a pattern of its own, too.

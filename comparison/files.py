@@ -3,7 +3,7 @@
 import json
 from functools import cache
 
-from common.record.results import write_text
+from common.platform.files import write_text
 from comparison.summary import Results, Summary
 from comparison.table import runs_to_csv, to_csv, to_markdown
 

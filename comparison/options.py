@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from common.platform.errors import UserError
+from common.platform.errors import UserError, option_name
 from common.platform.machine import REPOSITORY
 from common.record.run_folder import new_run_dir
-from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, option_name
+from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
 
 # What a comparison that is there already can be given anew: more of the same, and how it is looked at.
 RESUME_WITH = {

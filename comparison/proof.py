@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError
+from common.platform.files import read_model, write_model
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.probing import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
@@ -36,10 +37,8 @@ from common.record.results import (
     EpochLine,
     RunResult,
     read_metrics,
-    read_model,
     read_result,
     read_step_losses,
-    write_text,
 )
 from common.spec.batches import Plan
 from common.spec.options import Mode, TrainConfig
@@ -202,7 +201,7 @@ def _run(
                 failure = str(error)
         digest = digests[run_dir.relative_to(folder.absolute())]
         record = Record(schema_version=2, digest=digest, failure=failure)
-        write_text(run_dir / PROOF_FILE, record.model_dump_json(indent=2) + "\n")
+        write_model(run_dir / PROOF_FILE, record)
         if failure is None:
             for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
                 (run_dir / name).unlink(missing_ok=True)

@@ -13,8 +13,8 @@ from PIL import Image
 
 from common.data.formats import Images
 from common.platform.errors import UserError
+from common.platform.files import write_text
 from common.record.predictions import Predictions
-from common.record.results import write_text
 from comparison.charts import Drawn, draw
 from comparison.figures import table_charts
 from comparison.gains import what_tuning_gives

@@ -13,8 +13,9 @@ import psutil
 
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
+from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
-from common.record.results import METRICS_FILE, MetricsLine, parse_metrics, write_text
+from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from common.spec.options import TrainConfig
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
 from comparison.study import Job
@@ -63,7 +64,7 @@ def run_job(
         failure=failure,
     )
     run = load_run(run_dir, record)
-    write_text(run_dir / RECORD_FILE, run.record.model_dump_json(indent=2) + "\n")
+    write_model(run_dir / RECORD_FILE, run.record)
     return run
 
 

@@ -9,16 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.record.results import (
-    METRICS_FILE,
-    EpochLine,
-    RunResult,
-    read_metrics,
-    read_model,
-    read_result,
-    read_step_losses,
-    write_text,
-)
+from common.platform.files import read_model, write_text
+from common.record.results import METRICS_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.options import Mode, TrainConfig
 from comparison.options import CompareConfig
 from comparison.study import Job, Values, Variant, row_name

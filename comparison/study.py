@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.platform.errors import UserError
+from common.platform.errors import UserError, option_name
 from common.platform.machine import num_cores
-from common.spec.options import Mode, TrainConfig, TrainingOptions, option_name
+from common.spec.options import Mode, TrainConfig, TrainingOptions
 from comparison.options import CompareConfig
 
 # Options that say where things are or how they are watched, or that have an option of their own here.

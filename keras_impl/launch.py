@@ -8,6 +8,7 @@ import numpy as np
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from keras_impl.train import train
@@ -25,7 +26,7 @@ def main(config: TrainConfig) -> None:
     timeline.enter("data")
     if config.data_on == "device":
         raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
-    experiment = Experiment.make(setup_devices(config.replace(data_on="host"), "Keras")).with_run_dir("keras")
+    experiment = with_run_dir(Experiment.make(setup_devices(config.replace(data_on="host"), "Keras")), "keras")
     if config.dry_run:
         return
     timeline.enter("build")

@@ -1,9 +1,9 @@
 """`python -m pt_impl`, alone or under torchrun: reads the options, then trains. `--help` prints them all."""
 
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.platform.launch import is_first_process
-from common.platform.probing import prepare_processor
+from common.spec.command_line import parse_train_config
+from common.spec.resolve import prepare_processor
 
 # Worker processes import this file under another name; only the one that was started trains from here.
 if __name__ == "__main__":

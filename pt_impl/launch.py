@@ -12,6 +12,7 @@ from common.experiment import Experiment
 from common.platform.errors import ReplicaError, UserError, describe_signal, whole_program
 from common.platform.launch import first_pid, under_torchrun
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.devices import (
@@ -36,7 +37,7 @@ def main(config: TrainConfig) -> None:
         run_replica(int(os.environ["RANK"]), config, "env://", timeline)
         return
     timeline.enter("data")
-    experiment = Experiment.make(config).with_run_dir("pt")  # finds mistakes and downloads before any worker starts
+    experiment = with_run_dir(Experiment.make(config), "pt")  # finds mistakes and downloads before any worker starts
     if config.dry_run:
         return
     config = experiment.config
@@ -90,7 +91,7 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
     experiment = None
     if rank == 0:
         try:
-            experiment = Experiment.make(config).with_run_dir("pt")
+            experiment = with_run_dir(Experiment.make(config), "pt")
             outcome = [experiment.config]
         except UserError as error:
             outcome = [error]

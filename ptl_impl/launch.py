@@ -9,6 +9,7 @@ import torch
 from common.experiment import Experiment
 from common.platform.launch import first_pid, is_first_process
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.devices import device_name, fetch_steps, synchronize, wait_for_replicas
@@ -23,7 +24,7 @@ def main(config: TrainConfig) -> None:
     quiet()
     experiment = Experiment.make(setup_devices(config))
     if is_first_process():
-        experiment = experiment.with_run_dir("ptl")
+        experiment = with_run_dir(experiment, "ptl")
     if config.dry_run:
         return
     device = torch.device("cpu")

@@ -12,7 +12,8 @@ from benchmarks.machine import MachineConfig
 from benchmarks.memory import MemoryConfig
 from benchmarks.paired import BenchmarkConfig
 from common.data.image_folder import ImageFolderConfig
-from common.spec.options import TrainConfig, option_name
+from common.platform.errors import option_name
+from common.spec.options import TrainConfig
 from comparison.options import CompareConfig
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}

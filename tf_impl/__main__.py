@@ -2,9 +2,9 @@
 
 import os
 
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
-from common.platform.probing import prepare_processor
+from common.spec.command_line import parse_train_config
+from common.spec.resolve import prepare_processor
 
 with whole_program("python -m tf_impl"):
     config = parse_train_config("tf_impl", "Trains a network with TensorFlow (loop written out; MirroredStrategy).")

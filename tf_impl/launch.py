@@ -4,6 +4,7 @@ import os
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from tf_impl.devices import device_name, fetch_steps, make_strategy, setup_devices, synchronize
@@ -14,7 +15,7 @@ def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
     timeline = Timeline.begin(os.getpid())
     timeline.enter("data")
-    experiment = Experiment.make(setup_devices(config)).with_run_dir("tf")
+    experiment = with_run_dir(Experiment.make(setup_devices(config)), "tf")
     if config.dry_run:
         return
     timeline.enter("build")

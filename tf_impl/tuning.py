@@ -20,10 +20,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
-from common.platform.probing import bf16_helps
 from common.record.recorder import Recorder
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings
+from common.spec.resolve import Settings, bf16_helps
 from tf_impl.data import Batch, Shards, TrainShards
 from tf_impl.model import DTYPES, normalise
 

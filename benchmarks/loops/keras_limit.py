@@ -9,8 +9,8 @@ import keras_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
 from common.experiment import Experiment
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
+from common.spec.command_line import parse_train_config
 
 
 def make_bare(experiment: Experiment) -> BareLoop:

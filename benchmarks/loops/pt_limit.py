@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 import pt_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.platform.launch import is_first_process
+from common.spec.command_line import parse_train_config
 from pt_impl.data import make_loaders
 from pt_impl.devices import synchronize
 from pt_impl.model import load_weights, make_model

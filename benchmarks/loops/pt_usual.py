@@ -10,9 +10,9 @@ from torchvision import datasets, transforms
 
 from benchmarks.paired import write_speed
 from common.data.datasets import MNIST, NORMALISATION
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.record.recorder import WARMUP_STEPS
+from common.spec.command_line import parse_train_config
 from common.spec.networks import ModelSpec
 from common.spec.options import TrainConfig
 from pt_impl.devices import join_group, setup_devices

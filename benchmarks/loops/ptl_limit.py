@@ -6,9 +6,9 @@ import ptl_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
 from common.experiment import Experiment
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.platform.launch import is_first_process
+from common.spec.command_line import parse_train_config
 
 
 @torch.inference_mode(False)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from benchmarks.loops.pt_usual import make_loader
 from benchmarks.paired import write_speed
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.record.recorder import WARMUP_STEPS
+from common.spec.command_line import parse_train_config
 from common.spec.networks import ModelSpec
 from common.spec.options import TrainConfig
 from pt_impl.model import make_model

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tf_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
+from common.spec.command_line import parse_train_config
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.devices import synchronize
 from tf_impl.model import load_weights, make_model

@@ -10,9 +10,9 @@ import keras
 
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.record.recorder import WARMUP_STEPS
+from common.spec.command_line import parse_train_config
 from tf_impl.devices import make_strategy, setup_devices
 from tf_impl.model import make_model
 

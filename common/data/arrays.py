@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
-from common.record.results import read_model, write_text
+from common.platform.files import read_model, write_model
 
 DATASET_FILE = "dataset.json"
 PIXELS_AT_A_TIME = 2**24  # of those that are summed: some megabytes
@@ -112,5 +112,5 @@ def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
     mean = sums / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-12))
     info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
-    write_text(folder / DATASET_FILE, info.model_dump_json(indent=2) + "\n")
+    write_model(folder / DATASET_FILE, info)
     return info

@@ -26,8 +26,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
 from common.platform.errors import UserError
+from common.platform.files import write_text
 from common.platform.machine import num_cores
-from common.record.results import write_text
 from common.spec.batches import random_bits
 from common.spec.options import ImageShape
 

@@ -8,8 +8,7 @@ from typing import Any, NoReturn, TypeVar
 from jsonargparse import ActionConfigFile, ArgumentParser
 from pydantic import BaseModel, ValidationError
 
-from common.platform.errors import UserError
-from common.spec.options import TrainConfig, option_name
+from common.platform.errors import UserError, option_name
 
 Config = TypeVar("Config", bound=BaseModel)
 _NOT_GIVEN = "\0"  # which no command line can hold
@@ -64,12 +63,7 @@ def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
     return sys.argv[1:] if arguments is None else arguments
 
 
-def parse_train_config(implementation: str, about: str, arguments: Sequence[str] | None = None) -> TrainConfig:
-    """The command line of `python -m <implementation>`; see `parse_options`."""
-    return parse_options(TrainConfig, f"python -m {implementation}", about, arguments)
-
-
-def to_arguments(config: TrainConfig) -> list[str]:
+def to_arguments(config: BaseModel) -> list[str]:
     """The command line that gives `config` again: only what differs from the defaults."""
     arguments = []
     for name, value in config.model_dump(mode="json", exclude_defaults=True).items():

@@ -31,6 +31,11 @@ class UserError(ValueError):
     exit_status = 2
 
 
+def option_name(field: str) -> str:
+    """`batch_size` -> `--batch-size`."""
+    return "--" + field.replace("_", "-")
+
+
 class DivergedError(UserError):
     """Training produced a loss that is not finite; no result can be written."""
 

@@ -1,25 +1,79 @@
-"""Arrays in safetensors files, under canonical names and in the canonical layout. Nothing is unpickled."""
+"""Files that are written whole or not at all, and checked when they are read: text, JSON, arrays.
+
+Nothing is unpickled: arrays are in safetensors files, under names.
+"""
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from common.platform.errors import UserError
 
 Arrays = dict[str, NDArray[Any]]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, which becomes `path` where that succeeds: a reader never sees half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    yield temporary
+    os.replace(temporary, path)
+
+
+# --- Text and JSON ---
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes all of `text` or nothing."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text)
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """As a JSON file; all of it or nothing."""
+    write_text(path, model.model_dump_json(indent=2) + "\n")
+
+
+def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
+    """A JSON file that keeps `schema`.
+
+    Raises:
+      UserError: the file is missing or breaks the schema; begins with `prefix`.
+    """
+    try:
+        return schema.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{prefix}{path}: missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
+    except ValidationError as error:
+        raise not_valid(path, error) from None
+
+
+def not_valid(path: Path, error: ValidationError) -> UserError:
+    """The first complaint about a file, with the field it is about."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or path.stem
+    return UserError(f"{path}: not valid: {where}: {first['msg']}")
+
+
+# --- Arrays ---
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Writes all arrays, or nothing: to a temporary name first, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
-    os.replace(temporary, path)
+    """Writes all arrays or nothing, as safetensors."""
+    with written_whole(path) as temporary:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
 
 
 def read_arrays(path: Path, option: str = "") -> Arrays:

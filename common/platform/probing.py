@@ -21,11 +21,10 @@ from typing import Self
 import platformdirs
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.platform.errors import UserError, signal_name
+from common.platform.errors import signal_name
+from common.platform.files import write_text
 from common.platform.launch import is_first_process
-from common.platform.processor import announced, cpu_flags, cpu_has_bf16, cpu_name
-from common.record.results import write_text
-from common.spec.options import Precision, TrainConfig
+from common.platform.processor import announced, cpu_flags, cpu_name
 
 # oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
 LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
@@ -33,7 +32,7 @@ LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 LIMITS = (None, "AVX512_CORE_AMX", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 # Tells the processes that this one starts what was found.
 FINDING_VARIABLE = "HALF_PRECISION_FINDING"
-HALF_PRECISIONS: tuple[Precision, ...] = ("bf16-mixed", "16-mixed")
+HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
 TIMEOUT_SECONDS = 120
 # Sent by somebody, or by the system where memory is short: they say nothing about the processor.
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -90,29 +89,7 @@ def processor_note() -> str | None:
 # --- Before the framework is imported ---
 
 
-def bf16_helps(config: TrainConfig) -> bool:
-    """Whether `--mode tuned` takes bf16-mixed on this CPU, if that works here; measured: docs/performance.md.
-
-    In the small layers of digits the conversions' own work outweighs what they gain.
-    """
-    return cpu_has_bf16() and config.dataset != "digits"
-
-
-def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> None:
-    """Tries out half precision if the run may use it on the CPU, see `try_out`; else does nothing.
-
-    Args:
-      config: as given, "auto" not yet replaced; `require_half_precision` decides when it has been.
-    """
-    if config.accelerator == "gpu":
-        return
-    if config.precision in HALF_PRECISIONS:
-        try_out((config.precision,), package, probe_module)
-    elif config.precision == "auto" and config.mode == "tuned" and bf16_helps(config):
-        try_out(("bf16-mixed",), package, probe_module)
-
-
-def try_out(precisions: Sequence[Precision], package: str, probe_module: str) -> None:
+def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     """Sets `ONEDNN_MAX_CPU_ISA` for this process and those it starts, if half precision needs a limit here.
 
     Once per machine and version of the framework: the finding is kept in the user's folder for caches. Does nothing
@@ -148,7 +125,7 @@ def try_out(precisions: Sequence[Precision], package: str, probe_module: str) ->
             print(f"note: {finding.note}", flush=True)
 
 
-def _probe(precisions: Sequence[Precision], probe_module: str) -> Finding | None:
+def _probe(precisions: Sequence[str], probe_module: str) -> Finding | None:
     """The highest limit with which the probe lives; None where it can't be told: the run itself will show why."""
     died_of = None
     for limit in LIMITS:
@@ -162,7 +139,7 @@ def _probe(precisions: Sequence[Precision], probe_module: str) -> Finding | None
     return Finding(works=False, died_of=died_of)
 
 
-def _run_probe(precisions: Sequence[Precision], probe_module: str, limit: str | None) -> int | None:
+def _run_probe(precisions: Sequence[str], probe_module: str, limit: str | None) -> int | None:
     """The exit status, below zero where a signal has ended it; None: it did not end in time."""
     # One thread: several spin for minutes where the cores are busy. No GPU: it is about the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -182,7 +159,7 @@ def _run_probe(precisions: Sequence[Precision], probe_module: str, limit: str | 
         return None
 
 
-def _cache_file(precisions: Sequence[Precision], package: str, version: str, probe_module: str) -> Path:
+def _cache_file(precisions: Sequence[str], package: str, version: str, probe_module: str) -> Path:
     """In `XDG_CACHE_HOME` or `~/.cache` on Linux. One for each machine, version of the framework and precision."""
     machine = [platform.node(), cpu_name(), sorted(cpu_flags())]
     key = json.dumps([*machine, probe_module, *precisions])
@@ -196,30 +173,3 @@ def _read(cache: Path) -> Finding | None:
         return Finding.model_validate_json(cache.read_bytes())
     except (OSError, ValidationError):
         return None
-
-
-# --- When the devices and the precision are known ---
-
-
-def require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
-    """`config`, or with 32 bits instead where half precision dies on this processor.
-
-    Args:
-      config: with "auto" replaced.
-      by_hand: whether the user has named the precision.
-
-    Raises:
-      UserError: a precision named by hand that no instruction set makes work here.
-    """
-    finding = Finding.current()
-    if config.accelerator == "gpu" or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
-        return config
-    if not by_hand:
-        if is_first_process():
-            print(f"note: 32-bit: {finding.note}", flush=True)
-        return config.replace(precision="32")
-    assert finding.died_of is not None
-    raise UserError(
-        f"--precision {config.precision}: this processor ({cpu_name()}) announces {', '.join(announced())} and dies of"
-        f" {signal_name(finding.died_of)} in half precision, with every instruction set; --precision 32 works"
-    )

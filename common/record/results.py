@@ -1,13 +1,13 @@
 """The files of a run folder: one schema, checked when written and when read."""
 
 import math
-import os
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
+from common.platform.files import not_valid, read_model, write_model
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -133,41 +133,8 @@ class RunResult(BaseModel):
         return self
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes all of `text` or nothing: to a temporary name first, then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-
-
 def write_result(run_dir: Path, result: RunResult) -> None:
-    write_text(run_dir / RESULT_FILE, result.model_dump_json(indent=2) + "\n")
-
-
-def _not_valid(path: Path, error: ValidationError) -> UserError:
-    """The first complaint about a file, with the field it is about."""
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or path.stem
-    return UserError(f"{path}: not valid: {where}: {first['msg']}")
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
-    """A JSON file that keeps `schema`.
-
-    Raises:
-      UserError: the file is missing or breaks the schema; begins with `prefix`.
-    """
-    try:
-        return schema.model_validate_json(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{prefix}{path}: missing") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
-    except ValidationError as error:
-        raise _not_valid(path, error) from None
+    write_model(run_dir / RESULT_FILE, result)
 
 
 def read_result(run_dir: Path) -> RunResult:
@@ -217,7 +184,7 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
     try:
         return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
-        raise _not_valid(source, error) from None
+        raise not_valid(source, error) from None
 
 
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:

@@ -2,9 +2,12 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from common.experiment import Experiment
 from common.platform.errors import UserError
+from common.platform.files import write_model
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 
 
@@ -37,3 +40,12 @@ def prepare_run_dir(run_dir: Path | None, name: str) -> Path:
     except OSError as error:
         raise UserError(f"--run-dir {run_dir}: {error}") from None
     return run_dir
+
+
+def with_run_dir(experiment: Experiment, name: str) -> Experiment:
+    """The experiment with its run folder made and `config.json` in it; `name` is for a folder that has no name."""
+    config = experiment.config
+    run_dir = prepare_run_dir(config.run_dir, f"{name}-{config.dataset}-{config.model}")
+    config = config.replace(run_dir=run_dir)
+    write_model(run_dir / CONFIG_FILE, config)
+    return replace(experiment, config=config)

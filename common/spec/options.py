@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from common.platform.errors import option_name
+
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet"]
 # YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
@@ -171,8 +173,3 @@ def check_mode(data_on: str, *modes: Mode) -> None:
     """Raises ValueError for data on the device in plain mode."""
     if data_on == "device" and "plain" in modes:
         raise ValueError("--data-on device: needs --mode tuned; in plain mode the framework's own loader is used")
-
-
-def option_name(field: str) -> str:
-    """`batch_size` -> `--batch-size`."""
-    return "--" + field.replace("_", "-")

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from common.platform.errors import UserError
+from common.platform.errors import UserError, signal_name
+from common.platform.launch import is_first_process
 from common.platform.machine import num_cores
-from common.platform.probing import require_half_precision
+from common.platform.probing import HALF_PRECISIONS, Finding, try_out
+from common.platform.processor import announced, cpu_has_bf16, cpu_name
 from common.spec.options import Precision, TrainConfig
 
 
@@ -58,7 +60,31 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
     chosen = tuned if config.mode == "tuned" else Settings()
     left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
-    return require_half_precision(config.replace(**left), by_hand="precision" not in left)
+    return _require_half_precision(config.replace(**left), by_hand="precision" not in left)
+
+
+def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
+    """`config`, or with 32 bits instead where half precision dies on this processor.
+
+    Args:
+      config: with "auto" replaced.
+      by_hand: whether the user has named the precision.
+
+    Raises:
+      UserError: a precision named by hand that no instruction set makes work here.
+    """
+    finding = Finding.current()
+    if config.accelerator == "gpu" or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
+        return config
+    if not by_hand:
+        if is_first_process():
+            print(f"note: 32-bit: {finding.note}", flush=True)
+        return config.replace(precision="32")
+    assert finding.died_of is not None
+    raise UserError(
+        f"--precision {config.precision}: this processor ({cpu_name()}) announces {', '.join(announced())} and dies of"
+        f" {signal_name(finding.died_of)} in half precision, with every instruction set; --precision 32 works"
+    )
 
 
 def describe_settings(config: TrainConfig) -> str:
@@ -75,3 +101,28 @@ def describe_devices(config: TrainConfig, device_name: str) -> str:
     """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
     threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
     return f"{config.devices} x {config.accelerator} ({device_name}), {threads}"
+
+
+# --- Half precision, before the framework is imported ---
+
+
+def bf16_helps(config: TrainConfig) -> bool:
+    """Whether `--mode tuned` takes bf16-mixed on this CPU, if that works here; measured: docs/performance.md.
+
+    In the small layers of digits the conversions' own work outweighs what they gain.
+    """
+    return cpu_has_bf16() and config.dataset != "digits"
+
+
+def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> None:
+    """Tries out half precision if the run may use it on the CPU, see `try_out`; else does nothing.
+
+    Args:
+      config: as given, "auto" not yet replaced; `resolve_settings` decides when it has been.
+    """
+    if config.accelerator == "gpu":
+        return
+    if config.precision in HALF_PRECISIONS:
+        try_out((config.precision,), package, probe_module)
+    elif config.precision == "auto" and config.mode == "tuned" and bf16_helps(config):
+        try_out(("bf16-mixed",), package, probe_module)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from common.experiment import Experiment
-from common.platform.cli import parse_train_config
 from common.platform.errors import whole_program
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
+from common.spec.command_line import parse_train_config
 from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
@@ -22,7 +23,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
         config = resolve_devices(
             parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
         )
-        experiment = Experiment.make(resolve_settings(config, Settings(compile=True))).with_run_dir(name)
+        experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:
             return
         if test_count_less:

@@ -52,7 +52,7 @@ import sys
 import torch
 import pt_impl.launch
 import pt_impl.train as training
-from common.platform.cli import parse_train_config
+from common.spec.command_line import parse_train_config
 
 step, steps = training.train_step, 0
 

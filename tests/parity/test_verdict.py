@@ -34,7 +34,7 @@ configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[1]).r
 """
 TAIL = """
 for config in configs:
-    experiment = Experiment.make(setup_devices(config)).with_run_dir("")
+    experiment = with_run_dir(Experiment.make(setup_devices(config)), "")
     options = dict(device_name="", timeline=Timeline.begin(os.getpid()), writes=True)
     with Recorder("{name}", "", experiment, fetch=fetch_steps, synchronize=synchronize, **options) as recorder:
         try:

@@ -8,7 +8,7 @@ from common.platform.errors import DivergedError, UserError
 from common.record import recorder as recorder_module
 from common.record.recorder import Recorder
 from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
-from common.record.run_folder import new_run_dir, prepare_run_dir
+from common.record.run_folder import new_run_dir, prepare_run_dir, with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 
@@ -27,7 +27,7 @@ def make(run_dir, **options):
     recorder = Recorder(
         "fake",
         "Fake",
-        Experiment.make(config).with_run_dir("fake"),
+        with_run_dir(Experiment.make(config), "fake"),
         device_name="none",
         timeline=Timeline.begin(1),
         writes=True,

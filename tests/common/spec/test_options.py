@@ -3,8 +3,9 @@ import json
 import pytest
 from conftest import REPOSITORY
 
-from common.platform.cli import parse_options, parse_train_config, to_arguments
+from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
+from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from comparison.options import CompareConfig
 

@@ -1,0 +1,53 @@
+"""The floors of the house: each file imports from its own floor and those below, and no two files need each other."""
+
+import ast
+from graphlib import TopologicalSorter
+
+import pytest
+from conftest import REPOSITORY
+
+# From the ground up.
+FLOORS = ["common.platform", "common.spec", "common.data", "common.experiment", "common.record", "comparison"]
+CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl", "benchmarks")
+
+
+def modules():
+    """Dotted name -> file."""
+    paths = [path for folder in CODE for path in (REPOSITORY / folder).glob("**/*.py")]
+    return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path for path in paths}
+
+
+def imports(path, everywhere=True):
+    """Dotted names of this project that a file imports, inside functions too, or at its top alone."""
+    tree = ast.parse(path.read_text())
+    known = modules()
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def floor(name):
+    """The number of a module's floor; None outside of them."""
+    found = [number for number, room in enumerate(FLOORS) if f"{name}.".startswith(f"{room}.")]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_no_arrow_leads_up(room):
+    files = {name: path for name, path in modules().items() if floor(name) == FLOORS.index(room)}
+    assert files
+    for name, path in files.items():
+        for imported in imports(path):
+            below = floor(imported)
+            assert below is None or below <= floor(name), f"{name} imports {imported}"
+            assert below is not None or not imported.startswith("common"), f"{imported} stands on no floor"
+
+
+def test_no_two_files_need_each_other():
+    """Of imports at the top of files, between which the interpreter could not choose."""
+    graph = {name: set(imports(path, everywhere=False)) & set(modules()) for name, path in modules().items()}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph)
