@@ -23,6 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from common.data.formats import read_bytes
 from common.platform.errors import UserError
+from common.platform.files import written_whole
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
 
@@ -86,7 +87,8 @@ class Source:
                 with _download(url, folder) as path:
                     for name, content in _contents(path, names):
                         self.check(name, content, url)
-                        _write(folder / f"{name}.gz", gzip.compress(content, compresslevel=1, mtime=0))
+                        with written_whole(folder / f"{name}.gz") as temporary:
+                            temporary.write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
                 return
             except (OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
                 failures.append(f"{url}: {_reason(error)}")
@@ -128,18 +130,6 @@ def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
             if member is None:
                 raise UserError(f"no {name} in the archive")
             yield name, member.read()
-
-
-def _write(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
 from common.platform.errors import UserError
-from common.platform.files import write_text
+from common.platform.files import write_text, written_whole
 from common.platform.machine import num_cores
 from common.spec.batches import random_bits
 from common.spec.options import ImageShape
@@ -308,10 +308,9 @@ def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
     array = np.load(path, mmap_mode="r")
     if len(array) == keep.sum():
         return
-    temporary = path.with_name(f".{path.name}")
-    shorter = open_memmap(temporary, "w+", array.dtype, (int(keep.sum()), *array.shape[1:]))
     kept = np.flatnonzero(keep)
-    for start in range(0, len(kept), 1024):
-        shorter[start : start + 1024] = array[kept[start : start + 1024]]
-    shorter.flush()
-    os.replace(temporary, path)
+    with written_whole(path) as temporary:
+        shorter = open_memmap(temporary, "w+", array.dtype, (len(kept), *array.shape[1:]))
+        for start in range(0, len(kept), 1024):
+            shorter[start : start + 1024] = array[kept[start : start + 1024]]
+        shorter.flush()

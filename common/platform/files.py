@@ -5,6 +5,7 @@ Nothing is unpickled: arrays are in safetensors files, under names.
 
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +26,12 @@ Model = TypeVar("Model", bound=BaseModel)
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A temporary path to write to, which becomes `path` where that succeeds: a reader never sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    yield temporary
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # nobody else's, on a shared disk too
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 # --- Text and JSON ---
