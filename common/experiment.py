@@ -6,7 +6,7 @@ from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_arrays
 from common.spec.batches import Plan
-from common.spec.networks import ModelSpec, Weights
+from common.spec.networks import NetworkSpec, Weights
 from common.spec.options import TrainConfig
 from common.spec.update_rule import UpdateRule
 
@@ -19,7 +19,7 @@ class Experiment:
 
     config: TrainConfig
     dataset: Dataset
-    model: ModelSpec
+    network: NetworkSpec
     plan: Plan
     update_rule: UpdateRule
     initial_weights: Weights
@@ -28,19 +28,19 @@ class Experiment:
     def make(cls, config: TrainConfig) -> "Experiment":
         """Raises UserError where the configuration can't be trained: data, image size, weights, warm-up."""
         dataset = load_dataset(config)
-        model = ModelSpec.make(config.model, dataset.image_shape, dataset.num_classes)
+        network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         plan = Plan.make(
             len(dataset.train_images), config.batch_size, config.epochs, config.max_steps, config.verify_steps
         )
         if config.warmup_steps >= plan.schedule_steps > 0:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
         if config.initial_weights is None:
-            weights = model.initial_weights(config.seed)
+            weights = network.initial_weights(config.seed)
         else:
-            weights = model.check(
+            weights = network.check(
                 read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
             )
         if config.data_on == "auto":
             resident = config.mode == "tuned" and dataset.nbytes <= MAX_RESIDENT_BYTES
             config = config.replace(data_on="device" if resident else "host")
-        return cls(config, dataset, model, plan, UpdateRule.make(config, plan.schedule_steps), weights)
+        return cls(config, dataset, network, plan, UpdateRule.make(config, plan.schedule_steps), weights)

@@ -121,7 +121,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
     jobs = []
     for variant in variants:
         experiment = Experiment.make(variant.config.replace(seed=seed))
-        flops = experiment.model.flops_per_image
+        flops = experiment.network.flops_per_image
         steps = verify_steps(flops * variant.config.batch_size)
         cut = cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
         for implementation, mode in contenders:

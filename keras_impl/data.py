@@ -3,7 +3,8 @@
 import tensorflow as tf
 
 from common.experiment import Experiment
-from tf_impl.data import Shards, TrainShards, batch_signature, loader
+from tf_impl.data import Shards, batch_signature, loader
+from tf_impl.data import TrainShards as TrainShards
 
 # Normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and each example's weight in the mean
 # over its global batch (n,): Keras's x, y and sample_weight.

@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from keras_impl.data import Batch, make_batches, make_dataset, weighted_signature
-from tf_impl.data import TrainShards, make_shards
-from tf_impl.data import make_dataset as make_sharded_dataset
-from tf_impl.devices import device_peak_memory_bytes
-from tf_impl.inspection import predict, save_first_batch
-from tf_impl.model import DTYPES, get_weights, load_weights, make_model
-from tf_impl.optimizer import make_optimizer
+from keras_impl.data import Batch, TrainShards, make_batches, make_dataset, weighted_signature
+from keras_impl.inspection import predict, save_first_batch
+from keras_impl.networks import make_network
+from keras_impl.optimizer import make_optimizer
+from keras_impl.precision import DTYPES
+from keras_impl.replicas import device_peak_memory_bytes
+from keras_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -114,7 +114,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     with strategy.scope():
-        network = make_model(experiment.model, config.precision)
+        network = make_network(experiment.network, config.precision)
         load_weights(network, experiment.initial_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
     # Outside the scope, against Keras's guide: to build a model made inside, fit adds up the replicas' shards of the
@@ -130,8 +130,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         compile_options = {"steps_per_execution": tuning.steps_per_execution(plan)}
         train_dataset, test_dataset = (tuning.without_autotune(one) for one in (train_dataset, test_dataset))
     if config.save_first_batch:
-        first_batch = next(iter(make_sharded_dataset(experiment, strategy, make_shards(experiment, strategy)[0])))
-        save_first_batch(experiment, strategy, network, first_batch, recorder)
+        save_first_batch(experiment, strategy, network, recorder)
 
     with strategy.scope():
         # auto_scale_loss: the optimizer scales by its own rule.

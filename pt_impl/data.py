@@ -12,7 +12,7 @@ from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.batches import Plan, epoch_order, shards
 from common.spec.options import Precision
-from pt_impl.model import DTYPES
+from pt_impl.precision import DTYPES
 
 # Which examples a shard holds, int64 (n,), and the size of the global batch it is part of.
 Shard = tuple[torch.Tensor, int]

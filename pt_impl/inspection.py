@@ -10,10 +10,10 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from common.spec.networks import ModelSpec, Weights
+from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
-from pt_impl.devices import concatenate_over_replicas
-from pt_impl.model import before_flatten, reorder, to_canonical
+from pt_impl.replicas import concatenate_over_replicas
+from pt_impl.weights import before_flatten, reorder, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
 
@@ -28,7 +28,7 @@ def save_first_batch(
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
     images, labels, count = batch
-    outputs, hooks = watch_activations(network, experiment.model)
+    outputs, hooks = watch_activations(network, experiment.network)
     with autocast:
         loss = F.cross_entropy(model(images), labels, reduction="sum") / count
     (loss * experiment.config.devices).backward()
@@ -47,13 +47,15 @@ def write_first_batch(
       loss_scale: by which the loss was multiplied before the backward pass.
     """
     gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
-    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.model))
+    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.network))
 
 
-def watch_activations(model: nn.Sequential, spec: ModelSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
+def watch_activations(
+    network: nn.Sequential, spec: NetworkSpec
+) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
     """Canonical layer name -> its output, filled in by the next forward pass; and the hooks, to be removed."""
     outputs: Weights = {}
-    module_dtype = next(model.parameters()).dtype
+    module_dtype = next(network.parameters()).dtype
     # What follows each layer with weights is its ReLU, which belongs to it.
     names = {"relu1": "conv1", "relu2": "conv2", "relu3": "dense1"}
 
@@ -70,7 +72,7 @@ def watch_activations(model: nn.Sequential, spec: ModelSpec) -> tuple[Weights, l
 
         return keep
 
-    children = [(names.get(name, name), child) for name, child in model.named_children()]
+    children = [(names.get(name, name), child) for name, child in network.named_children()]
     handles = [
         child.register_forward_hook(hook(name))
         for name, child in children

@@ -15,7 +15,7 @@ from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
-from pt_impl.devices import (
+from pt_impl.replicas import (
     device_name,
     fetch_steps,
     join_group,

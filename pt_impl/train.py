@@ -12,10 +12,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from pt_impl.data import Batch, make_loaders
-from pt_impl.devices import device_peak_memory_bytes, sum_over_replicas
 from pt_impl.inspection import predict, save_first_batch
-from pt_impl.model import get_weights, load_weights, make_autocast, make_model
-from pt_impl.optimizer import LossScaler, make_optimizer
+from pt_impl.networks import make_network
+from pt_impl.optimizer import make_optimizer
+from pt_impl.precision import LossScaler, make_autocast
+from pt_impl.replicas import device_peak_memory_bytes, sum_over_replicas
+from pt_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
 
@@ -44,26 +46,26 @@ def train_step(
     return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
 
-def eval_step(model: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
+def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
     """float64 (3,): sum of losses, correct answers, examples."""
     images, labels, _ = batch
     with autocast:
-        logits = model(images)
+        logits = network(images)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
     correct = (logits.argmax(dim=1) == labels).sum()
     return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 
 
 def evaluate(
-    model: nn.Module, autocast: torch.autocast, loader: Iterable[Batch], device: torch.device
+    network: nn.Module, autocast: torch.autocast, loader: Iterable[Batch], device: torch.device
 ) -> tuple[float, int, int]:
     """Sum of losses, correct answers and examples over the whole test set, each example once."""
-    model.eval()
+    network.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for batch in loader:
-            totals += eval_step(model, autocast, to_device(batch, device))
-    model.train()
+            totals += eval_step(network, autocast, to_device(batch, device))
+    network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
     return loss_sum, int(correct), int(count)
 
@@ -79,8 +81,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def train(experiment: Experiment, rank: int, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    network: nn.Module = make_model(experiment.model, config.precision)
-    load_weights(network, experiment.model, experiment.initial_weights)
+    network: nn.Module = make_network(experiment.network, config.precision)
+    load_weights(network, experiment.network, experiment.initial_weights)
     network.to(device)
     train_loader, test_loader = make_loaders(experiment, rank)
     compile_options, optimizer_options = {}, {}
@@ -100,7 +102,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
 
     if config.mode == "tuned" and config.compile and plan.total_steps:
-        tuning.compile_ahead(model, autocast, train_loader, experiment.model.image_shape)
+        tuning.compile_ahead(model, autocast, train_loader, experiment.network.image_shape)
     if config.save_first_batch:
         first_batch = to_device(next(iter(train_loader)), device)
         save_first_batch(experiment, model, network, autocast, first_batch, recorder)
@@ -121,5 +123,5 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
 
     if rank == 0:
         recorder.save_predictions(predict(experiment, network, autocast))
-    weights = get_weights(network, experiment.model)
+    weights = get_weights(network, experiment.network)
     recorder.finish(weights, ("torch",), device_peak_memory_bytes(device), scaler.skipped_steps)

@@ -3,8 +3,9 @@
 import lightning.pytorch as pl
 
 from common.record.recorder import Recorder
+from pt_impl.inspection import predict as predict
 from pt_impl.inspection import watch_activations, write_first_batch
-from pt_impl.optimizer import LossScaler
+from ptl_impl.precision import LossScaler
 
 
 class FirstBatch(pl.Callback):
@@ -14,7 +15,7 @@ class FirstBatch(pl.Callback):
         self.recorder, self.scaler = recorder, scaler
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.outputs, self.hooks = watch_activations(module.network, module.experiment.model)
+        self.outputs, self.hooks = watch_activations(module.network, module.experiment.network)
 
     def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.global_step > 0:

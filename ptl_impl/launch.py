@@ -12,8 +12,7 @@ from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
-from pt_impl.devices import device_name, fetch_steps, synchronize, wait_for_replicas
-from ptl_impl.devices import setup_devices
+from ptl_impl.replicas import device_name, fetch_steps, setup_devices, synchronize, wait_for_replicas
 from ptl_impl.train import train
 
 

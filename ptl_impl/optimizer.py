@@ -10,12 +10,12 @@ from pt_impl import optimizer as pt_optimizer
 OptimizerAndScheduler = dict[str, Any]
 
 
-def make_optimizer(model: nn.Module, experiment: Experiment) -> OptimizerAndScheduler:
+def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndScheduler:
     """What `configure_optimizers` returns; the rate changes after every step, not after every epoch."""
     options: dict[str, Any] = {}
     if experiment.config.mode == "tuned":
         from pt_impl import tuning
 
         options = tuning.optimizer_options(experiment.config)
-    optimizer, scheduler = pt_optimizer.make_optimizer(model, experiment.update_rule, **options)
+    optimizer, scheduler = pt_optimizer.make_optimizer(network, experiment.update_rule, **options)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -9,15 +9,13 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from pt_impl.data import Batch
-from pt_impl.devices import device_peak_memory_bytes
-from pt_impl.inspection import predict
-from pt_impl.model import get_weights, load_weights, make_autocast, make_model
-from pt_impl.optimizer import LossScaler
-from ptl_impl.data import ExampleData
-from ptl_impl.devices import make_plugins
-from ptl_impl.inspection import FirstBatch
+from ptl_impl.data import Batch, ExampleData
+from ptl_impl.inspection import FirstBatch, predict
+from ptl_impl.networks import make_network
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
+from ptl_impl.precision import LossScaler, make_autocast, make_plugins
+from ptl_impl.replicas import device_peak_memory_bytes
+from ptl_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
 
@@ -28,8 +26,8 @@ class Classifier(pl.LightningModule):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
         self.experiment = experiment
-        self.network: nn.Module = make_model(experiment.model, experiment.config.precision)
-        load_weights(self.network, experiment.model, experiment.initial_weights)
+        self.network: nn.Module = make_network(experiment.network, experiment.config.precision)
+        load_weights(self.network, experiment.network, experiment.initial_weights)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.network(images)
@@ -132,5 +130,5 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     if recorder.writes:
         module.network.to(device)  # from where the Trainer has taken it
         recorder.save_predictions(predict(experiment, module.network, make_autocast(config.precision, device)))
-    weights = get_weights(module.network, experiment.model)
+    weights = get_weights(module.network, experiment.network)
     recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device), scaler.skipped_steps)

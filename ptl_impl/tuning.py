@@ -20,9 +20,8 @@ from torch import nn
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from pt_impl import tuning as pt_tuning
-from pt_impl.data import Batch
-from pt_impl.model import make_autocast
-from ptl_impl.data import ExampleData
+from ptl_impl.data import Batch, ExampleData
+from ptl_impl.precision import make_autocast
 from ptl_impl.train import Classifier
 
 
@@ -64,7 +63,7 @@ class TunedClassifier(Classifier):
         config, loader = self.experiment.config, self.trainer.train_dataloader
         if config.compile:
             autocast = make_autocast(config.precision, self.device)
-            pt_tuning.compile_ahead(self, autocast, loader, self.experiment.model.image_shape)
+            pt_tuning.compile_ahead(self, autocast, loader, self.experiment.network.image_shape)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return (self.trained_network if self.training else self.network)(images)

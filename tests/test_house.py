@@ -75,27 +75,41 @@ def test_no_framework_is_loaded_behind_the_scenes():
     assert not loaded & (FRAMEWORKS | {"sklearn", "pandas"})
 
 
-# Files of an implementation; the trainers take the others from the loops' folders.
 LOOPS, TRAINERS = ("tf_impl", "pt_impl"), ("keras_impl", "ptl_impl")
-IN_ALL = {"__init__.py", "__main__.py", "data.py", "launch.py", "train.py", "tuning.py"}
-IN_LOOPS = IN_ALL | {"devices.py", "inspection.py", "model.py", "optimizer.py", "probe.py"}
+# What each implementation has, file by file; the trainers take some of it from the written-out loops.
+LAYOUT = {
+    "__init__": set(),
+    "__main__": set(),
+    "data": {"Batch"},
+    "inspection": {"predict"},
+    "launch": {"main"},
+    "networks": {"make_network"},
+    "optimizer": {"make_optimizer"},
+    "precision": set(),
+    "replicas": {"setup_devices", "device_name", "device_peak_memory_bytes", "fetch_steps", "synchronize"},
+    "train": {"train"},
+    "tuning": set(),
+    "weights": {"load_weights", "get_weights"},
+}
 
 
-def test_the_implementations_have_the_same_files_and_functions():
-    files = {name: {path.name for path in (REPOSITORY / name).glob("*.py")} for name in (*LOOPS, *TRAINERS)}
-    assert all(files[name] == IN_LOOPS for name in LOOPS)
-    assert all(IN_ALL <= files[name] <= IN_LOOPS for name in TRAINERS)
-    functions = {
-        "train.py": {"train"},
-        "launch.py": {"main"},
-        "devices.py": {"setup_devices"},
-        "optimizer.py": {"make_optimizer"},
-    }
-    for folder, names in files.items():
-        for name in names & set(functions):
-            tree = ast.parse((REPOSITORY / folder / name).read_text())
-            defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-            assert functions[name] <= defined, f"{folder}/{name} lacks {functions[name] - defined}"
+def defined(path):
+    """Names at the top of a file, those among them that it passes on from another implementation."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from map(ast.unparse, node.targets)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.name == alias.asname)
+
+
+@pytest.mark.parametrize("folder", (*LOOPS, *TRAINERS))
+def test_the_implementations_have_the_same_files_and_functions(folder):
+    probe = {"probe"} if folder in LOOPS else set()
+    assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | probe
+    for name, wanted in LAYOUT.items():
+        assert wanted <= set(defined(REPOSITORY / folder / f"{name}.py")), f"{folder}/{name}.py"
 
 
 def test_training_files_hold_steps_and_loop_and_stay_short():

@@ -6,14 +6,22 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.data.datasets import Dataset
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.batches import Plan, epoch_order, shards
-from tf_impl.model import DTYPES, normalise
+from common.spec.options import Precision
+from tf_impl.precision import DTYPES
 
 # A replica's shard of a batch: normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and the
 # size of the global batch it is part of.
 Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.Tensor:
+    """uint8 (n, H, W, C) to the network's input, (n, H, W, C) in its precision."""
+    shift, scale = (tf.cast(values, DTYPES[precision]) for values in (dataset.shift, dataset.scale))
+    return (tf.cast(images, DTYPES[precision]) - shift) * scale
 
 
 class Shards:
@@ -72,7 +80,7 @@ def make_shards(experiment: Experiment, strategy: tf.distribute.Strategy) -> tup
 def batch_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
     """What a `Batch` looks like; the number of examples is open."""
     return (
-        tf.TensorSpec([None, *experiment.model.image_shape], DTYPES[experiment.config.precision]),
+        tf.TensorSpec([None, *experiment.network.image_shape], DTYPES[experiment.config.precision]),
         tf.TensorSpec([None], tf.int64),
         tf.TensorSpec([], tf.int64),
     )

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.model import DTYPES, named_parameters, normalise
+from tf_impl.data import normalise
+from tf_impl.precision import DTYPES
+from tf_impl.weights import named_parameters
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -17,7 +19,7 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 def save_first_batch(
-    experiment: Experiment, strategy: tf.distribute.Strategy, model: keras.Model, batch: Any, recorder: Recorder
+    experiment: Experiment, strategy: tf.distribute.Strategy, network: keras.Model, batch: Any, recorder: Recorder
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step.
 
@@ -25,14 +27,14 @@ def save_first_batch(
       batch: for each replica its shard, see `tf_impl.data.Batch`.
     """
     dtype = DTYPES[experiment.config.precision]
-    layers = keras.Model(model.inputs, {layer.name: layer.output for layer in model.layers})
+    layers = keras.Model(network.inputs, {layer.name: layer.output for layer in network.layers})
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             outputs = {name: tf.cast(output, dtype) for name, output in layers(images, training=True).items()}
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs[model.layers[-1].name])
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs[network.layers[-1].name])
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
-        return outputs, tape.gradient(loss, model.trainable_variables)
+        return outputs, tape.gradient(loss, network.trainable_variables)
 
     outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
 
@@ -43,7 +45,7 @@ def save_first_batch(
         {name: joined(value) for name, value in outputs.items()},
         {
             name: strategy.reduce(SUM, gradient, axis=None).numpy()
-            for name, gradient in zip(named_parameters(model), gradients, strict=True)
+            for name, gradient in zip(named_parameters(network), gradients, strict=True)
         },
     )
 
@@ -51,9 +53,9 @@ def save_first_batch(
 # --- Predictions: of one replica alone, once trained ---
 
 
-def predict(experiment: Experiment, model: keras.Model) -> NDArray[np.floating]:
+def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     parts = (images[start : start + config.eval_batch_size] for start in range(0, len(images), config.eval_batch_size))
     normalised = (normalise(part, experiment.dataset, config.precision) for part in parts)
-    return np.concatenate([tf.cast(model(part), DTYPES[config.precision]).numpy() for part in normalised])
+    return np.concatenate([tf.cast(network(part), DTYPES[config.precision]).numpy() for part in normalised])

@@ -7,7 +7,7 @@ from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
-from tf_impl.devices import device_name, fetch_steps, make_strategy, setup_devices, synchronize
+from tf_impl.replicas import device_name, fetch_steps, make_strategy, setup_devices, synchronize
 from tf_impl.train import train
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's SGD in Keras: the shared rule (common/spec/update_rule.py); and its scaling of the loss, for float16."""
+"""PyTorch's SGD in Keras: the shared rule, see common/spec/update_rule.py."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from common.spec.options import TrainConfig
 from common.spec.update_rule import LossScaling, UpdateRule
+from tf_impl.precision import LossScale
 
 
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
@@ -18,35 +19,6 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return tf.gather(self.rates, tf.cast(step, tf.int32))
-
-
-class LossScale:
-    """torch.amp.GradScaler's rule, see common.spec.update_rule; made in the strategy's scope.
-
-    Not Keras's LossScaleOptimizer: it looks at the gradients of the first replica alone.
-    """
-
-    def __init__(self, rule: LossScaling) -> None:
-        self.rule = rule
-        first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
-        self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
-        self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
-        self.skipped = tf.Variable(0, dtype=tf.int64, **first)
-
-    def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """This replica's gradients without the scale; all of them NaN if any replica has one that isn't finite."""
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
-        overflows = tf.distribute.get_replica_context().all_reduce(
-            tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)
-        )
-        skip = overflows > 0
-        factor = tf.where(skip, float("nan"), 1 / self.scale)
-        grown = tf.logical_and(~skip, self.good_steps + 1 == self.rule.growth_interval)
-        change = tf.where(skip, self.rule.backoff, tf.where(grown, self.rule.growth, 1.0))
-        self.scale.assign(self.scale * change)
-        self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
-        self.skipped.assign_add(tf.cast(skip, tf.int64))
-        return [gradient * factor for gradient in gradients]
 
 
 class SGD(keras.optimizers.SGD):
@@ -101,7 +73,7 @@ def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:
     return new if taken is True else tf.where(taken, new, otherwise)
 
 
-def make_optimizer(model: keras.Model, rule: UpdateRule, config: TrainConfig) -> SGD:
+def make_optimizer(network: keras.Model, rule: UpdateRule, config: TrainConfig) -> SGD:
     optimizer = SGD(rule, LossScaling() if config.precision == "16-mixed" else None)
-    optimizer.build(model.trainable_variables)  # in the strategy's scope, where the caller is
+    optimizer.build(network.trainable_variables)  # in the strategy's scope, where the caller is
     return optimizer

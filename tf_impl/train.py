@@ -10,10 +10,11 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import Batch, batch_signature, make_dataset, make_shards
-from tf_impl.devices import device_peak_memory_bytes
 from tf_impl.inspection import predict, save_first_batch
-from tf_impl.model import get_weights, load_weights, make_model
+from tf_impl.networks import make_network
 from tf_impl.optimizer import SGD, make_optimizer
+from tf_impl.replicas import device_peak_memory_bytes
+from tf_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
 ForwardBackward = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
@@ -22,38 +23,43 @@ ForwardBackward = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, l
 
 
 def forward_backward(
-    model: keras.Model, optimizer: SGD, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
+    network: keras.Model, optimizer: SGD, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
-        logits = tf.cast(model(images, training=True), images.dtype)
+        logits = tf.cast(network(images, training=True), images.dtype)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
         scaled_loss = optimizer.scale_loss(loss)
-    gradients = tape.gradient(scaled_loss, model.trainable_variables)
+    gradients = tape.gradient(scaled_loss, network.trainable_variables)
     return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
 
 def train_step(
-    model: keras.Model, optimizer: SGD, compute: ForwardBackward, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
+    network: keras.Model,
+    optimizer: SGD,
+    compute: ForwardBackward,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    count: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """This replica's shares of the global loss and of the number of correct answers.
 
     Args:
-      compute: `forward_backward` of this model, which may be compiled.
+      compute: `forward_backward` of this network, which may be compiled.
     """
     loss, gradients, correct = compute(images, labels, count)
     # The optimizer sums the gradients over the replicas, where DistributedDataParallel averages them.
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 
 
 def eval_step(
-    model: keras.Model, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
+    network: keras.Model, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, correct answers, examples."""
-    logits = tf.cast(model(images, training=False), images.dtype)
+    logits = tf.cast(network(images, training=False), images.dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
     return tf.reduce_sum(tf.cast(losses, tf.float64)), correct, tf.size(labels, tf.int64)
@@ -66,16 +72,17 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     with strategy.scope():
-        model = make_model(experiment.model, config.precision)
-        load_weights(model, experiment.initial_weights)
-        optimizer = make_optimizer(model, experiment.update_rule, config)
+        network = make_network(experiment.network, config.precision)
+        load_weights(network, experiment.initial_weights)
+        optimizer = make_optimizer(network, experiment.update_rule, config)
     train_shards, test_shards = make_shards(experiment, strategy)
     train_dataset, test_dataset = (make_dataset(experiment, strategy, one) for one in (train_shards, test_shards))
 
-    compute = partial(forward_backward, model, optimizer)
+    compute = partial(forward_backward, network, optimizer)
     if config.compile:
         compute = tf.function(compute, jit_compile=True, input_signature=batch_signature(experiment))
-    replica_train_step, replica_eval_step = partial(train_step, model, optimizer, compute), partial(eval_step, model)
+    replica_train_step = partial(train_step, network, optimizer, compute)
+    replica_eval_step = partial(eval_step, network)
 
     # The signature leaves the number of examples open: the last batch of an epoch needs no trace of its own.
     @tf.function(input_signature=[train_dataset.element_spec])
@@ -111,7 +118,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         tuned = tuning.TunedLoop(experiment, strategy, shards, replica_train_step, replica_eval_step, recorder)
         train_epoch, evaluate = tuned.train_epoch, tuned.evaluate
     if config.save_first_batch:
-        save_first_batch(experiment, strategy, model, next(iter(train_dataset)), recorder)
+        save_first_batch(experiment, strategy, network, next(iter(train_dataset)), recorder)
 
     for epoch in range(plan.num_epochs):
         recorder.start_epoch()
@@ -123,6 +130,6 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.start_evaluation()
         recorder.end_epoch(*evaluate())
 
-    recorder.save_predictions(predict(experiment, model))
+    recorder.save_predictions(predict(experiment, network))
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
-    recorder.finish(get_weights(model), ("tensorflow", "keras"), memory, skipped)
+    recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

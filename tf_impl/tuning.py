@@ -23,8 +23,8 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.options import TrainConfig
 from common.spec.resolve import Settings, bf16_helps
-from tf_impl.data import Batch, Shards, TrainShards
-from tf_impl.model import DTYPES, normalise
+from tf_impl.data import Batch, Shards, TrainShards, normalise
+from tf_impl.precision import DTYPES
 
 SUM = tf.distribute.ReduceOp.SUM
 ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
@@ -225,7 +225,7 @@ def compile_ahead(
     Args:
       compute: train.py's `forward_backward`, compiled when it is called.
     """
-    shape, dtype = experiment.model.image_shape, DTYPES[experiment.config.precision]
+    shape, dtype = experiment.network.image_shape, DTYPES[experiment.config.precision]
     call = tf.function(lambda *shard: strategy.run(lambda *one: compute(*one), args=shard))
     for bounds in shards.bounds[[0, -1]]:
         starts, stops, counts = bounds.T

@@ -18,8 +18,9 @@ from common.platform.errors import whole_program
 from common.platform.launch import is_first_process
 from common.spec.command_line import parse_train_config
 from pt_impl.data import make_loaders
-from pt_impl.devices import synchronize
-from pt_impl.model import load_weights, make_model
+from pt_impl.networks import make_network
+from pt_impl.replicas import synchronize
+from pt_impl.weights import load_weights
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
@@ -27,8 +28,8 @@ def make_bare(experiment: Experiment) -> BareLoop:
     config = experiment.config
     rank = dist.get_rank() if dist.is_initialized() else 0
     device = torch.device("cuda", rank) if config.accelerator == "gpu" else torch.device("cpu")
-    network = make_model(experiment.model, config.precision)
-    load_weights(network, experiment.model, experiment.initial_weights)
+    network = make_network(experiment.network, config.precision)
+    load_weights(network, experiment.network, experiment.initial_weights)
     model: nn.Module = network.to(device, memory_format=torch.channels_last)
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)

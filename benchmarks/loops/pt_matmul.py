@@ -8,7 +8,7 @@ from benchmarks.paired import write_speed
 from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
 from common.platform.errors import whole_program
 from common.spec.command_line import parse_train_config
-from pt_impl.devices import join_group, setup_devices, synchronize
+from pt_impl.replicas import join_group, setup_devices, synchronize
 
 DTYPES = {"64": torch.float64, "32": torch.float32, "bf16": torch.bfloat16, "16": torch.float16}
 

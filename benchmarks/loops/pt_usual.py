@@ -13,10 +13,10 @@ from common.data.datasets import MNIST, NORMALISATION
 from common.platform.errors import whole_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
-from common.spec.networks import ModelSpec
+from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
-from pt_impl.devices import join_group, setup_devices
-from pt_impl.model import make_model
+from pt_impl.networks import make_network
+from pt_impl.replicas import join_group, setup_devices
 
 
 def mnist_root(config: TrainConfig) -> Path:
@@ -44,7 +44,7 @@ def main() -> None:
     device = join_group(config, 0, "")
     loader = make_loader(config)
     # In the order that tensors have unless told otherwise.
-    model = make_model(ModelSpec.make(config.model, (28, 28, 1), 10), config.precision)
+    model = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config.precision)
     model.to(device, memory_format=torch.contiguous_format)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
 

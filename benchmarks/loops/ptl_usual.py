@@ -12,17 +12,17 @@ from benchmarks.paired import write_speed
 from common.platform.errors import whole_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
-from common.spec.networks import ModelSpec
+from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
-from pt_impl.model import make_model
-from ptl_impl.devices import setup_devices
+from pt_impl.networks import make_network
+from ptl_impl.replicas import setup_devices
 
 
 class Model(pl.LightningModule):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         self.config = config
-        network = make_model(ModelSpec.make(config.model, (28, 28, 1), 10), config.precision)
+        network = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config.precision)
         self.network = network.to(memory_format=torch.contiguous_format)  # as they are unless told otherwise
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:

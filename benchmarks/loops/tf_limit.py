@@ -14,9 +14,10 @@ from common.experiment import Experiment
 from common.platform.errors import whole_program
 from common.spec.command_line import parse_train_config
 from tf_impl.data import make_dataset, make_shards
-from tf_impl.devices import synchronize
-from tf_impl.model import load_weights, make_model
+from tf_impl.networks import make_network
+from tf_impl.replicas import synchronize
 from tf_impl.train import SUM
+from tf_impl.weights import load_weights
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
@@ -30,20 +31,20 @@ def make_bare(experiment: Experiment) -> BareLoop:
             cross_device_ops=tf.distribute.ReductionToOneDevice() if kind == "CPU" else None,
         )
     with strategy.scope():
-        model = make_model(experiment.model, config.precision)
-        load_weights(model, experiment.initial_weights)
+        network = make_network(experiment.network, config.precision)
+        load_weights(network, experiment.initial_weights)
         optimizer = keras.optimizers.SGD(1e-3, momentum=config.momentum)
-        optimizer.build(model.trainable_variables)
+        optimizer.build(network.trainable_variables)
     train_shards, _ = make_shards(experiment, strategy)
     first_images, first_labels, _ = next(iter(make_dataset(experiment, strategy, train_shards)))
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            logits = model(images, training=True)
+            logits = network(images, training=True)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             loss = tf.reduce_sum(losses) / config.batch_size
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        gradients = tape.gradient(loss, network.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
         return loss
 
     @tf.function

@@ -13,8 +13,8 @@ from common.experiment import Experiment
 from common.platform.errors import whole_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
-from tf_impl.devices import make_strategy, setup_devices
-from tf_impl.model import make_model
+from tf_impl.networks import make_network
+from tf_impl.replicas import make_strategy, setup_devices
 
 
 class Clock(keras.callbacks.Callback):
@@ -29,7 +29,7 @@ def main() -> None:
     dataset = Experiment.make(config).dataset
     count = config.max_steps * config.batch_size
     images = dataset.train_images[:count].astype("float32") / 255
-    model = make_model(Experiment.make(config).model, config.precision)
+    model = make_network(Experiment.make(config).network, config.precision)
     model.compile(
         optimizer=keras.optimizers.SGD(config.learning_rate, momentum=config.momentum),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

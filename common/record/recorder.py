@@ -267,7 +267,7 @@ class Recorder:
             return
         assert self.evaluation is not None and self.monitor is not None
         experiment, config, plan = self.experiment, self.config, self.plan
-        names = {parameter.name for parameter in experiment.model.parameters}
+        names = {parameter.name for parameter in experiment.network.parameters}
         assert set(weights) == names, set(weights) ^ names
         write_arrays(self.run_dir / WEIGHTS_FILE, weights)
         joules, trained = self.monitor.energy.joules, plan.images(self.startup_steps + 1, plan.total_steps)
@@ -280,8 +280,8 @@ class Recorder:
             config_sha256=config.sha256(),
             data_sha256=experiment.dataset.sha256,
             initial_weights_sha256=arrays_sha256(initial),
-            num_parameters=experiment.model.num_parameters,
-            flops_per_image=experiment.model.flops_per_image,
+            num_parameters=experiment.network.num_parameters,
+            flops_per_image=experiment.network.flops_per_image,
             class_names=experiment.dataset.class_names,
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,

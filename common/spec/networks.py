@@ -96,7 +96,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
+class NetworkSpec:
     """A network for images of a given shape.
 
     Attributes:
@@ -116,7 +116,7 @@ class ModelSpec:
     flops_per_image: int
 
     @classmethod
-    def make(cls, name: ModelName, image_shape: tuple[int, int, int], num_classes: int) -> "ModelSpec":
+    def make(cls, name: ModelName, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
         """Raises UserError where the images are too small for the network."""
         smallest = SMALLEST_IMAGE[name]
         if min(image_shape[:2]) < smallest:

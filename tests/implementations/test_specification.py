@@ -8,11 +8,11 @@ from conftest import run
 COUNT = """
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from common.spec.networks import ModelSpec
-from pt_impl.model import make_model
+from common.spec.networks import NetworkSpec
+from pt_impl.networks import make_network
 for model, shape in (("cnn", (9, 12, 3)), ("lenet", (28, 28, 1))):
-    spec = ModelSpec.make(model, shape, 10)
-    network = make_model(spec, "32")
+    spec = NetworkSpec.make(model, shape, 10)
+    network = make_network(spec, "32")
     with FlopCounterMode(display=False) as counter:
         network(torch.zeros(1, shape[2], *shape[:2]))
     assert counter.get_total_flops() == spec.flops_per_image, (model, counter.get_total_flops(), spec.flops_per_image)
@@ -22,12 +22,13 @@ for model, shape in (("cnn", (9, 12, 3)), ("lenet", (28, 28, 1))):
 ROUND_TRIP = {
     "pt": """
 import numpy as np
-from common.spec.networks import ModelSpec
-from pt_impl.model import get_weights, load_weights, make_model
+from common.spec.networks import NetworkSpec
+from pt_impl.networks import make_network
+from pt_impl.weights import get_weights, load_weights
 for model in ("cnn", "lenet"):
-    spec = ModelSpec.make(model, (17, 22, 3), 7)
+    spec = NetworkSpec.make(model, (17, 22, 3), 7)
     weights = spec.initial_weights(1)
-    network = make_model(spec, "64")
+    network = make_network(spec, "64")
     load_weights(network, spec, weights)
     found = get_weights(network, spec)
     assert list(found) == list(weights) and all(np.array_equal(found[name], weights[name]) for name in weights)
@@ -35,12 +36,13 @@ for model in ("cnn", "lenet"):
     "tf": """
 import numpy as np
 import tf_impl
-from common.spec.networks import ModelSpec
-from tf_impl.model import get_weights, load_weights, make_model
+from common.spec.networks import NetworkSpec
+from tf_impl.networks import make_network
+from tf_impl.weights import get_weights, load_weights
 for model in ("cnn", "lenet"):
-    spec = ModelSpec.make(model, (17, 22, 3), 7)
+    spec = NetworkSpec.make(model, (17, 22, 3), 7)
     weights = spec.initial_weights(1)
-    network = make_model(spec, "64")
+    network = make_network(spec, "64")
     load_weights(network, weights)
     found = get_weights(network)
     assert list(found) == list(weights) and all(np.array_equal(found[name], weights[name]) for name in weights)

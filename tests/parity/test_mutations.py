@@ -34,25 +34,25 @@ class Padded(ShardSampler):
 # name: (implementation, devices, file, the code as it is, the code with the mistake, what the message must say)
 MUTATIONS = {
     "an extra ReLU": (
-        *("tf", 1, "tf_impl/model.py"),
+        *("tf", 1, "tf_impl/networks.py"),
         'layers.Dense(spec.num_classes, name="dense2")',
         'layers.Dense(spec.num_classes, activation="relu", name="dense2")',
         ["first batch: activation.dense2 differs", "the layers before it agree"],
     ),
     "a wrong padding": (
-        *("pt", 1, "pt_impl/model.py"),
+        *("pt", 1, "pt_impl/networks.py"),
         'nn.Conv2d(32, 64, 3, padding="same")',
         'nn.Conv2d(32, 64, 3, padding="same", padding_mode="replicate")',
         ["first batch: activation.conv2 differs", "the layers before it agree"],
     ),
     "another flatten order": (
-        *("tf", 1, "tf_impl/model.py"),
+        *("tf", 1, "tf_impl/networks.py"),
         'layers.Flatten(name="flatten")',
         'layers.Permute((3, 1, 2)), layers.Flatten(name="flatten")',
         ["first batch: activation.flatten differs", "the layers before it agree"],
     ),
     "weights loaded in another flatten order": (
-        *("ptl", 1, "pt_impl/model.py"),
+        *("ptl", 1, "pt_impl/weights.py"),
         "array = reorder(array, before_flatten(spec), (2, 0, 1))",
         "pass",
         ["first batch: activation.dense1 differs", "the layers before it agree"],
@@ -136,7 +136,7 @@ MUTATIONS = {
         ["epoch 1: train_accuracy is 0.", " and 1.0", "how correct answers are counted in training"],
     ),
     "images cut to float32 at the input": (
-        *("tf", 1, "tf_impl/model.py"),
+        *("tf", 1, "tf_impl/networks.py"),
         "keras.Input(spec.image_shape, dtype=DTYPES[precision])",
         "keras.Input(spec.image_shape)",
         ["first batch: activation.conv1 differs"],

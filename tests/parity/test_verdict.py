@@ -11,7 +11,7 @@ from PIL import Image
 
 from common.record.results import read_result, read_step_losses
 from common.spec.batches import Plan
-from common.spec.networks import ModelSpec
+from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from comparison.lockstep import find_departure
 from comparison.proof import TOLERANCE, judge, make_proofs, proof_jobs, verify_steps
@@ -29,6 +29,7 @@ from common.spec.options import TrainConfig
 from common.platform.errors import DivergedError
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[1]).read_text().splitlines()]
 """
@@ -44,11 +45,11 @@ for config in configs:
 """
 PROGRAMS = {
     "pt": HEAD
-    + "from pt_impl.devices import fetch_steps, join_group, setup_devices, synchronize\n"
+    + "from pt_impl.replicas import fetch_steps, join_group, setup_devices, synchronize\n"
     + "from pt_impl.train import train\ndevice = join_group(setup_devices(configs[0]), 0, '')\n"
     + TAIL.format(name="pt", where="0, device"),
     "tf": HEAD
-    + "from tf_impl.devices import fetch_steps, make_strategy, setup_devices, synchronize\n"
+    + "from tf_impl.replicas import fetch_steps, make_strategy, setup_devices, synchronize\n"
     + "from tf_impl.train import train\nstrategy = make_strategy(setup_devices(configs[0]))\n"
     + TAIL.format(name="tf", where="strategy"),
 }
@@ -85,7 +86,7 @@ def folder(tmp_path_factory):
         configs = []
         for number, config in enumerate(drawn):
             shape = config.image_shape or (8, 8, 1)
-            flops = ModelSpec.make(config.model, shape, 10).flops_per_image * config.batch_size
+            flops = NetworkSpec.make(config.model, shape, 10).flops_per_image * config.batch_size
             steps = verify_steps(flops)
             configs.append(config.replace(precision="64", verify_steps=steps, run_dir=folder / f"{name}-64-{number}"))
             train_size = config.train_size or 1442

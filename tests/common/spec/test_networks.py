@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from common.platform.errors import UserError
-from common.spec.networks import ModelSpec
+from common.spec.networks import NetworkSpec
 
 
 def test_lenet_on_mnist_has_the_size_of_the_usual_example():
     # Caffe's LeNet, which has the same layers: 520 + 25,050 + 400,500 + 5,010.
-    assert ModelSpec.make("lenet", (28, 28, 1), 10).num_parameters == 431_080
+    assert NetworkSpec.make("lenet", (28, 28, 1), 10).num_parameters == 431_080
 
 
 def test_cnn_shapes_and_operations_by_hand():
-    spec = ModelSpec.make("cnn", (9, 7, 3), 5)
+    spec = NetworkSpec.make("cnn", (9, 7, 3), 5)
     assert {parameter.name: parameter.shape for parameter in spec.parameters} == {
         "conv1.kernel": (3, 3, 3, 32),
         "conv1.bias": (32,),
@@ -37,13 +37,13 @@ def test_cnn_shapes_and_operations_by_hand():
 
 
 def test_initial_weights_are_the_same_everywhere():
-    weights = ModelSpec.make("cnn", (8, 8, 1), 10).initial_weights(0)
+    weights = NetworkSpec.make("cnn", (8, 8, 1), 10).initial_weights(0)
     first = [0.1107901193227573, 0.01624249764684038, 0.08553842624341965]
     assert weights["conv1.kernel"].ravel()[:3].tolist() == first
 
 
 def test_initial_weights_fill_their_bounds_and_biases_are_zero():
-    spec = ModelSpec.make("lenet", (28, 28, 1), 10)
+    spec = NetworkSpec.make("lenet", (28, 28, 1), 10)
     weights = spec.initial_weights(3)
     for parameter in spec.parameters:
         array = weights[parameter.name]
@@ -59,16 +59,16 @@ def test_initial_weights_fill_their_bounds_and_biases_are_zero():
 @pytest.mark.parametrize(("model", "shape"), [("lenet", (15, 28, 1)), ("lenet", (8, 8, 1)), ("cnn", (28, 3, 1))])
 def test_too_small_an_image_is_told_in_one_line(model, shape):
     with pytest.raises(UserError, match=rf"--model {model}: needs images of at least .* {shape[0]} x {shape[1]}"):
-        ModelSpec.make(model, shape, 10)
+        NetworkSpec.make(model, shape, 10)
 
 
 @pytest.mark.parametrize(("model", "size"), [("lenet", 16), ("cnn", 4)])
 def test_the_smallest_image_leaves_something_to_flatten(model, size):
-    assert ModelSpec.make(model, (size, size, 1), 10).activations["flatten"][0] > 0
+    assert NetworkSpec.make(model, (size, size, 1), 10).activations["flatten"][0] > 0
 
 
 def test_weights_of_another_network_are_refused_by_the_parameters_name():
-    spec = ModelSpec.make("cnn", (8, 8, 1), 10)
+    spec = NetworkSpec.make("cnn", (8, 8, 1), 10)
     weights = spec.initial_weights(0)
     with pytest.raises(UserError, match="dense2.bias has shape None"):
         spec.check({name: array for name, array in weights.items() if name != "dense2.bias"}, "f")

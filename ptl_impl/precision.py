@@ -1,21 +1,14 @@
-"""Devices in Lightning: the Trainer starts this program again for every further replica."""
+"""Precision in Lightning: the Trainer's arguments."""
 
 from typing import Any
 
 from lightning.pytorch.plugins import MixedPrecision
 
 from common.spec.options import TrainConfig
-from pt_impl.devices import resolve, setup_process
-from pt_impl.optimizer import LossScaler
+from pt_impl.precision import LossScaler as LossScaler
+from pt_impl.precision import make_autocast as make_autocast
 
 PRECISIONS = {"32": "32-true", "64": "64-true", "bf16-mixed": "bf16-mixed"}
-
-
-def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
-    config = resolve(config, "Lightning")
-    setup_process(config)
-    return config
 
 
 def make_plugins(config: TrainConfig, scaler: LossScaler) -> dict[str, Any]:

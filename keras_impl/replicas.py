@@ -1,0 +1,25 @@
+"""Devices in Keras: TensorFlow's strategy, in whose scope fit trains."""
+
+from typing import Any
+
+import numpy as np
+
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig
+from tf_impl import replicas as tf_replicas
+from tf_impl.replicas import device_name as device_name
+from tf_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
+from tf_impl.replicas import make_strategy as make_strategy
+from tf_impl.replicas import synchronize as synchronize
+
+
+def setup_devices(config: TrainConfig) -> TrainConfig:
+    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    if config.data_on == "device":
+        raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
+    return tf_replicas.setup_devices(config.replace(data_on="host"), "Keras")
+
+
+def fetch_steps(steps: list[tuple[Any, Any]]) -> list[tuple[float, float]]:
+    """Losses and correct answers of each step, which Keras has fetched already; a call may have taken several."""
+    return [pair for call in steps for pair in zip(*map(np.ravel, call), strict=True)]

@@ -1,0 +1,42 @@
+"""Precision in PyTorch: types, autocast, and torch's scaling of the loss for float16."""
+
+import warnings
+
+import torch
+
+from common.spec.options import Precision, TrainConfig
+from common.spec.update_rule import LossScaling
+
+# Of weights, normalised images and losses; and what layers compute in where that is another.
+DTYPES = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.float32, "16-mixed": torch.float32}
+AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+
+
+def make_autocast(precision: Precision, device: torch.device) -> torch.autocast:
+    """The context in which layers compute in half precision; without effect where the precision has none."""
+    return torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST)
+
+
+class LossScaler(torch.amp.GradScaler):
+    """Does nothing where the precision needs no scaling; counts the steps that are skipped, on the device."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        rule, enabled = LossScaling(), config.precision == "16-mixed"
+        # The loss comes here times the number of replicas; in float16 it shall be as large as with one of them.
+        initial = rule.initial / config.devices
+        super().__init__(device.type, initial, rule.growth, rule.backoff, rule.growth_interval, enabled)
+        if enabled:
+            # The rate goes by the step's number, also where the first step is skipped.
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        self.one, self.skipped = torch.ones((), device=device), torch.zeros((), dtype=torch.int64, device=device)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        if self.is_enabled():
+            # Compared as tensors: get_scale would wait for the device.
+            before = self.scale(self.one)
+            super().update(new_scale)
+            self.skipped += self.scale(self.one) < before
+
+    @property
+    def skipped_steps(self) -> int | None:
+        return int(self.skipped.item()) if self.is_enabled() else None

@@ -1,0 +1,38 @@
+"""Precision in TensorFlow: types, Keras's policies, and torch's scaling of the loss for float16."""
+
+import tensorflow as tf
+
+from common.spec.update_rule import LossScaling
+
+# Of weights, normalised images and losses; and Keras's name for what the layers compute in.
+DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
+POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
+
+
+class LossScale:
+    """torch.amp.GradScaler's rule, see common.spec.update_rule; made in the strategy's scope.
+
+    Not Keras's LossScaleOptimizer: it looks at the gradients of the first replica alone.
+    """
+
+    def __init__(self, rule: LossScaling) -> None:
+        self.rule = rule
+        first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
+        self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
+        self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
+        self.skipped = tf.Variable(0, dtype=tf.int64, **first)
+
+    def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """This replica's gradients without the scale; all of them NaN if any replica has one that isn't finite."""
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        overflows = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)
+        )
+        skip = overflows > 0
+        factor = tf.where(skip, float("nan"), 1 / self.scale)
+        grown = tf.logical_and(~skip, self.good_steps + 1 == self.rule.growth_interval)
+        change = tf.where(skip, self.rule.backoff, tf.where(grown, self.rule.growth, 1.0))
+        self.scale.assign(self.scale * change)
+        self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
+        self.skipped.assign_add(tf.cast(skip, tf.int64))
+        return [gradient * factor for gradient in gradients]
