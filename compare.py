@@ -23,7 +23,7 @@ from types import FrameType
 from rich.console import Console
 
 from common.platform.cli import parse_options
-from common.platform.errors import leave, whole_program
+from common.platform.errors import as_program, exit_now
 from comparison.files import write_tables
 from comparison.live import LiveView
 from comparison.options import CompareConfig
@@ -112,5 +112,5 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("compare.py"):
-        leave(main())
+    with as_program("compare.py"):
+        exit_now(main())

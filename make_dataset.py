@@ -7,10 +7,10 @@ python compare.py --dataset arrays --data-dir data/photos
 from rich.console import Console
 
 from common.platform.cli import parse_options
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 
 if __name__ == "__main__":
-    with whole_program("make_dataset.py"):
+    with as_program("make_dataset.py"):
         from common.data.image_folder import ImageFolderConfig, convert
 
         about = "Turns a folder of images, a sub-folder for each class, into arrays that training maps into memory."

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.paired import ImplementationsConfig, ModesConfig, Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.options import TrainConfig
 
 Task = Literal["lenet-mnist", "cnn-digits", "two-devices"]
@@ -69,5 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("python -m benchmarks.limit"):
+    with as_program("python -m benchmarks.limit"):
         main()

@@ -12,7 +12,7 @@ from benchmarks.limit import SAME_STEP, TasksConfig, task_config
 from benchmarks.paired import Pair, Program, make_folder, measure, report
 from benchmarks.without import MEASURES, NOTHING
 from common.platform.cli import parse_options
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 
 
 def main() -> None:
@@ -34,5 +34,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("python -m benchmarks.measures"):
+    with as_program("python -m benchmarks.measures"):
         main()

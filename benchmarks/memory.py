@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.paired import LOG_FILE, ModesConfig, make_folder, write_document
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.platform.cli import parse_options, to_arguments
-from common.platform.errors import UserError, whole_program
+from common.platform.errors import UserError, as_program
 from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
 from common.record.results import read_result
@@ -123,5 +123,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("python -m benchmarks.memory"):
+    with as_program("python -m benchmarks.memory"):
         main()

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.paired import ModesConfig, Program, make_folder, run, write_document
 from common.platform.cli import parse_options
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.options import TrainConfig
 
 REACH_SECONDS = 12
@@ -43,5 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("python -m benchmarks.startup"):
+    with as_program("python -m benchmarks.startup"):
         main()

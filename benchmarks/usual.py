@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.paired import Implementation, ModesConfig, Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.options import TrainConfig
 
 # Whose tutorial each is set against: TensorFlow's own train with Keras.
@@ -40,5 +40,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("python -m benchmarks.usual"):
+    with as_program("python -m benchmarks.usual"):
         main()

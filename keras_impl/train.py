@@ -64,7 +64,7 @@ class Classifier(keras.Model):
 
     def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
         loss, gradients, correct = self.forward_backward(*data)
-        # The optimizer sums the gradients over the replicas, where DistributedDataParallel averages them.
+        # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
         self.optimizer.apply_gradients(zip(gradients, self.network.trainable_variables, strict=True))
         # fit gives callbacks the mean over the replicas: here of a sum that is the same on all of them.
         return tf.distribute.get_replica_context().all_reduce(SUM, {"loss": loss, "correct": correct})
@@ -72,6 +72,7 @@ class Classifier(keras.Model):
     def test_step(self, data: Batch) -> dict[str, tf.Tensor]:
         images, labels, _ = data
         logits = self(images)
+        # Instead of keras.metrics.Mean in 32 bits: sums in 64, which count every example alike.
         self.loss_sum.update_state(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         self.correct.update_state(tf.argmax(logits, axis=1) == labels)
         self.count.update_state(tf.ones_like(labels))

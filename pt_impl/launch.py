@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from common.experiment import Experiment
-from common.platform.errors import ReplicaError, UserError, describe_signal, whole_program
+from common.platform.errors import ReplicaError, UserError, as_program, describe_signal
 from common.platform.launch import first_pid, under_torchrun
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -64,7 +64,7 @@ def run_replica(
     rank: int, config: TrainConfig, init_method: str, timeline: Timeline, experiment: Experiment | None = None
 ) -> None:
     """The whole run of one replica, in a process of its own if there are several."""
-    with whole_program("python -m pt_impl", shown=rank == 0):
+    with as_program("python -m pt_impl", shown=rank == 0):
         timeline.enter("build")
         device = join_group(config, rank, init_method)
         timeline.enter("data")

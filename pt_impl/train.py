@@ -38,7 +38,7 @@ def train_step(
         logits = model(images)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         loss = F.cross_entropy(logits, labels, reduction="sum") / count
-    # DistributedDataParallel averages the gradients over the replicas: times their number, the average is the sum.
+    # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
     scaler.scale(loss * world_size).backward()
     scaler.step(optimizer)
     scaler.update()
@@ -57,17 +57,19 @@ def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> tor
 
 
 def evaluate(
-    network: nn.Module, autocast: torch.autocast, loader: Iterable[Batch], device: torch.device
-) -> tuple[float, int, int]:
-    """Sum of losses, correct answers and examples over the whole test set, each example once."""
+    network: nn.Module, autocast: torch.autocast, loader: Iterable[Batch], device: torch.device, recorder: Recorder
+) -> None:
+    """Over the whole test set, each example once."""
+    recorder.start_evaluation()
     network.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for batch in loader:
+            # Instead of the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
             totals += eval_step(network, autocast, to_device(batch, device))
     network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
-    return loss_sum, int(correct), int(count)
+    recorder.end_epoch(loss_sum, int(correct), int(count))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -114,12 +116,10 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
             batch = to_device(batch, device)
             recorder.step(*train_step(model, optimizer, scheduler, scaler, autocast, batch, config.devices))
         recorder.end_training()
-        recorder.start_evaluation()
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
-        recorder.end_epoch(*evaluate(network, autocast, test_loader, device))
+        evaluate(network, autocast, test_loader, device, recorder)
     if plan.num_epochs == 0:
-        recorder.start_evaluation()
-        recorder.end_epoch(*evaluate(network, autocast, test_loader, device))
+        evaluate(network, autocast, test_loader, device, recorder)
 
     if rank == 0:
         recorder.save_predictions(predict(experiment, network, autocast))

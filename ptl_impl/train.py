@@ -38,7 +38,7 @@ class Classifier(pl.LightningModule):
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         share = F.cross_entropy(logits, labels, reduction="sum") / count
         correct = (logits.detach().argmax(dim=1) == labels).sum()
-        # The ddp strategy averages the gradients over the replicas: times their number, the average is the sum.
+        # Instead of the average that the ddp strategy takes of the replicas' gradients: times their number, the sum.
         return {"loss": share * self.trainer.world_size, "share": share.detach(), "correct": correct}
 
     def on_validation_epoch_start(self) -> None:
@@ -49,7 +49,7 @@ class Classifier(pl.LightningModule):
         logits = self(images)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
         correct = (logits.argmax(dim=1) == labels).sum()
-        # Instead of self.log, which would average the replicas' averages in 32 bits.
+        # Instead of self.log, the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
         self.totals += torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 
     def on_validation_epoch_end(self) -> None:

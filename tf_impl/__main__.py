@@ -2,11 +2,11 @@
 
 import os
 
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.command_line import parse_train_config
 from common.spec.resolve import prepare_processor
 
-with whole_program("python -m tf_impl"):
+with as_program("python -m tf_impl"):
     config = parse_train_config("tf_impl", "Trains a network with TensorFlow (loop written out; MirroredStrategy).")
     # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

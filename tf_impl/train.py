@@ -50,7 +50,7 @@ def train_step(
       compute: `forward_backward` of this network, which may be compiled.
     """
     loss, gradients, correct = compute(images, labels, count)
-    # The optimizer sums the gradients over the replicas, where DistributedDataParallel averages them.
+    # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 
@@ -101,13 +101,15 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         for batch in itertools.islice(train_dataset, plan.steps_in_epoch(epoch + 1)):
             recorder.step(*distributed_train_step(batch))
 
-    def evaluate() -> tuple[float, int, int]:
-        """Sum of losses, correct answers and examples over the whole test set, each example once."""
+    def evaluate() -> None:
+        """Over the whole test set, each example once."""
+        recorder.start_evaluation()
         loss_sum, correct, count = 0.0, 0, 0
         for batch in test_dataset:
+            # Instead of the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
             sums = distributed_eval_step(batch)
             loss_sum, correct, count = loss_sum + sums[0], correct + sums[1], count + sums[2]
-        return loss_sum.numpy().item(), correct.numpy().item(), count.numpy().item()
+        recorder.end_epoch(loss_sum.numpy().item(), correct.numpy().item(), count.numpy().item())
 
     if config.mode == "tuned":
         from tf_impl import tuning
@@ -124,11 +126,9 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.start_epoch()
         train_epoch(epoch)
         recorder.end_training()
-        recorder.start_evaluation()
-        recorder.end_epoch(*evaluate())
+        evaluate()
     if plan.num_epochs == 0:
-        recorder.start_evaluation()
-        recorder.end_epoch(*evaluate())
+        evaluate()
 
     recorder.save_predictions(predict(experiment, network))
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps

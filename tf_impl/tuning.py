@@ -210,11 +210,11 @@ class TunedLoop:
             self.recorder.step(losses, correct, number)
             step += number
 
-    def evaluate(self) -> tuple[float, int, int]:
-        """Sum of losses, correct answers and examples over the whole test set, each example once."""
+    def evaluate(self) -> None:
+        """Over the whole test set, each example once."""
+        self.recorder.start_evaluation()
         sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
-        loss_sum, correct, count = (one.numpy().item() for one in sums)
-        return loss_sum, correct, count
+        self.recorder.end_epoch(*(one.numpy().item() for one in sums))
 
 
 def compile_ahead(

@@ -9,7 +9,7 @@ import keras_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
 from common.experiment import Experiment
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.command_line import parse_train_config
 
 
@@ -24,6 +24,6 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with whole_program("keras_limit"):
+    with as_program("keras_limit"):
         config = parse_train_config("benchmarks.loops.keras_limit", "Keras's limit.")
         train_beside(make_bare, keras_impl.launch, config)

@@ -10,7 +10,7 @@ from torchvision import datasets, transforms
 
 from benchmarks.paired import write_speed
 from common.data.datasets import MNIST, NORMALISATION
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
@@ -68,5 +68,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("pt_usual"):
+    with as_program("pt_usual"):
         main()

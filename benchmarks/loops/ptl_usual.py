@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from benchmarks.loops.pt_usual import make_loader
 from benchmarks.paired import write_speed
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
@@ -58,5 +58,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("ptl_usual"):
+    with as_program("ptl_usual"):
         main()

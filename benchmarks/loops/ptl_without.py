@@ -10,7 +10,7 @@ import ptl_impl.launch
 from benchmarks.loops.ptl_limit import make_bare
 from benchmarks.without import replace, run_without
 from common.experiment import Experiment
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.platform.launch import is_first_process
 from common.record.recorder import Recorder
 from pt_impl.data import Batch
@@ -75,5 +75,5 @@ WITHOUT = {
 }
 
 if __name__ == "__main__":
-    with whole_program("ptl_without", shown=is_first_process()):
+    with as_program("ptl_without", shown=is_first_process()):
         run_without("ptl", WITHOUT, make_bare, ptl_impl.launch)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.command_line import parse_train_config
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.networks import make_network
@@ -65,6 +65,6 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with whole_program("tf_limit"):
+    with as_program("tf_limit"):
         config = parse_train_config("benchmarks.loops.tf_limit", "TensorFlow's limit.")
         train_beside(make_bare, tf_impl.launch, config)

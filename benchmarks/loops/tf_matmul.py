@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from benchmarks.paired import write_speed
 from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.spec.command_line import parse_train_config
 from tf_impl.replicas import make_strategy, setup_devices, synchronize
 
@@ -29,5 +29,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("tf_matmul"):
+    with as_program("tf_matmul"):
         main()

@@ -10,7 +10,7 @@ import keras
 
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from tf_impl.networks import make_network
@@ -44,5 +44,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with whole_program("tf_usual"):
+    with as_program("tf_usual"):
         main()

@@ -7,7 +7,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tf_impl.launch
 from benchmarks.loops.tf_limit import make_bare
 from benchmarks.without import replace, run_without
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.record.recorder import Recorder
 
 WITHOUT = {
@@ -15,5 +15,5 @@ WITHOUT = {
 }
 
 if __name__ == "__main__":
-    with whole_program("tf_without"):
+    with as_program("tf_without"):
         run_without("tf", WITHOUT, make_bare, tf_impl.launch)

@@ -49,13 +49,13 @@ class ReplicaError(UserError):
 
 
 @contextmanager
-def whole_program(program: str, shown: bool = True) -> Iterator[None]:
+def as_program(program: str, shown: bool = True) -> Iterator[None]:
     """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.
 
     Ctrl-C ends in one line too, with exit status 130 as shells expect. Without `shown` there is no line,
     for all but one of the processes that meet the same error.
 
-    The process ends with it, see `leave`.
+    The process ends with it, see `exit_now`.
     """
     status = 0
     try:
@@ -72,10 +72,10 @@ def whole_program(program: str, shown: bool = True) -> Iterator[None]:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
-    leave(status)
+    exit_now(status)
 
 
-def leave(status: int = 0) -> NoReturn:
+def exit_now(status: int = 0) -> NoReturn:
     """Ends this process at once; whatever it had to write is written, and if all went well, nothing is left behind.
 
     The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two

@@ -21,7 +21,7 @@ from common.spec.options import TrainConfig
 
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
-SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "whole_program" in path.read_text())
+SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "as_program" in path.read_text())
 
 
 def test_ratios_are_of_the_same_round_and_their_median_is_held_to_the_reach(tmp_path, capsys):

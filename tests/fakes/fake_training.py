@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from common.experiment import Experiment
-from common.platform.errors import whole_program
+from common.platform.errors import as_program
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -17,7 +17,7 @@ from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
     """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step."""
-    with whole_program(f"python -m {name}_impl"):
+    with as_program(f"python -m {name}_impl"):
         timeline = Timeline.begin(os.getpid())
         timeline.enter("data")
         config = resolve_devices(
