@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from common.record.results import RunResult
+from comparison.intervals import unpaired_ratio
 from comparison.lockstep import different_settings
 from comparison.proof import judge_folders, proof_path
 from comparison.rows import Entry, Table
-from comparison.statistics import unpaired_ratio
 
 Folders = tuple[Path, Path]  # of the earlier comparison and of this one
 

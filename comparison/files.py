@@ -4,8 +4,8 @@ import json
 from functools import cache
 
 from common.platform.files import write_text
+from comparison.columns import runs_to_csv, to_csv, to_markdown
 from comparison.summary import Results, Summary
-from comparison.table import runs_to_csv, to_csv, to_markdown
 
 
 @cache

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from common.spec.options import Mode
+from comparison.intervals import paired_ratio
 from comparison.rows import Entry, Table, pairs
-from comparison.statistics import paired_ratio
 
 
 def what_tuning_gives(table: Table) -> list[str]:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.record.results import MetricsLine, PlanLine, StepLine
+from comparison.jobs import Job
 from comparison.store import Run
-from comparison.study import Job
 
 
 class LiveView:

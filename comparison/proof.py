@@ -43,10 +43,10 @@ from common.record.results import (
 from common.spec.batches import Plan
 from common.spec.options import Mode, TrainConfig
 from comparison.devices import list_gpus
+from comparison.jobs import Values, Variant, row_name, variant_name
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.runner import Program, run_side_by_side
 from comparison.store import LOG_FILE, Run
-from comparison.study import Values, Variant, row_name, variant_name
 
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second look at two trainings that part

@@ -12,13 +12,13 @@ from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 from comparison.baseline import what_changed
+from comparison.cautions import find_warnings
 from comparison.devices import same_devices
+from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.rows import Table, make_tables
 from comparison.store import Request, Run, read_run
-from comparison.study import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
 from comparison.summary import Summary
-from comparison.warnings import find_warnings
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:

@@ -12,11 +12,11 @@ from common.record.results import RunResult
 from common.record.timeline import Phase
 from common.spec.options import Mode
 from common.spec.resolve import describe_settings
+from comparison.intervals import Verdict, mean_interval, paired_ratio, quartiles
+from comparison.jobs import Values, row_name
 from comparison.lockstep import FIRST_STEPS, different_settings, loss_differences
 from comparison.proof import Proof, first_loss, is_of_others, judge
-from comparison.statistics import Verdict, mean_interval, paired_ratio, quartiles
 from comparison.store import Run, epochs_to
-from comparison.study import Values, row_name
 
 Share = float
 Status = Literal["ok", "failed", "some failed", "different training", "not proved"]
@@ -35,7 +35,7 @@ class Row(BaseModel):
       test_loss: mean over seeds.
       images_per_second and its quartiles: the median over runs.
       ratio, ratio_low, ratio_high, verdict: of images per second to the table's first row, in pairs of the
-        same round; see `comparison.statistics`.
+        same round; see `comparison.intervals`.
       startup_seconds, train_seconds, eval_seconds: medians over runs.
       wall_seconds: of the run in the middle, from before its process was started until it had ended.
       imports_seconds to rest_seconds: the phases of that same run, so that they add up, see `common.record.timeline`;

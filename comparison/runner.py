@@ -17,8 +17,8 @@ from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from common.spec.options import TrainConfig
+from comparison.jobs import Job
 from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
-from comparison.study import Job
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5  # between asking processes to end and ending them

@@ -12,8 +12,8 @@ from common.platform.errors import UserError
 from common.platform.files import read_model, write_text
 from common.record.results import METRICS_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.options import Mode, TrainConfig
+from comparison.jobs import Job, Values, Variant, row_name
 from comparison.options import CompareConfig
-from comparison.study import Job, Values, Variant, row_name
 
 REQUEST_FILE = "comparison.json"
 RECORD_FILE = "run.json"
@@ -53,7 +53,7 @@ class Record(BaseModel):
     """`run.json`: what is known of a run from outside, written when it has ended, however that was.
 
     Attributes:
-      variant: of a sweep, see `comparison.study`.
+      variant: of a sweep, see `comparison.jobs`.
       started: ISO 8601, UTC.
       process_seconds: from before the process was started until it had ended.
       other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.

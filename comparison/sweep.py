@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from comparison.intervals import Ratio, paired_ratio
+from comparison.jobs import Values
 from comparison.rows import Entry, Row, Table, pairs
-from comparison.statistics import Ratio, paired_ratio
-from comparison.study import Values
 from comparison.summary import Summary
 
 Kind = Literal["devices", "batch-size", "other"]

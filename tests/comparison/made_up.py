@@ -13,12 +13,12 @@ from common.record.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write
 from common.record.timeline import PHASES
 from common.spec.options import TrainConfig
 from common.spec.resolve import Settings, resolve_settings
+from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, proof_jobs
 from comparison.proof import Record as ProofRecord
 from comparison.request import find_runs, summarise
 from comparison.store import RECORD_FILE, Record, Request
-from comparison.study import comparison_jobs, contenders, make_variants, tuning_jobs
 
 MACHINE = describe_machine()
 

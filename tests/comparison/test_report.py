@@ -9,9 +9,9 @@ import pytest
 from made_up import MadeUp, comparison
 from PIL import Image
 
-from comparison.charts import draw
-from comparison.figures import table_charts
-from comparison.report import find_mistakes, write_report
+from comparison.report.charts import draw
+from comparison.report.page import find_mistakes, write_report
+from comparison.report.table_figures import table_charts
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # Its own traffic, which has no place in a test, and what root and containers need.
@@ -274,5 +274,5 @@ def test_runs_without_predictions_lack_only_what_is_made_of_them(tmp_path):
 def test_drawing_in_one_process_and_in_several_is_the_same(tmp_path, monkeypatch):
     makers = table_charts(comparison(tmp_path / "c", noisy).tables[0])
     several = draw(makers, tmp_path)
-    monkeypatch.setattr("comparison.charts.num_cores", lambda: 1)
+    monkeypatch.setattr("comparison.report.charts.num_cores", lambda: 1)
     assert draw(makers, tmp_path) == several

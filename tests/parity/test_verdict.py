@@ -13,9 +13,9 @@ from common.record.results import read_result, read_step_losses
 from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
+from comparison.jobs import Variant
 from comparison.lockstep import find_departure
 from comparison.proof import TOLERANCE, judge, make_proofs, proof_jobs, verify_steps
-from comparison.study import Variant
 
 COUNT = 100
 STEPS_IN_32_BITS = 2

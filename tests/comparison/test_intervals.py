@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulation import rounds
 
-from comparison.statistics import mean_interval, outlying, paired_ratio, quartiles, unpaired_ratio
+from comparison.intervals import mean_interval, outlying, paired_ratio, quartiles, unpaired_ratio
 
 
 def verdicts(simulations, count, seed=0, **truth):

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from comparison.intervals import outlying
 from comparison.rows import Entry, Row, Table
-from comparison.statistics import outlying
 from comparison.store import Run
 
 FIRST_RUN_OFF = 0.10  # a first run that is off by less misleads nobody

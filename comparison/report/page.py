@@ -15,15 +15,7 @@ from common.data.formats import Images
 from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.record.predictions import Predictions
-from comparison.charts import Drawn, draw
-from comparison.figures import table_charts
-from comparison.gains import what_tuning_gives
-from comparison.rows import Table
-from comparison.statistics import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
-from comparison.study_figures import study_charts
-from comparison.summary import Summary
-from comparison.sweep import make_study
-from comparison.table import (
+from comparison.columns import (
     LEGEND,
     Column,
     Kind,
@@ -34,6 +26,14 @@ from comparison.table import (
     study_name,
     what_was_compared,
 )
+from comparison.gains import what_tuning_gives
+from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
+from comparison.report.charts import Drawn, draw
+from comparison.report.sweep_figures import study_charts
+from comparison.report.table_figures import table_charts
+from comparison.rows import Table
+from comparison.summary import Summary
+from comparison.sweep import make_study
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from comparison.charts import INK, MARKERS, Chart, Maker, add_legend, looks, new_figure, styled
+from comparison.report.charts import INK, MARKERS, Chart, Maker, add_legend, looks, new_figure, styled
 from comparison.sweep import Study, StudyRow
 
 

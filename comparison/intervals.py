@@ -13,7 +13,7 @@ RESAMPLES = 4999
 TRIM = 0.25  # of the pairs at either end; what is left is the interquartile mean
 MIN_ROUNDS = 3  # below it no interval of a ratio is given
 WARM_UP_FROM = 6  # with so many rounds, the first one only warms the machine up
-MIN_BOOTSTRAP = 9  # a bootstrap of fewer pairs is too narrow; see tests/comparison/test_statistics.py
+MIN_BOOTSTRAP = 9  # a bootstrap of fewer pairs is too narrow; see tests/comparison/test_intervals.py
 SAME = 1e-12  # samples that differ by less, all in all, are equal to rounding
 
 Verdict = Literal["faster", "slower", "no difference shown"]

@@ -2,9 +2,9 @@ import pytest
 from made_up import MadeUp, comparison
 
 from common.platform.errors import UserError
+from comparison.jobs import comparison_jobs, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.store import epochs_to, tuned
-from comparison.study import comparison_jobs, make_variants, tuning_jobs
 
 
 def study(**options):
@@ -45,7 +45,7 @@ def test_every_run_has_a_folder_of_its_own_that_says_what_it_is():
 
 
 def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_are_shared_out(monkeypatch):
-    monkeypatch.setattr("comparison.study.num_cores", lambda: 8)
+    monkeypatch.setattr("comparison.jobs.num_cores", lambda: 8)
     _, variants = study(sweep=["devices=1,2,4"], batch_size=32)
     found = {one.name: (one.config.devices, one.config.batch_size, one.config.threads_per_device) for one in variants}
     assert found == {

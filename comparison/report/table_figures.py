@@ -14,8 +14,8 @@ from common.record.predictions import Predictions
 from common.record.results import RunResult
 from common.record.timeline import PHASES
 from common.spec.options import TrainConfig
-from comparison.charts import INK, Chart, Maker, add_legend, logarithmic, looks, new_figure, styled
 from comparison.lockstep import loss_differences, roundoff
+from comparison.report.charts import INK, Chart, Maker, add_legend, logarithmic, looks, new_figure, styled
 from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs
 from comparison.store import Run
 

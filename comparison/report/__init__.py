@@ -1,0 +1,1 @@
+"""The report: one page with tables, figures and mistakes."""
