@@ -24,8 +24,7 @@ from rich.console import Console
 
 from common.platform.cli import parse_options
 from common.platform.errors import as_program, exit_now
-from comparison.columns import print_tables
-from comparison.files import write_tables
+from comparison.export.write import write_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.live import LiveView
 from comparison.options import CompareConfig
@@ -34,6 +33,7 @@ from comparison.report.page import write_report
 from comparison.request import find_runs, prepare, summarise
 from comparison.runner import run_job
 from comparison.store import Request, tuned
+from comparison.terminal import print_tables
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ABOUT = "Trains the same network in several frameworks and tabulates accuracy and speed."

@@ -1,34 +1,19 @@
 """`report.html`: one page that holds all it shows, and the figures as files."""
 
-import base64
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from PIL import Image
 
-from common.data.formats import Images
-from common.platform.errors import UserError
 from common.platform.files import write_text
-from common.record.predictions import Predictions
-from comparison.columns import (
-    LEGEND,
-    Column,
-    Kind,
-    column_groups,
-    remarks,
-    row_name,
-    study_columns,
-    study_name,
-    what_was_compared,
-)
+from comparison.columns import LEGEND, Column, Kind, column_groups, row_name, study_columns, study_name
 from comparison.gains import what_tuning_gives
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
+from comparison.remarks import remarks, what_was_compared
 from comparison.report.charts import Drawn, draw
+from comparison.report.gallery import Mistake, find_mistakes
 from comparison.report.sweep_figures import study_charts
 from comparison.report.table_figures import table_charts
 from comparison.rows import Table
@@ -37,7 +22,6 @@ from comparison.sweep import make_study
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
-MAX_GALLERY = 24
 MAX_DRAWN = 8  # tables with figures; those of a sweep's further variants have their numbers
 HIDDEN = {"run_dir", "dry_run"}  # of a run's options; they are compare.py's own to set
 TEMPLATES = Path(__file__).parent / "templates"
@@ -49,21 +33,6 @@ class Grid:
 
     headings: list[str]
     rows: list[tuple[str, list[str], bool]]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A test image that some implementation got wrong.
-
-    Attributes:
-      picture: as a data URI.
-      guesses: implementation, its guess, its score, whether it is right.
-    """
-
-    index: int
-    picture: str
-    label: str
-    guesses: list[tuple[str, str, float, bool]]
 
 
 @dataclass(frozen=True)
@@ -158,57 +127,3 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
         for package, version in run.result.versions.items() if run.result else ():
             found.setdefault(package, {}).setdefault(run.record.name, {})[version] = None
     return names, {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
-
-
-# --- Gallery ---
-
-
-def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
-    """Test images that some implementation got wrong: up to MAX_GALLERY, and how many there are in all.
-
-    Those come first on which the implementations disagree, then those that were guessed with the highest score.
-    """
-    found: dict[str, Predictions] = {}
-    for implementation, run in table.same_seed_runs.items():
-        try:
-            found[implementation] = Predictions.read(run.run_dir)
-        except UserError:  # made by an implementation that writes none
-            continue
-    if not found or table.first_result is None:
-        return [], 0
-    pictures: dict[int, Images] = {}
-    wrong: set[int] = set()
-    for one in found.values():
-        pictures |= dict(zip(one.wrong_indices.tolist(), one.wrong_images, strict=True))
-        wrong |= set(np.flatnonzero(one.labels != one.guesses).tolist())
-
-    def interest(index: int) -> tuple[bool, float]:
-        guesses = {int(one.guesses[index]) for one in found.values()}
-        scores = [float(one.scores[index]) for one in found.values() if one.guesses[index] != one.labels[index]]
-        return len(guesses) > 1, max(scores)
-
-    names = table.first_result.class_names
-    labels = next(iter(found.values())).labels
-    chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
-    return [
-        Mistake(
-            index,
-            _picture(pictures[index]),
-            names[labels[index]],
-            [
-                (name, names[one.guesses[index]], float(one.scores[index]), bool(one.guesses[index] == labels[index]))
-                for name, one in found.items()
-            ],
-        )
-        for index in chosen
-    ], len(wrong)
-
-
-def _picture(image: Images) -> str:
-    """uint8 (H, W, C) as a PNG in a data URI. One channel is grey, three are colours, others show their first."""
-    shown = image if image.shape[2] == 3 else image[:, :, 0]
-    if image.shape[2] == 1 and image.max() <= 16:
-        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # digits count from 0 to 16
-    file = io.BytesIO()
-    Image.fromarray(shown).save(file, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

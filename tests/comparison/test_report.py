@@ -10,7 +10,8 @@ from made_up import MadeUp, comparison
 from PIL import Image
 
 from comparison.report.charts import draw
-from comparison.report.page import find_mistakes, write_report
+from comparison.report.gallery import find_mistakes
+from comparison.report.page import write_report
 from comparison.report.table_figures import table_charts
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -8,11 +8,11 @@ from made_up import MACHINE, MadeUp, comparison
 from common.data.datasets import load_dataset
 from common.spec.options import TrainConfig
 from common.spec.resolve import Settings
-from comparison.columns import remarks, what_was_compared
-from comparison.files import write_tables
+from comparison.export.write import write_tables
 from comparison.gains import what_tuning_gives
 from comparison.intervals import paired_ratio
 from comparison.proof import MOST_FLOPS, cut_evaluation
+from comparison.remarks import remarks, what_was_compared
 from comparison.report.page import write_report
 from comparison.rows import phase_seconds
 

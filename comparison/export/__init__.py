@@ -1,0 +1,1 @@
+"""The files of a comparison beside its runs, a module for each format."""

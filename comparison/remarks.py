@@ -1,0 +1,78 @@
+"""What stands above and below a table, in words."""
+
+from collections.abc import Sequence
+
+from common.spec.resolve import describe_devices
+from comparison.lockstep import SETTINGS_FIELDS
+from comparison.rows import Entry, Table
+from comparison.summary import Summary
+
+
+def what_was_compared(table: Table) -> list[str]:
+    """The lines above a table."""
+    result = table.first_result
+    if result is None:
+        return ["no implementation has finished", *_variant_line(table)]
+    config = result.config
+    images = f"{result.train_count:,} training and {result.test_count:,} test images"
+    epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
+    records = [run.record for entry in table.entries for run in entry.runs]
+    seeds = list(dict.fromkeys(record.seed for record in records))
+    shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
+    rounds = len({(record.seed, record.round) for record in records})
+    shown += f", {rounds} rounds" if rounds > 1 else ""
+    rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
+    if config.warmup_steps:
+        rate += f" after {config.warmup_steps} steps of warm-up"
+    momentum = f"momentum {config.momentum:g}{' (Nesterov)' if config.nesterov else ''}"
+    decay = f", weight decay {config.weight_decay:g}" if config.weight_decay else ""
+    return [
+        f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
+        f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
+        f"{rate}, {momentum}{decay}",
+        # Of a sweep over settings the lines above are of all variants: the variant says them.
+        *([] if table.variant.keys() & {*SETTINGS_FIELDS} else [_settings(table)]),
+        describe_devices(config, result.device_name),
+        *_variant_line(table),
+    ]
+
+
+def _settings(table: Table) -> str:
+    """`modes plain and tuned: 32-bit; pt tuned bf16-mixed`: the first row's settings, and who differs from them."""
+    rows = [row for row in table.rows if row.settings]
+    modes = list(dict.fromkeys(row.mode for row in rows))
+    first = rows[0].settings
+    others = [f"{row.name} {row.settings}" for row in rows if row.settings != first]
+    return f"mode{'s' if modes[1:] else ''} {' and '.join(modes)}: {'; '.join([str(first), *others])}"
+
+
+def _variant_line(table: Table) -> list[str]:
+    shown = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+    return [f"of the sweep: {shown}"] if shown else []
+
+
+def notes(tables: Sequence[Table]) -> list[str]:
+    """A line on each row that is not as it should be; of a failed run, the end of its log too."""
+    lines = []
+    for table in tables:
+        for entry in table.entries:
+            row = entry.row
+            if row and row.note:
+                status = "" if row.status == "ok" else f" {row.status}:"
+                where = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+                lines.append(f"{row.name}{f' ({where})' if where else ''}:{status} {row.note}")
+            lines += _log_lines(entry)
+    return lines
+
+
+def _log_lines(entry: Entry) -> list[str]:
+    if not entry.failed:
+        return []
+    first = entry.failed[0]
+    return [f"  the end of {first.log}:", *(f"  | {line}" for line in first.last_log_lines())]
+
+
+def remarks(summary: Summary) -> list[str]:
+    """Everything below the tables."""
+    lines = [f"warning: {line}" for line in summary.warnings]
+    return lines + [f"baseline: {line}" for line in summary.baseline] + notes(summary.tables)

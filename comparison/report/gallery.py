@@ -1,0 +1,84 @@
+"""The gallery: test images that some implementation got wrong."""
+
+import base64
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from common.data.formats import Images
+from common.platform.errors import UserError
+from common.record.predictions import Predictions
+from comparison.rows import Table
+
+MAX_GALLERY = 24
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A test image that some implementation got wrong.
+
+    Attributes:
+      picture: as a data URI.
+      guesses: implementation, its guess, its score, whether it is right.
+    """
+
+    index: int
+    picture: str
+    label: str
+    guesses: list[tuple[str, str, float, bool]]
+
+
+# --- Gallery ---
+
+
+def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
+    """Test images that some implementation got wrong: up to MAX_GALLERY, and how many there are in all.
+
+    Those come first on which the implementations disagree, then those that were guessed with the highest score.
+    """
+    found: dict[str, Predictions] = {}
+    for implementation, run in table.same_seed_runs.items():
+        try:
+            found[implementation] = Predictions.read(run.run_dir)
+        except UserError:  # made by an implementation that writes none
+            continue
+    if not found or table.first_result is None:
+        return [], 0
+    pictures: dict[int, Images] = {}
+    wrong: set[int] = set()
+    for one in found.values():
+        pictures |= dict(zip(one.wrong_indices.tolist(), one.wrong_images, strict=True))
+        wrong |= set(np.flatnonzero(one.labels != one.guesses).tolist())
+
+    def interest(index: int) -> tuple[bool, float]:
+        guesses = {int(one.guesses[index]) for one in found.values()}
+        scores = [float(one.scores[index]) for one in found.values() if one.guesses[index] != one.labels[index]]
+        return len(guesses) > 1, max(scores)
+
+    names = table.first_result.class_names
+    labels = next(iter(found.values())).labels
+    chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
+    return [
+        Mistake(
+            index,
+            _picture(pictures[index]),
+            names[labels[index]],
+            [
+                (name, names[one.guesses[index]], float(one.scores[index]), bool(one.guesses[index] == labels[index]))
+                for name, one in found.items()
+            ],
+        )
+        for index in chosen
+    ], len(wrong)
+
+
+def _picture(image: Images) -> str:
+    """uint8 (H, W, C) as a PNG in a data URI. One channel is grey, three are colours, others show their first."""
+    shown = image if image.shape[2] == 3 else image[:, :, 0]
+    if image.shape[2] == 1 and image.max() <= 16:
+        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # digits count from 0 to 16
+    file = io.BytesIO()
+    Image.fromarray(shown).save(file, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
