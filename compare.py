@@ -28,7 +28,8 @@ from comparison.export.write import write_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.live import LiveView
 from comparison.options import CompareConfig
-from comparison.proof import make_proofs, proof_jobs
+from comparison.proof import proof_jobs
+from comparison.proving import make_proofs
 from comparison.report.page import write_report
 from comparison.request import find_runs, prepare, summarise
 from comparison.runner import run_job

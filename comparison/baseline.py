@@ -5,9 +5,10 @@ from pathlib import Path
 
 from common.record.results import RunResult
 from comparison.intervals import unpaired_ratio
+from comparison.judging import judge_folders
 from comparison.lockstep import different_settings
-from comparison.proof import judge_folders, proof_path
-from comparison.rows import Entry, Table
+from comparison.proof import proof_path
+from comparison.table import Entry, Table
 
 Folders = tuple[Path, Path]  # of the earlier comparison and of this one
 

@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from comparison.intervals import outlying
-from comparison.rows import Entry, Row, Table
+from comparison.row import Row
 from comparison.store import Run
+from comparison.table import Entry, Table
 
 FIRST_RUN_OFF = 0.10  # a first run that is off by less misleads nobody
 BUSY = 0.10  # share of all cores

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from comparison.lockstep import FIRST_STEPS
-from comparison.rows import Row
+from comparison.row import Row
 from comparison.sweep import Study, StudyRow
 
 Kind = TypeVar("Kind")

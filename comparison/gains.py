@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from common.spec.options import Mode
 from comparison.intervals import paired_ratio
-from comparison.rows import Entry, Table, pairs
+from comparison.table import Entry, Table, pairs
 
 
 def what_tuning_gives(table: Table) -> list[str]:

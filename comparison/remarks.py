@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from common.spec.resolve import describe_devices
 from comparison.lockstep import SETTINGS_FIELDS
-from comparison.rows import Entry, Table
 from comparison.summary import Summary
+from comparison.table import Entry, Table
 
 
 def what_was_compared(table: Table) -> list[str]:

@@ -14,11 +14,12 @@ from common.spec.options import TrainConfig
 from comparison.baseline import what_changed
 from comparison.cautions import find_warnings
 from comparison.devices import same_devices
+from comparison.grouping import make_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
-from comparison.rows import Table, make_tables
 from comparison.store import Request, Run, read_run
 from comparison.summary import Summary
+from comparison.table import Table
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:

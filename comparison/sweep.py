@@ -6,8 +6,9 @@ from typing import Literal
 
 from comparison.intervals import Ratio, paired_ratio
 from comparison.jobs import Values
-from comparison.rows import Entry, Row, Table, pairs
+from comparison.row import Row
 from comparison.summary import Summary
+from comparison.table import Entry, Table, pairs
 
 Kind = Literal["devices", "batch-size", "other"]
 

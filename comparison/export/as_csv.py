@@ -4,7 +4,7 @@ import csv
 import io
 
 from common.record.timeline import PHASES
-from comparison.rows import Row
+from comparison.row import Row
 from comparison.summary import Summary
 
 

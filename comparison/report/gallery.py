@@ -10,7 +10,7 @@ from PIL import Image
 from common.data.formats import Images
 from common.platform.errors import UserError
 from common.record.predictions import Predictions
-from comparison.rows import Table
+from comparison.table import Table
 
 MAX_GALLERY = 24
 
@@ -28,9 +28,6 @@ class Mistake:
     picture: str
     label: str
     guesses: list[tuple[str, str, float, bool]]
-
-
-# --- Gallery ---
 
 
 def find_mistakes(table: Table) -> tuple[list[Mistake], int]:

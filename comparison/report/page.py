@@ -16,9 +16,9 @@ from comparison.report.charts import Drawn, draw
 from comparison.report.gallery import Mistake, find_mistakes
 from comparison.report.sweep_figures import study_charts
 from comparison.report.table_figures import table_charts
-from comparison.rows import Table
 from comparison.summary import Summary
 from comparison.sweep import make_study
+from comparison.table import Table
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"

@@ -16,8 +16,10 @@ from common.record.timeline import PHASES
 from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences, roundoff
 from comparison.report.charts import INK, Chart, Maker, add_legend, logarithmic, looks, new_figure, styled
-from comparison.rows import Entry, Row, Table, phase_seconds, same_seed_runs
+from comparison.row import Row
+from comparison.row_values import phase_seconds
 from comparison.store import Run
+from comparison.table import Entry, Table, same_seed_runs
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
 MAX_POINTS = 600  # of a line; more are no wider than a pixel

@@ -14,7 +14,7 @@ from comparison.intervals import paired_ratio
 from comparison.proof import MOST_FLOPS, cut_evaluation
 from comparison.remarks import remarks, what_was_compared
 from comparison.report.page import write_report
-from comparison.rows import phase_seconds
+from comparison.row_values import phase_seconds
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
 

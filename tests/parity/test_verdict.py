@@ -14,8 +14,10 @@ from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from comparison.jobs import Variant
+from comparison.judging import TOLERANCE, judge
 from comparison.lockstep import find_departure
-from comparison.proof import TOLERANCE, judge, make_proofs, proof_jobs, verify_steps
+from comparison.proof import proof_jobs, verify_steps
+from comparison.proving import make_proofs
 
 COUNT = 100
 STEPS_IN_32_BITS = 2

@@ -1,0 +1,84 @@
+"""From raw runs to tables: which of them can be set side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from comparison.jobs import Values
+from comparison.lockstep import different_settings
+from comparison.row_values import make_row
+from comparison.store import Run
+from comparison.table import Entry, Table
+
+
+def make_tables(
+    folder: Path, runs: Sequence[Run], names: Sequence[str], target_accuracy: float | None, verify: bool = True
+) -> list[Table]:
+    """From the runs in a comparison's folder; the tables of one variant follow each other.
+
+    Args:
+      names: of the rows, in the order in which they stand in a table.
+      verify: whether rows must be proved to be the same training.
+    """
+    tables: list[Table] = []
+    variants: list[Values] = []
+    for run in runs:
+        if run.record.variant not in variants and not run.record.tuning:
+            variants.append(run.record.variant)
+    for variant in variants:
+        chosen = [run for run in runs if run.record.variant == variant and not run.record.tuning]
+        # By their rows: the first one asked for is the reference, whichever ran first.
+        chosen.sort(key=lambda run: names.index(run.record.name))
+        found = _group(chosen, variant, len(tables) + 1)
+        for table in found:
+            for entry in table.entries:
+                entry.row = make_row(folder, table, entry, target_accuracy, verify)
+        tables += found
+    return tables
+
+
+def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
+    """The tables of one variant. Failed runs stand with their implementation's others, or in the first table."""
+    tables: list[Table] = []
+    for run in runs:
+        if run.result is None:
+            continue
+        table = next((one for one in tables if not _apart(one, run)), None)
+        if table is None:
+            apart = _apart(tables[0], run) if tables else []
+            table = Table(number + len(tables), variant, apart="; ".join(apart) or None)
+            tables.append(table)
+        entry = table.entry(run.record.name)
+        if entry is None:
+            entry = Entry(run.record.implementation, run.record.mode, variant)
+            table.entries.append(entry)
+        entry.runs.append(run)
+    if not tables:
+        tables.append(Table(number, variant))
+    order = list(dict.fromkeys(run.record.name for run in runs))
+    for run in runs:
+        if run.result is not None:
+            continue
+        entry = next((one for table in tables if (one := table.entry(run.record.name))), None)
+        if entry is None:
+            entry = Entry(run.record.implementation, run.record.mode, variant)
+            tables[0].entries.append(entry)
+        entry.failed.append(run)
+    tables[0].entries.sort(key=lambda entry: order.index(entry.name))
+    return tables
+
+
+def _apart(table: Table, run: Run) -> list[str]:
+    """Why a run can't stand in a table; empty if it can."""
+    first, result = table.first_result, run.result
+    assert first is not None and result is not None
+    partner = table.same_seed(run)
+    if partner and partner.result:
+        found = different_settings(partner.result, result)
+    else:  # what depends on the seed differs
+        found = different_settings(first, result, same_seed=False)
+    entry = table.entry(run.record.name)
+    # Of the same implementation only: frameworks may name the same device differently.
+    names = [entry.runs[0].result.device_name, result.device_name] if entry and entry.runs[0].result else []
+    if len(set(names)) > 1:
+        found.append(f"device: {names[0]} and {names[1]}")
+    return found + first.machine.differences(result.machine)

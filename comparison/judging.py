@@ -1,0 +1,116 @@
+"""What the proofs say: whether two rows are the same training, and where they part."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.platform.errors import UserError
+from common.platform.files import read_model
+from common.record.results import (
+    RESULT_FILE,
+    EpochLine,
+    RunResult,
+    read_metrics,
+    read_result,
+    read_step_losses,
+)
+from comparison.jobs import Values
+from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
+from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, Record, proof_path
+from comparison.store import LOG_FILE, Run
+
+TOLERANCE = 1e-10  # on losses, relative above 1; equal trainings are about 1e-15 apart
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the runs in 64 bits say of a row and of the table's first one.
+
+    Attributes:
+      same: whether they are the same training; None where that is not known.
+      difference: the largest one in the loss of a step; None where there is none.
+      note: where they part, or why it is not known.
+    """
+
+    same: bool | None
+    difference: float | None = None
+    note: str | None = None
+
+
+def check_whole(path: Path) -> None:
+    """Raises UserError where the run of a proof is not whole: as many steps and evaluations as its plan has."""
+    plan, steps, epochs = read_result(path).plan, read_step_losses(path), read_metrics(path, EpochLine)
+    if (len(steps), len(epochs)) != (plan.total_steps, max(1, plan.num_epochs)):
+        raise UserError(
+            f"{path}: has {len(steps)} steps and {len(epochs)} evaluations, and should have {plan.total_steps} and"
+            f" {max(1, plan.num_epochs)}"
+        )
+
+
+def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
+    """Of the row `name` against the row `reference` of the same variant; and whether it is a proof of their runs."""
+    proof = judge_folders(*(folder / proof_path(variant, one) for one in (reference, name)))
+    if proof.same is not None and (note := is_of_others(folder, variant, runs)):
+        return Proof(None, note=note)
+    return proof
+
+
+def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
+    """Why the proofs of a variant's rows are none of these runs; None where they are. Rows without a proof pass."""
+    paths = {name: folder / proof_path(variant, name) for name in dict.fromkeys(run.record.name for run in runs)}
+    try:
+        proofs = {name: read_result(path) for name, path in paths.items() if (path / RESULT_FILE).exists()}
+    except UserError as error:
+        return str(error)
+    for run in runs:
+        proved, result = proofs.get(run.record.name), run.result
+        if proved is None or result is None:
+            continue
+        differs = {
+            "code": proved.code_sha256 != result.code_sha256,
+            "versions": _software(proved) != _software(result),
+        }
+        if found := [what for what in differs if differs[what]]:
+            return (
+                f"the proof of {run.record.name} is of other {' and '.join(found)} than its runs;"
+                " a new comparison makes both"
+            )
+    return None
+
+
+def _software(result: RunResult) -> dict[str, str]:
+    """Versions, without that of the operating system."""
+    return {name: version for name, version in result.versions.items() if name != "platform"}
+
+
+def judge_folders(reference: Path, other: Path) -> Proof:
+    """Of two runs in 64 bits."""
+    try:
+        for path in (reference, other):
+            if failure := read_model(Record, path / PROOF_FILE, "there is no proof; ").failure:
+                return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
+        departure = find_departure(reference, other, TOLERANCE)
+        if departure is None:
+            for path in (reference, other):
+                check_whole(path)
+        differences = loss_differences(read_step_losses(reference), read_step_losses(other))
+    except UserError as error:
+        return Proof(None, note=str(error))
+    if departure and departure.startswith(OTHER_SETTINGS):
+        return Proof(None, note=departure)
+    difference = float(differences.max()) if len(differences) else None
+    if departure:
+        with suppress(UserError):  # where nobody has looked a second time, or that has failed
+            departure = find_departure(reference / FIRST_BATCH_DIR, other / FIRST_BATCH_DIR, TOLERANCE) or departure
+    return Proof(departure is None, difference, departure)
+
+
+def first_loss(folder: Path, variant: Values, name: str, seed: int) -> float | None:
+    """The loss of step 1 in 64 bits; None where there is no proof with that seed."""
+    path = folder / proof_path(variant, name)
+    try:
+        result, losses = read_result(path), read_step_losses(path)
+    except UserError:
+        return None
+    return losses[0] if losses and result.config.seed == seed else None

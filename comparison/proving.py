@@ -1,0 +1,200 @@
+"""Makes the proofs that are missing, and keeps them for the next comparison."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+from common.platform.errors import UserError
+from common.platform.files import read_model, write_model
+from common.platform.machine import code_sha256, describe_machine, num_cores
+from common.platform.probing import LIMIT_VARIABLES
+from common.record.predictions import PREDICTIONS_FILE
+from common.record.results import (
+    METRICS_FILE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    read_result,
+)
+from common.spec.options import TrainConfig
+from comparison.devices import list_gpus
+from comparison.judging import check_whole, judge
+from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, Record
+from comparison.runner import Program, run_side_by_side
+from comparison.store import LOG_FILE
+
+KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
+
+
+def make_proofs(
+    folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float, say: Callable[[str], None]
+) -> None:
+    """Makes the proofs that are missing in the comparison's folder: side by side, since nothing is timed.
+
+    Where two trainings part, both are made again with what was computed on the first batch, which tells the layer.
+
+    Args:
+      say: told what is done, where something has to be done.
+    """
+    digests = {job.path: _digest(job, interpreters[job.implementation]) for job in jobs}
+    missing = [job for job in jobs if not _is_proof(folder / job.path, digests[job.path])]
+    to_run = [job for job in missing if not _restore(folder / job.path, digests[job.path])]
+    if to_run:
+        names = ", ".join(dict.fromkeys(job.name for job in to_run))
+        say(f"proving that all are the same training: first steps in 64 bits, {names}")
+        _run(folder, to_run, digests, interpreters, timeout)
+
+    for variant in dict.fromkeys(job.variant for job in jobs):
+        first, *others = (job for job in jobs if job.variant == variant)
+        parted = [job for job in others if judge(folder, dict(variant.values), first.name, job.name).same is False]
+        looked = all((folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
+        if parted and not looked and _shows_layers(first.config):
+            say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
+            _look_again(folder, [first, *parted], interpreters, timeout)
+
+
+def _run(
+    folder: Path, jobs: Sequence[ProofJob], digests: dict[Path, str], interpreters: dict[str, str], timeout: float
+) -> None:
+    """Runs them, and keeps what has succeeded for the next comparison, each as soon as it has ended."""
+    code = code_sha256()
+
+    def ended(run_dir: Path, failure: str | None) -> None:
+        if failure is None:
+            try:
+                if read_result(run_dir).code_sha256 != code:
+                    failure = "the code was changed meanwhile"
+            except UserError as error:
+                failure = str(error)
+        digest = digests[run_dir.relative_to(folder.absolute())]
+        record = Record(schema_version=2, digest=digest, failure=failure)
+        write_model(run_dir / PROOF_FILE, record)
+        if failure is None:
+            for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
+                (run_dir / name).unlink(missing_ok=True)
+        if _is_proof(run_dir, digest):
+            _keep(run_dir, digest)
+
+    _side_by_side({folder.absolute() / job.path: job for job in jobs}, interpreters, timeout, ended)
+
+
+def _shows_layers(config: TrainConfig) -> bool:
+    """Whether a first batch can be looked into: there is one, and PyTorch has not compiled the layers away."""
+    return config.compile is not True and 0 not in (config.epochs, config.max_steps)
+
+
+def _look_again(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:
+    """Makes the proofs once more, in folders of their own, with what is computed on the first batch."""
+    again = {
+        folder.absolute() / job.path / FIRST_BATCH_DIR: replace(job, config=job.config.replace(save_first_batch=True))
+        for job in jobs
+    }
+    _side_by_side(again, interpreters, timeout, lambda run_dir, failure: None)
+
+
+def _side_by_side(
+    jobs: dict[Path, ProofJob],
+    interpreters: dict[str, str],
+    timeout: float,
+    ended: Callable[[Path, str | None], None],
+) -> None:
+    """Runs each in its folder, as many at once as the cores allow; on a GPU one, since TensorFlow takes all of it."""
+    devices = max((1 if job.config.devices == "auto" else job.config.devices for job in jobs.values()), default=1)
+    on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
+    at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
+    programs: list[Program] = []
+    for run_dir, job in jobs.items():
+        shutil.rmtree(run_dir, ignore_errors=True)
+        run_dir.mkdir(parents=True)
+        threads = 1 if at_once > 1 else job.config.threads_per_device
+        config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
+        programs.append((job.implementation, interpreters[job.implementation], config, run_dir))
+    run_side_by_side(programs, at_once, timeout, ended)
+
+
+def _is_proof(path: Path, digest: str) -> bool:
+    """Whether a whole proof with that digest is there."""
+    try:
+        record = read_model(Record, path / PROOF_FILE)
+        check_whole(path)
+    except UserError:
+        return False
+    return record.digest == digest and record.failure is None
+
+
+def _restore(path: Path, digest: str) -> bool:
+    """Takes a proof from where an earlier comparison has kept it; whether it was there, and whole."""
+    shutil.rmtree(path, ignore_errors=True)
+    if not _is_proof(_cache() / digest, digest):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    copy = path.with_name(f".{path.name}.copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(_cache() / digest, copy)
+    copy.rename(path)
+    return True
+
+
+def _keep(run_dir: Path, digest: str) -> None:
+    """Copies the files that a proof needs to where the next comparison looks; all of them or none."""
+    kept = _cache() / digest
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f".{digest}.{run_dir.stat().st_ino}")
+        new.mkdir()
+        for name in KEPT_FILES:
+            shutil.copy(run_dir / name, new)
+        shutil.rmtree(kept, ignore_errors=True)  # a damaged one, or one that another comparison has just made
+        new.rename(kept)
+    except OSError as error:
+        print(f"compare.py: a proof cannot be kept in {kept.parent}, and will be made again: {error}", file=sys.stderr)
+
+
+def _cache() -> Path:
+    return platformdirs.user_cache_path("cnn-in-lockstep") / "proofs"
+
+
+# --- What a proof is of ---
+
+
+def _digest(job: ProofJob, interpreter: str) -> str:
+    """Hex digest over all that its losses depend on."""
+    weights = job.config.initial_weights
+    parts = {
+        "implementation": job.implementation,
+        "config": job.config.training_fields(),
+        "data": job.data_sha256,
+        "initial_weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
+        "code": code_sha256(),
+        "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+        "versions": _versions(interpreter),
+        "machine": describe_machine().model_dump(exclude={"hostname", "memory_bytes"}),
+        "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+# What changes the kernels that a framework takes.
+ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+VERSIONS = """import importlib.metadata, sys
+print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
+
+
+@cache
+def _versions(interpreter: str) -> str:
+    """Of an interpreter and of everything that is installed for it."""
+    if interpreter == sys.executable:
+        return f"{sys.version} {sorted((str(one.name), one.version) for one in importlib.metadata.distributions())}"
+    try:
+        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    except OSError:  # its runs will tell
+        return ""

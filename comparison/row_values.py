@@ -1,0 +1,192 @@
+"""From the runs of a table to its rows: statistics, lockstep, proof."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from common.record.results import RunResult
+from common.record.timeline import Phase
+from common.spec.resolve import describe_settings
+from comparison.intervals import mean_interval, paired_ratio, quartiles
+from comparison.judging import Proof, first_loss, is_of_others, judge
+from comparison.lockstep import FIRST_STEPS, loss_differences
+from comparison.row import Row
+from comparison.store import Run
+from comparison.table import Entry, Table, pairs
+from comparison.target import reach_target
+
+
+def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | None, verify: bool) -> Row:
+    reference = table.reference
+    count = {"num_runs": len(entry.runs), "num_failed": len(entry.failed)}
+    failures = f"{entry.failed[0].record.failure}" if entry.failed else None
+    if not entry.runs:
+        if entry.failed[1:]:
+            failures = f"all {len(entry.failed)} runs failed, the first one: {failures}"
+        return Row(
+            table=0,
+            variant=table.variant,
+            implementation=entry.implementation,
+            mode=entry.mode,
+            status="failed",
+            note=failures,
+            run_dirs=[run.shown_dir(folder) for run in entry.failed],
+            **count,
+        )
+    assert reference is not None
+    notes, status = [], "ok"
+    if table.apart and entry is reference:
+        notes.append(f"not in the same table as the runs above: {table.apart}")
+    if entry.failed:
+        status = "some failed"
+        total = len(entry.failed) + len(entry.runs)
+        notes.append(f"{len(entry.failed)} of {total} runs failed, the first one: {failures}")
+
+    proof = Proof(None)
+    if verify and entry is not reference:
+        proof = judge(folder, table.variant, reference.name, entry.name, reference.runs + entry.runs)
+    if proof.same is False:
+        status = "different training"
+        notes.append(f"not the training of {reference.name}, so no ratio is given: {proof.note}")
+    elif proof.note:
+        status = "not proved"
+        notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
+    elif verify and entry is reference and (note := is_of_others(folder, table.variant, entry.runs)):
+        status = "not proved"
+        notes.append(note)
+    inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}
+    if note := inexact[entry.name]:
+        status = "different training"
+        notes.append(note)
+    # Nobody has a ratio to a row that is not what it is called.
+    parted = status in ("different training", "not proved") or inexact[reference.name] is not None
+    first_steps, all_steps = _rounding(reference, entry)
+
+    results = [run.result for run in entry.runs if run.result]
+    skipped = _largest(one.skipped_steps for one in results)
+    if skipped:
+        notes.append(f"the scaling of the loss skipped {skipped} of {results[0].num_steps} steps")
+    notes += dict.fromkeys(one.processor_note for one in results if one.processor_note)
+    by_seed: dict[int, list[RunResult]] = {}
+    for result in results:
+        by_seed.setdefault(result.config.seed, []).append(result)
+    accuracy = mean_interval([statistics.fmean(one.test_accuracy for one in seed) for seed in by_seed.values()])
+    loss = statistics.fmean(statistics.fmean(one.test_loss for one in seed) for seed in by_seed.values())
+    speeds = [one.images_per_second for one in results if one.images_per_second]
+    speed = quartiles(speeds) if speeds else (None, None, None)
+    matched = [] if parted else pairs(reference, entry)
+    is_reference = entry is reference
+    typical = sorted(entry.runs, key=lambda run: run.record.process_seconds)[(len(entry.runs) - 1) // 2]
+    ratio = paired_ratio(*zip(*matched, strict=True)) if matched and not is_reference else None
+    return Row(
+        table=table.number,
+        variant=table.variant,
+        implementation=entry.implementation,
+        mode=entry.mode,
+        status=status,
+        num_rounds=len(matched),
+        num_seeds=len(by_seed),
+        test_accuracy=accuracy.estimate,
+        test_accuracy_low=accuracy.low,
+        test_accuracy_high=accuracy.high,
+        test_loss=loss,
+        images_per_second=speed[1],
+        images_per_second_q1=speed[0],
+        images_per_second_q3=speed[2],
+        ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
+        ratio_low=ratio and ratio.low,
+        ratio_high=ratio and ratio.high,
+        verdict=ratio and ratio.verdict,
+        startup_seconds=_median(one.startup_seconds for one in results),
+        train_seconds=_median(sum(one.epoch_train_seconds) for one in results),
+        eval_seconds=_median(sum(one.eval_seconds) for one in results),
+        wall_seconds=typical.record.process_seconds,
+        **{f"{phase}_seconds": seconds for phase, seconds in phase_seconds(typical).items()},
+        peak_memory_bytes=max(one.peak_memory_bytes for one in results),
+        device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
+        cpu_utilisation=_median(one.cpu_utilisation for one in results),
+        gpu_utilisation=_median(one.gpu_utilisation for one in results),
+        joules_per_image=_median(one.joules_per_image for one in results),
+        devices=results[0].devices,
+        settings=describe_settings(results[0].config),
+        learning_rate=results[0].config.learning_rate,
+        **_target(entry.runs, target_accuracy),
+        same_training=proof.same,
+        proof_difference=proof.difference,
+        loss_difference_first_steps=first_steps,
+        loss_difference_all_steps=all_steps,
+        note="; ".join(notes) or None,
+        run_dirs=[run.shown_dir(folder) for run in entry.runs + entry.failed],
+        **count,
+    )
+
+
+def phase_seconds(run: Run) -> dict[Phase, float]:
+    """Of a run that succeeded; its last moments, after the result was written, are a part of the rest."""
+    assert run.result is not None
+    seconds = dict(run.result.phase_seconds)
+    seconds["rest"] += max(0.0, run.record.process_seconds - run.result.wall_seconds)
+    return seconds
+
+
+def _rounding(reference: Entry, entry: Entry) -> tuple[float | None, float | None]:
+    """The largest difference in loss from the reference's runs with the same seeds: in the first steps, and in all."""
+    by_seed: dict[int, Run] = {}
+    for run in reference.runs:
+        by_seed.setdefault(run.record.seed, run)
+    first, every = [], []
+    for run in entry.runs if entry is not reference else ():
+        if (other := by_seed.get(run.record.seed)) is None:
+            continue
+        differences = loss_differences(other.losses, run.losses)
+        if len(differences):
+            first.append(float(differences[:FIRST_STEPS].max()))
+            every.append(float(differences.max()))
+    return _largest(first), _largest(every)
+
+
+def _inexact(folder: Path, entry: Entry) -> str | None:
+    """Why a run in 32 bits seems to have computed with fewer; None where rounding explains its first loss."""
+    for run in entry.runs:
+        if run.result is None or run.result.first_loss_tolerance is None or not run.losses:
+            continue
+        exact = first_loss(folder, entry.variant, entry.name, run.record.seed)
+        difference = None if exact is None else abs(run.losses[0] - exact)
+        if difference is not None and not difference <= run.result.first_loss_tolerance:
+            return (
+                f"the first step's loss in 32 bits is {difference:.1e} from the one in 64 bits, and rounding explains"
+                f" {run.result.first_loss_tolerance:.1e}: suspect TF32, or a layer in 16 bits"
+            )
+    return None
+
+
+def _target(runs: Sequence[Run], accuracy: float | None) -> dict[str, float | int | None]:
+    if accuracy is None:
+        return {}
+    reached = [reach for run in runs if (reach := reach_target(run, accuracy))]
+    values: dict[str, float | int | None] = {"target_reached": len(reached)}
+    if len(reached) == len(runs):  # a mean over those alone that reached it would flatter
+        low, _, high = quartiles([reach.seconds for reach in reached])
+        values |= {
+            "target_epochs": statistics.fmean(reach.epochs for reach in reached),
+            "target_steps": statistics.fmean(reach.steps for reach in reached),
+            "target_seconds": statistics.fmean(reach.seconds for reach in reached),
+            "target_seconds_q1": low,
+            "target_seconds_q3": high,
+        }
+    return values
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """None where any is unknown: a median of the others would be of other runs."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return statistics.median(known) if known and len(known) == len(found) else None
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _largest(values: Iterable[Number | None]) -> Number | None:
+    return max((value for value in values if value is not None), default=None)

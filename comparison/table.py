@@ -1,0 +1,87 @@
+"""A table: runs that can be set side by side, by implementation and mode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from common.record.results import RunResult
+from common.spec.options import Mode
+from comparison.jobs import Values, row_name
+from comparison.row import Row
+from comparison.store import Run
+
+
+@dataclass
+class Entry:
+    """The runs of an implementation in a mode in a table, and its row."""
+
+    implementation: str
+    mode: Mode
+    variant: Values
+    runs: list[Run] = field(default_factory=list)
+    failed: list[Run] = field(default_factory=list)
+    row: Row | None = None
+
+    @property
+    def name(self) -> str:
+        return row_name(self.implementation, self.mode)
+
+
+@dataclass
+class Table:
+    """Entries that can be set side by side; the first one with runs is the reference.
+
+    Attributes:
+      number: from 1 over the whole comparison.
+      apart: why it is not in the variant's first table; None if it is that.
+    """
+
+    number: int
+    variant: Values
+    entries: list[Entry] = field(default_factory=list)
+    apart: str | None = None
+
+    @property
+    def reference(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.runs), None)
+
+    @property
+    def first_result(self) -> RunResult | None:
+        return self.reference.runs[0].result if self.reference else None
+
+    @property
+    def rows(self) -> list[Row]:
+        return [entry.row for entry in self.entries if entry.row]
+
+    @property
+    def same_seed_runs(self) -> dict[str, Run]:
+        """Name of a row -> its first run with the seed of the first row's first run; without those that have none."""
+        return same_seed_runs([entry for entry in self.entries if entry.runs])
+
+    def entry(self, name: str) -> Entry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def same_seed(self, run: Run) -> Run | None:
+        """Any run of the table with the same seed."""
+        runs = (one for entry in self.entries for one in entry.runs if one.record.seed == run.record.seed)
+        return next(runs, None)
+
+
+def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
+    """See `Table.same_seed_runs`; entries without runs are not among them."""
+    found = {}
+    for entry in entries:
+        seed = entries[0].runs[0].record.seed
+        run = next((run for run in entry.runs if run.record.seed == seed), None)
+        if run:
+            found[entry.name] = run
+    return found
+
+
+def pairs(reference: Entry, entry: Entry) -> list[tuple[float, float]]:
+    """Images per second of the entry and of the reference, for each round in which both have them, in their order."""
+    speeds = {run.round_key: run.result.images_per_second for run in reference.runs if run.result}
+    return [
+        (run.result.images_per_second, speed)
+        for run in sorted(entry.runs, key=lambda run: (run.record.round, run.record.started))
+        if run.result and run.result.images_per_second and (speed := speeds.get(run.round_key))
+    ]
