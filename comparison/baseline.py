@@ -84,9 +84,10 @@ def _training(entry: Entry, folders: Folders) -> str:
 
 
 def _accuracy(entry: Entry, old: Entry) -> str:
-    assert entry.row and old.row and entry.row.test_accuracy is not None and old.row.test_accuracy is not None
-    points = 100 * (entry.row.test_accuracy - old.row.test_accuracy)
-    return f"accuracy {old.row.test_accuracy:.2%}, now {entry.row.test_accuracy:.2%} ({points:+.2f} points)"
+    assert entry.row and old.row
+    now, before = entry.row.accuracy.test_accuracy, old.row.accuracy.test_accuracy
+    assert now is not None and before is not None
+    return f"accuracy {before:.2%}, now {now:.2%} ({100 * (now - before):+.2f} points)"
 
 
 def _speed(entry: Entry, old: Entry, versions: bool, code: bool) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from comparison.intervals import outlying
-from comparison.row import Row
+from comparison.row import Speed
 from comparison.store import Run
 from comparison.table import Entry, Table
 
@@ -22,7 +22,7 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool) 
         for entry in table.entries:
             found += _first_run(entry, where)
         found += _too_wide(table, where)
-    measured = any(row.images_per_second for table in tables for row in table.rows)
+    measured = any(row.speed.images_per_second for table in tables for row in table.rows)
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
         found.append("one round only: a difference in speed may be the machine's mood; --repeats 5 shows the spread")
     return found
@@ -145,18 +145,20 @@ def _first_run(entry: Entry, where: str) -> Iterator[str]:
 
 def _too_wide(table: Table, where: str) -> Iterator[str]:
     for row in table.rows:
-        if row.verdict != "no difference shown" or row.ratio is None or row.ratio_low is None or row.ratio_high is None:
+        speed = row.speed
+        if speed.verdict != "no difference shown" or not (speed.ratio and speed.ratio_low and speed.ratio_high):
             continue
-        if abs(math.log(row.ratio)) > math.log1p(WORTH_A_WORD):
+        if abs(math.log(speed.ratio)) > math.log1p(WORTH_A_WORD):
             yield (
                 f"{row.name}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
-                f" {row.ratio:.2f}, 95 % interval {row.ratio_low:.2f} to {row.ratio_high:.2f}; {rounds_needed(row)}"
+                f" {speed.ratio:.2f}, 95 % interval {speed.ratio_low:.2f} to {speed.ratio_high:.2f};"
+                f" {rounds_needed(speed)}"
             )
 
 
-def rounds_needed(row: Row) -> str:
+def rounds_needed(speed: Speed) -> str:
     """About how many rounds would show a difference of this size: intervals shrink with the root of their number."""
-    assert row.ratio and row.ratio_low and row.ratio_high
-    half = math.log(row.ratio_high / row.ratio_low) / 2
-    needed = math.ceil(row.num_rounds * (half / abs(math.log(row.ratio))) ** 2)
-    return f"about {max(needed, row.num_rounds + 1)} rounds might" if needed <= 100 else "more rounds than is sensible"
+    assert speed.ratio and speed.ratio_low and speed.ratio_high
+    half = math.log(speed.ratio_high / speed.ratio_low) / 2
+    needed = max(math.ceil(speed.num_rounds * (half / abs(math.log(speed.ratio))) ** 2), speed.num_rounds + 1)
+    return f"about {needed} rounds might" if needed <= 100 else "more rounds than is sensible"

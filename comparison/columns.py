@@ -40,9 +40,9 @@ def mebibytes(value: int | None) -> str:
 
 
 def plus_minus(row: Row) -> str:
-    if row.test_accuracy_low is None or row.test_accuracy_high is None:
+    if row.accuracy.test_accuracy_low is None or row.accuracy.test_accuracy_high is None:
         return ""
-    return f"±{50 * (row.test_accuracy_high - row.test_accuracy_low):.2f}"
+    return f"±{50 * (row.accuracy.test_accuracy_high - row.accuracy.test_accuracy_low):.2f}"
 
 
 def span(low: float | None, high: float | None, form: Callable[[float], str]) -> str:
@@ -76,47 +76,45 @@ class Column(Generic[Kind]):
 
 LOCKSTEP = [
     Column[Row]("same", "training", lambda row: same_training(row)),
-    Column[Row]("rounding", f"1-{FIRST_STEPS}", lambda row: difference(row.loss_difference_first_steps)),
-    Column[Row]("rounding", "all", lambda row: difference(row.loss_difference_all_steps)),
+    Column[Row]("rounding", f"1-{FIRST_STEPS}", lambda row: difference(row.lockstep.loss_difference_first_steps)),
+    Column[Row]("rounding", "all", lambda row: difference(row.lockstep.loss_difference_all_steps)),
 ]
 RESULTS = [
-    Column[Row]("test", "acc.", lambda row: text(row.test_accuracy, "{:.2%}")),
+    Column[Row]("test", "acc.", lambda row: text(row.accuracy.test_accuracy, "{:.2%}")),
     Column[Row]("95 %", "points", plus_minus),
-    Column[Row]("test", "loss", lambda row: text(row.test_loss, "{:.4f}")),
-    Column[Row]("images", "/s", lambda row: rate(row.images_per_second)),
-    Column[Row](
-        "middle",
-        "half",
-        lambda row: span(row.images_per_second_q1, row.images_per_second_q3, short_rate) if row.num_runs > 1 else "",
-    ),
-    Column[Row]("ratio", "", lambda row: text(row.ratio, "{:.2f}")),
-    Column[Row]("ratio", "95 %", lambda row: span(row.ratio_low, row.ratio_high, "{:.2f}".format)),
-    Column[Row]("", "verdict", lambda row: row.verdict or ""),
+    Column[Row]("test", "loss", lambda row: text(row.accuracy.test_loss, "{:.4f}")),
+    Column[Row]("images", "/s", lambda row: rate(row.speed.images_per_second)),
+    Column[Row]("middle", "half", lambda row: middle_half(row)),
+    Column[Row]("ratio", "", lambda row: text(row.speed.ratio, "{:.2f}")),
+    Column[Row]("ratio", "95 %", lambda row: span(row.speed.ratio_low, row.speed.ratio_high, "{:.2f}".format)),
+    Column[Row]("", "verdict", lambda row: row.speed.verdict or ""),
 ]
 TIMES = [
-    Column[Row]("im-", "ports", lambda row: seconds(row.imports_seconds)),
-    Column[Row]("data", "s", lambda row: seconds(row.data_seconds)),
-    Column[Row]("build", "s", lambda row: seconds(row.build_seconds)),
-    Column[Row]("train", "s", lambda row: seconds(row.training_seconds)),
-    Column[Row]("eval.", "s", lambda row: seconds(row.evaluation_seconds)),
-    Column[Row]("rest", "s", lambda row: seconds(row.rest_seconds)),
-    Column[Row]("wall", "s", lambda row: seconds(row.wall_seconds)),
-    Column[Row]("CPU", "use", lambda row: text(row.cpu_utilisation, "{:.0%}")),
-    Column[Row]("mem.", "MiB", lambda row: mebibytes(row.peak_memory_bytes)),
+    Column[Row]("im-", "ports", lambda row: seconds(row.times.imports_seconds)),
+    Column[Row]("data", "s", lambda row: seconds(row.times.data_seconds)),
+    Column[Row]("build", "s", lambda row: seconds(row.times.build_seconds)),
+    Column[Row]("train", "s", lambda row: seconds(row.times.training_seconds)),
+    Column[Row]("eval.", "s", lambda row: seconds(row.times.evaluation_seconds)),
+    Column[Row]("rest", "s", lambda row: seconds(row.times.rest_seconds)),
+    Column[Row]("wall", "s", lambda row: seconds(row.times.wall_seconds)),
+    Column[Row]("CPU", "use", lambda row: text(row.resources.cpu_utilisation, "{:.0%}")),
+    Column[Row]("mem.", "MiB", lambda row: mebibytes(row.resources.peak_memory_bytes)),
     Column[Row]("dev-", "ices", lambda row: text(row.devices)),
 ]
 DEVICE = [
-    Column[Row]("GPU", "use", lambda row: text(row.gpu_utilisation, "{:.0%}")),
-    Column[Row]("GPU mem.", "MiB", lambda row: mebibytes(row.device_peak_memory_bytes)),
-    Column[Row]("joules", "/image", lambda row: text(row.joules_per_image, "{:.2g}")),
+    Column[Row]("GPU", "use", lambda row: text(row.resources.gpu_utilisation, "{:.0%}")),
+    Column[Row]("GPU mem.", "MiB", lambda row: mebibytes(row.resources.device_peak_memory_bytes)),
+    Column[Row]("joules", "/image", lambda row: text(row.resources.joules_per_image, "{:.2g}")),
     Column[Row]("target", "reached", lambda row: reached(row)),
-    Column[Row]("target", "epochs", lambda row: text(row.target_epochs, "{:.1f}")),
-    Column[Row]("target", "steps", lambda row: text(row.target_steps, "{:,.0f}")),
-    Column[Row]("target", "s", lambda row: seconds(row.target_seconds)),
+    Column[Row]("target", "epochs", lambda row: text(row.target.target_epochs, "{:.1f}")),
+    Column[Row]("target", "steps", lambda row: text(row.target.target_steps, "{:,.0f}")),
+    Column[Row]("target", "s", lambda row: seconds(row.target.target_seconds)),
     Column[Row](
-        "target", "half", lambda row: span(row.target_seconds_q1, row.target_seconds_q3, seconds) * (row.num_runs > 1)
+        "target",
+        "half",
+        lambda row: span(row.target.target_seconds_q1, row.target.target_seconds_q3, seconds) * (row.num_runs > 1),
     ),
-    Column[Row]("start", "s", lambda row: seconds(row.startup_seconds) * (row.target_reached is not None)),
+    Column[Row]("start", "s", lambda row: seconds(row.times.startup_seconds) * (row.target.target_reached is not None)),
 ]
 LEGEND = (
     "ratio: images per second over the first row's, in pairs of the same round. same training: as the first row's,"
@@ -127,25 +125,33 @@ LEGEND = (
 )
 
 
+def middle_half(row: Row) -> str:
+    low, high = row.speed.images_per_second_q1, row.speed.images_per_second_q3
+    return span(low, high, short_rate) if row.num_runs > 1 else ""
+
+
 def same_training(row: Row) -> str:
     """`yes (4e-16)`, with the largest difference in 64 bits."""
-    if row.same_training is None:
+    if row.lockstep.same_training is None:
         return "not proved" if row.status == "not proved" else ""
-    answer = "yes" if row.same_training else "no"
-    return f"{answer} ({difference(row.proof_difference)})" if row.proof_difference is not None else answer
+    answer = "yes" if row.lockstep.same_training else "no"
+    largest = row.lockstep.proof_difference
+    return f"{answer} ({difference(largest)})" if largest is not None else answer
 
 
 def reached(row: Row) -> str:
-    if row.target_reached is None:
+    if row.target.target_reached is None:
         return ""
     if row.num_runs == 1:
-        return "yes" if row.target_reached else "no"
-    return f"{row.target_reached} of {row.num_runs}"
+        return "yes" if row.target.target_reached else "no"
+    return f"{row.target.target_reached} of {row.num_runs}"
 
 
 def column_groups(rows: Sequence[Row]) -> list[list[Column[Row]]]:
     """The columns of each table of numbers, without the empty ones; the lockstep stands where there is room."""
-    one_round = not any(row.verdict or row.ratio_low or row.test_accuracy_low is not None for row in rows)
+    one_round = not any(
+        row.speed.verdict or row.speed.ratio_low or row.accuracy.test_accuracy_low is not None for row in rows
+    )
     groups = [RESULTS + LOCKSTEP, TIMES, DEVICE] if one_round else [RESULTS, TIMES, LOCKSTEP + DEVICE]
     filled = [[column for column in group if any(map(column.cell, rows))] for group in groups]
     return [group for group in filled if group]

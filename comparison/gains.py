@@ -36,9 +36,9 @@ def _gain(plain: Entry, tuned: Entry) -> str:
 
 def _fastest(entries: Sequence[Entry], mode: Mode, when: str) -> Iterator[str]:
     speeds = {
-        entry.implementation: entry.row.images_per_second
+        entry.implementation: entry.row.speed.images_per_second
         for entry in entries
-        if entry.mode == mode and entry.row and entry.row.images_per_second
+        if entry.mode == mode and entry.row and entry.row.speed.images_per_second
     }
     if len(speeds) < 2:
         return

@@ -11,41 +11,91 @@ from common.spec.resolve import describe_settings
 from comparison.intervals import mean_interval, paired_ratio, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.row import Row
+from comparison.row import Accuracy, Lockstep, Resources, Row, Speed, Status, Target, Times
 from comparison.store import Run
 from comparison.table import Entry, Table, pairs
 from comparison.target import reach_target
 
 
 def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | None, verify: bool) -> Row:
-    reference = table.reference
-    count = {"num_runs": len(entry.runs), "num_failed": len(entry.failed)}
-    failures = f"{entry.failed[0].record.failure}" if entry.failed else None
+    """The row of an entry.
+
+    Args:
+      folder: of the comparison.
+      verify: whether it must be proved to be the same training.
+    """
+    row = Row(
+        table=table.number if entry.runs else 0,
+        variant=table.variant,
+        implementation=entry.implementation,
+        mode=entry.mode,
+        status="failed",
+        num_runs=len(entry.runs),
+        num_failed=len(entry.failed),
+        run_dirs=[run.shown_dir(folder) for run in entry.runs + entry.failed],
+    )
     if not entry.runs:
-        if entry.failed[1:]:
-            failures = f"all {len(entry.failed)} runs failed, the first one: {failures}"
-        return Row(
-            table=0,
-            variant=table.variant,
-            implementation=entry.implementation,
-            mode=entry.mode,
-            status="failed",
-            note=failures,
-            run_dirs=[run.shown_dir(folder) for run in entry.failed],
-            **count,
-        )
+        return row.model_copy(update={"note": _failures(entry)})
+    reference = table.reference
     assert reference is not None
-    notes, status = [], "ok"
+    proof = Proof(None)
+    if verify and entry is not reference:
+        proof = judge(folder, table.variant, reference.name, entry.name, reference.runs + entry.runs)
+    inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}
+    status, notes = _status(folder, table, entry, proof, inexact[entry.name], verify)
+    # Nobody has a ratio to a row that is not what it is called.
+    parted = status in ("different training", "not proved") or inexact[reference.name] is not None
+    first_steps, all_steps = _rounding(reference, entry)
+    results = entry.results
+    return row.model_copy(
+        update={
+            "status": status,
+            "devices": results[0].devices,
+            "settings": describe_settings(results[0].config),
+            "learning_rate": results[0].config.learning_rate,
+            "accuracy": _accuracy(results),
+            "speed": _speed(reference, entry, parted),
+            "times": _times(entry),
+            "resources": Resources(
+                peak_memory_bytes=max(one.peak_memory_bytes for one in results),
+                device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
+                cpu_utilisation=_median(one.cpu_utilisation for one in results),
+                gpu_utilisation=_median(one.gpu_utilisation for one in results),
+                joules_per_image=_median(one.joules_per_image for one in results),
+            ),
+            "target": _target(entry.runs, target_accuracy),
+            "lockstep": Lockstep(
+                same_training=proof.same,
+                proof_difference=proof.difference,
+                loss_difference_first_steps=first_steps,
+                loss_difference_all_steps=all_steps,
+            ),
+            "note": "; ".join(notes) or None,
+        }
+    )
+
+
+def _failures(entry: Entry) -> str:
+    """Why runs failed, for people."""
+    first, number = entry.failed[0].record.failure, len(entry.failed)
+    if entry.runs:
+        return f"{number} of {number + len(entry.runs)} runs failed, the first one: {first}"
+    return f"all {number} runs failed, the first one: {first}" if number > 1 else str(first)
+
+
+def _status(
+    folder: Path, table: Table, entry: Entry, proof: Proof, inexact: str | None, verify: bool
+) -> tuple[Status, list[str]]:
+    """Of an entry with runs: whether it is what it is called; and what is to be told of it."""
+    reference = table.reference
+    assert reference is not None
+    notes: list[str] = []
+    status: Status = "ok"
     if table.apart and entry is reference:
         notes.append(f"not in the same table as the runs above: {table.apart}")
     if entry.failed:
         status = "some failed"
-        total = len(entry.failed) + len(entry.runs)
-        notes.append(f"{len(entry.failed)} of {total} runs failed, the first one: {failures}")
-
-    proof = Proof(None)
-    if verify and entry is not reference:
-        proof = judge(folder, table.variant, reference.name, entry.name, reference.runs + entry.runs)
+        notes.append(_failures(entry))
     if proof.same is False:
         status = "different training"
         notes.append(f"not the training of {reference.name}, so no ratio is given: {proof.note}")
@@ -55,70 +105,54 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
     elif verify and entry is reference and (note := is_of_others(folder, table.variant, entry.runs)):
         status = "not proved"
         notes.append(note)
-    inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}
-    if note := inexact[entry.name]:
+    if inexact:
         status = "different training"
-        notes.append(note)
-    # Nobody has a ratio to a row that is not what it is called.
-    parted = status in ("different training", "not proved") or inexact[reference.name] is not None
-    first_steps, all_steps = _rounding(reference, entry)
+        notes.append(inexact)
+    if skipped := _largest(one.skipped_steps for one in entry.results):
+        notes.append(f"the scaling of the loss skipped {skipped} of {entry.results[0].num_steps} steps")
+    notes += dict.fromkeys(one.processor_note for one in entry.results if one.processor_note)
+    return status, notes
 
-    results = [run.result for run in entry.runs if run.result]
-    skipped = _largest(one.skipped_steps for one in results)
-    if skipped:
-        notes.append(f"the scaling of the loss skipped {skipped} of {results[0].num_steps} steps")
-    notes += dict.fromkeys(one.processor_note for one in results if one.processor_note)
+
+def _accuracy(results: Sequence[RunResult]) -> Accuracy:
     by_seed: dict[int, list[RunResult]] = {}
     for result in results:
         by_seed.setdefault(result.config.seed, []).append(result)
-    accuracy = mean_interval([statistics.fmean(one.test_accuracy for one in seed) for seed in by_seed.values()])
-    loss = statistics.fmean(statistics.fmean(one.test_loss for one in seed) for seed in by_seed.values())
-    speeds = [one.images_per_second for one in results if one.images_per_second]
-    speed = quartiles(speeds) if speeds else (None, None, None)
-    matched = [] if parted else pairs(reference, entry)
-    is_reference = entry is reference
-    typical = sorted(entry.runs, key=lambda run: run.record.process_seconds)[(len(entry.runs) - 1) // 2]
-    ratio = paired_ratio(*zip(*matched, strict=True)) if matched and not is_reference else None
-    return Row(
-        table=table.number,
-        variant=table.variant,
-        implementation=entry.implementation,
-        mode=entry.mode,
-        status=status,
-        num_rounds=len(matched),
+    mean = mean_interval([statistics.fmean(one.test_accuracy for one in seed) for seed in by_seed.values()])
+    return Accuracy(
         num_seeds=len(by_seed),
-        test_accuracy=accuracy.estimate,
-        test_accuracy_low=accuracy.low,
-        test_accuracy_high=accuracy.high,
-        test_loss=loss,
-        images_per_second=speed[1],
-        images_per_second_q1=speed[0],
-        images_per_second_q3=speed[2],
-        ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
-        ratio_low=ratio and ratio.low,
-        ratio_high=ratio and ratio.high,
-        verdict=ratio and ratio.verdict,
-        startup_seconds=_median(one.startup_seconds for one in results),
-        train_seconds=_median(sum(one.epoch_train_seconds) for one in results),
-        eval_seconds=_median(sum(one.eval_seconds) for one in results),
+        test_accuracy=mean.estimate,
+        test_accuracy_low=mean.low,
+        test_accuracy_high=mean.high,
+        test_loss=statistics.fmean(statistics.fmean(one.test_loss for one in seed) for seed in by_seed.values()),
+    )
+
+
+def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
+    """`parted`: where no ratio is given."""
+    speeds = [one.images_per_second for one in entry.results if one.images_per_second]
+    low, median, high = quartiles(speeds) if speeds else (None, None, None)
+    matched = [] if parted else pairs(reference, entry)
+    speed = Speed(
+        images_per_second=median, images_per_second_q1=low, images_per_second_q3=high, num_rounds=len(matched)
+    )
+    if entry is reference:
+        return speed.model_copy(update={"ratio": 1.0 if speeds and not parted else None})
+    if not matched:
+        return speed
+    ratio = paired_ratio(*zip(*matched, strict=True))
+    found = {"ratio": ratio.estimate, "ratio_low": ratio.low, "ratio_high": ratio.high, "verdict": ratio.verdict}
+    return speed.model_copy(update=found)
+
+
+def _times(entry: Entry) -> Times:
+    typical = entry.typical_run
+    return Times(
+        startup_seconds=_median(one.startup_seconds for one in entry.results),
+        train_seconds=_median(sum(one.epoch_train_seconds) for one in entry.results),
+        eval_seconds=_median(sum(one.eval_seconds) for one in entry.results),
         wall_seconds=typical.record.process_seconds,
         **{f"{phase}_seconds": seconds for phase, seconds in phase_seconds(typical).items()},
-        peak_memory_bytes=max(one.peak_memory_bytes for one in results),
-        device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
-        cpu_utilisation=_median(one.cpu_utilisation for one in results),
-        gpu_utilisation=_median(one.gpu_utilisation for one in results),
-        joules_per_image=_median(one.joules_per_image for one in results),
-        devices=results[0].devices,
-        settings=describe_settings(results[0].config),
-        learning_rate=results[0].config.learning_rate,
-        **_target(entry.runs, target_accuracy),
-        same_training=proof.same,
-        proof_difference=proof.difference,
-        loss_difference_first_steps=first_steps,
-        loss_difference_all_steps=all_steps,
-        note="; ".join(notes) or None,
-        run_dirs=[run.shown_dir(folder) for run in entry.runs + entry.failed],
-        **count,
     )
 
 
@@ -161,21 +195,21 @@ def _inexact(folder: Path, entry: Entry) -> str | None:
     return None
 
 
-def _target(runs: Sequence[Run], accuracy: float | None) -> dict[str, float | int | None]:
+def _target(runs: Sequence[Run], accuracy: float | None) -> Target:
     if accuracy is None:
-        return {}
+        return Target()
     reached = [reach for run in runs if (reach := reach_target(run, accuracy))]
-    values: dict[str, float | int | None] = {"target_reached": len(reached)}
-    if len(reached) == len(runs):  # a mean over those alone that reached it would flatter
-        low, _, high = quartiles([reach.seconds for reach in reached])
-        values |= {
-            "target_epochs": statistics.fmean(reach.epochs for reach in reached),
-            "target_steps": statistics.fmean(reach.steps for reach in reached),
-            "target_seconds": statistics.fmean(reach.seconds for reach in reached),
-            "target_seconds_q1": low,
-            "target_seconds_q3": high,
-        }
-    return values
+    if len(reached) < len(runs):  # a mean over those alone that reached it would flatter
+        return Target(target_reached=len(reached))
+    low, _, high = quartiles([reach.seconds for reach in reached])
+    return Target(
+        target_reached=len(reached),
+        target_epochs=statistics.fmean(reach.epochs for reach in reached),
+        target_steps=statistics.fmean(reach.steps for reach in reached),
+        target_seconds=statistics.fmean(reach.seconds for reach in reached),
+        target_seconds_q1=low,
+        target_seconds_q3=high,
+    )
 
 
 def _median(values: Iterable[float | None]) -> float | None:

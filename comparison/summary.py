@@ -38,7 +38,7 @@ class Results(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     created: str
     command: str
     target_accuracy: float | None
@@ -79,7 +79,7 @@ class Summary:
     def results(self) -> Results:
         numbers = {id(run): table.number for table in self.tables for entry in table.entries for run in entry.runs}
         return Results(
-            schema_version=2,
+            schema_version=3,
             created=self.request.created,
             command=self.request.commands[-1],
             target_accuracy=self.request.options.target_accuracy,

@@ -25,6 +25,15 @@ class Entry:
     def name(self) -> str:
         return row_name(self.implementation, self.mode)
 
+    @property
+    def results(self) -> list[RunResult]:
+        return [run.result for run in self.runs if run.result]
+
+    @property
+    def typical_run(self) -> Run:
+        """The run of middle length, which rows and figures show."""
+        return sorted(self.runs, key=lambda run: run.record.process_seconds)[(len(self.runs) - 1) // 2]
+
 
 @dataclass
 class Table:

@@ -4,19 +4,20 @@ import csv
 import io
 
 from common.record.timeline import PHASES
+from comparison.jobs import variant_name
 from comparison.row import Row
 from comparison.summary import Summary
 
 
 def to_csv(summary: Summary) -> str:
     """A line for each row; lists and variants as text."""
+    lines = [
+        {**row.flat(), "variant": variant_name(row.variant), "run_dirs": " ".join(row.run_dirs)} for row in summary.rows
+    ]
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(Row.model_fields), lineterminator="\n")
+    writer = csv.DictWriter(file, Row.columns(), lineterminator="\n")
     writer.writeheader()
-    for row in summary.rows:
-        values = row.model_dump()
-        values["variant"] = ",".join(f"{option}={value}" for option, value in row.variant.items())
-        writer.writerow(values | {"run_dirs": " ".join(row.run_dirs)})
+    writer.writerows(lines)
     return file.getvalue()
 
 
@@ -46,7 +47,7 @@ def runs_to_csv(summary: Summary) -> str:
     writer.writeheader()
     for sample in samples:
         values = sample.record.model_dump(include=set(record_fields))
-        values["variant"] = ",".join(f"{option}={value}" for option, value in sample.record.variant.items())
+        values["variant"] = variant_name(sample.record.variant)
         if sample.result:
             values |= {name: getattr(sample.result, name) for name in result_fields}
             values |= {f"{phase}_seconds": value for phase, value in sample.result.phase_seconds.items()}

@@ -13,12 +13,12 @@ def study_charts(study: Study) -> list[Maker]:
     kinds: list[tuple[str, str, Value, Spread | None]] = [
         ("speed-up", "Speed-up in images per second", _speed_up, _speed_up_spread),
         ("efficiency", "Efficiency", lambda one: one.efficiency, None),
-        ("images-per-second", "Images per second", lambda one: one.row.images_per_second, _speed_spread),
-        ("target-epochs", "Epochs to the target accuracy", lambda one: one.row.target_epochs, None),
-        ("target-steps", "Steps to the target accuracy", lambda one: one.row.target_steps, None),
-        ("target-seconds", "Seconds to the target accuracy", lambda one: one.row.target_seconds, _target_spread),
-        ("final-accuracy", "Final test accuracy", lambda one: one.row.test_accuracy, _accuracy_spread),
-        ("final-loss", "Final test loss", lambda one: one.row.test_loss, None),
+        ("images-per-second", "Images per second", lambda one: one.row.speed.images_per_second, _speed_spread),
+        ("target-epochs", "Epochs to the target accuracy", lambda one: one.row.target.target_epochs, None),
+        ("target-steps", "Steps to the target accuracy", lambda one: one.row.target.target_steps, None),
+        ("target-seconds", "Seconds to the target accuracy", lambda one: one.row.target.target_seconds, _target_spread),
+        ("final-accuracy", "Final test accuracy", lambda one: one.row.accuracy.test_accuracy, _accuracy_spread),
+        ("final-loss", "Final test loss", lambda one: one.row.accuracy.test_loss, None),
     ]
     return [
         partial(styled, partial(_study_chart, study, *kind), "")
@@ -83,12 +83,12 @@ def _speed_up_spread(one: StudyRow) -> tuple[float | None, float | None]:
 
 
 def _speed_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.images_per_second_q1, one.row.images_per_second_q3
+    return one.row.speed.images_per_second_q1, one.row.speed.images_per_second_q3
 
 
 def _target_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.target_seconds_q1, one.row.target_seconds_q3
+    return one.row.target.target_seconds_q1, one.row.target.target_seconds_q3
 
 
 def _accuracy_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.test_accuracy_low, one.row.test_accuracy_high
+    return one.row.accuracy.test_accuracy_low, one.row.accuracy.test_accuracy_high

@@ -36,11 +36,6 @@ def table_charts(table: Table, suffix: str = "") -> list[Maker]:
     return [partial(styled, partial(kind, entries), suffix) for kind in kinds if entries]
 
 
-def _typical(entry: Entry) -> Run:
-    """The run of middle length: the one that rows and bars show too."""
-    return sorted(entry.runs, key=lambda run: run.record.process_seconds)[(len(entry.runs) - 1) // 2]
-
-
 def _by_seed(entry: Entry) -> list[Run]:
     """The first run of each seed."""
     return list({run.record.seed: run for run in reversed(entry.runs)}.values())[::-1]
@@ -81,7 +76,7 @@ def _curves(
         for entry in entries:
             look = found[entry.name]
             for kind, value in kinds:
-                runs = _by_seed(entry) if axis == "epochs" else [_typical(entry)]
+                runs = _by_seed(entry) if axis == "epochs" else [entry.typical_run]
                 values = np.array([[value(line) for line in run.epochs] for run in runs], dtype=float)
                 x = [line.epoch for line in runs[0].epochs] if axis == "epochs" else _seconds(runs[0])
                 axes.plot(
@@ -121,45 +116,48 @@ def _curve_alt(entries: Sequence[Entry], title: str) -> str:
 
 def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Every run as a dot, the median as a bar's end, the middle half as a line."""
-    shown = [entry for entry in entries if entry.row and entry.row.images_per_second]
+    shown = [entry for entry in entries if entry.row and entry.row.speed.images_per_second]
     if not shown:
         return
     figure, axes = new_figure(0.9 + 0.55 * len(shown))
     found = looks([entry.name for entry in entries])
     for place, entry in enumerate(shown):
-        row, look = entry.row, found[entry.name]
-        assert row and row.images_per_second and row.images_per_second_q1 and row.images_per_second_q3
-        speeds = [run.result.images_per_second for run in entry.runs if run.result and run.result.images_per_second]
-        axes.barh(place, row.images_per_second, color=look.colour, height=0.6, alpha=0.75)
+        assert entry.row
+        speed, look = entry.row.speed, found[entry.name]
+        assert speed.images_per_second and speed.images_per_second_q1 and speed.images_per_second_q3
+        speeds = [result.images_per_second for result in entry.results if result.images_per_second]
+        axes.barh(place, speed.images_per_second, color=look.colour, height=0.6, alpha=0.75)
         if len(speeds) > 1:
-            axes.plot([row.images_per_second_q1, row.images_per_second_q3], [place, place], color=INK, linewidth=2)
+            middle_half = [speed.images_per_second_q1, speed.images_per_second_q3]
+            axes.plot(middle_half, [place, place], color=INK, linewidth=2)
             axes.plot(speeds, [place + 0.18] * len(speeds), ".", color=INK, markersize=4)
     _named(axes, [entry.name for entry in shown])
     axes.set_xlabel("Images per second: median, middle half, every run")
-    words = [f"{row.name} {row.images_per_second:,.0f}" for row in _rows(shown) if row.images_per_second]
+    words = [f"{row.name} {row.speed.images_per_second:,.0f}" for row in _rows(shown) if row.speed.images_per_second]
     alt = f"Images per second, a bar for each implementation: {', '.join(words)}"
     yield Chart("throughput", "Throughput", alt, figure)
 
 
 def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
-    shown = [entry for entry in entries if entry.row and entry.row.ratio_low]
+    shown = [entry for entry in entries if entry.row and entry.row.speed.ratio_low]
     if not shown:
         return
     figure, axes = new_figure(0.9 + 0.5 * len(shown))
     found = looks([entry.name for entry in entries])
     axes.axvline(1, color=INK, linewidth=1, linestyle="--")
+    words = []
     for place, entry in enumerate(shown):
-        row, look = entry.row, found[entry.name]
-        assert row and row.ratio and row.ratio_low and row.ratio_high
-        axes.plot([row.ratio_low, row.ratio_high], [place, place], color=look.colour, linewidth=3)
-        axes.plot([row.ratio], [place], look.marker, color=look.colour, markersize=8)
+        assert entry.row
+        speed, look = entry.row.speed, found[entry.name]
+        assert speed.ratio and speed.ratio_low and speed.ratio_high
+        axes.plot([speed.ratio_low, speed.ratio_high], [place, place], color=look.colour, linewidth=3)
+        axes.plot([speed.ratio], [place], look.marker, color=look.colour, markersize=8)
+        words.append(
+            f"{entry.name} {speed.ratio:.2f}, {speed.ratio_low:.2f} to {speed.ratio_high:.2f}, {speed.verdict}"
+        )
     _named(axes, [entry.name for entry in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlabel(f"Speed as a multiple of {entries[0].name}'s, 95 % interval")
-    words = [
-        f"{row.name} {row.ratio:.2f}, {row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.verdict}"
-        for row in _rows(shown)
-    ]
     yield Chart("ratio", "Speed ratio", f"Ratio of speeds with 95 % intervals: {'; '.join(words)}", figure)
 
 
@@ -177,7 +175,7 @@ def _breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
     figure, axes = new_figure(1.5 + 0.5 * len(entries))
     words = []
     for place, entry in enumerate(entries):
-        left, seconds = 0.0, phase_seconds(_typical(entry))
+        left, seconds = 0.0, phase_seconds(entry.typical_run)
         for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
             axes.barh(place, seconds[phase], left=left, color=colour, height=0.6, label=None if place else phase)
             left += seconds[phase]

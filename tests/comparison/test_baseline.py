@@ -76,4 +76,4 @@ def test_seeds_of_which_none_is_in_both(tmp_path):
 def test_a_baseline_that_is_gone_loses_nothing_but_itself(tmp_path):
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
     (line,) = now.baseline
-    assert "holds no comparison" in line and now.rows[0].images_per_second
+    assert "holds no comparison" in line and now.rows[0].speed.images_per_second
