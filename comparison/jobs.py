@@ -10,11 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError, option_name
 from common.platform.machine import num_cores
-from common.spec.options import Mode, TrainConfig, TrainingOptions
+from common.spec.options import Mode, TrainConfig, TrainingOptions, fields_of_kind
 from comparison.options import CompareConfig
-
-# Options that say where things are or how they are watched, or that have an option of their own here.
-NOT_SWEPT = {"data_dir", "initial_weights", "log_every_n_steps", "save_first_batch", "image_shape", "seed"}
 
 Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
 
@@ -157,7 +154,8 @@ def _parse(item: str) -> tuple[str, list[str]]:
     values = [value.strip() for value in text.split(",")]
     if not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
-    if field not in TrainingOptions.model_fields or field in NOT_SWEPT:
+    swept = {*fields_of_kind(TrainingOptions, "data", "network", "training", "machine", "setting")}
+    if field not in swept - {"seed", "image_shape"}:  # seeds have an option of their own; a shape is three values
         others = {
             "seed": "seeds have an option of their own, --seeds",
             "mode": "--mode plain tuned makes a row of each",

@@ -10,15 +10,11 @@ from common.platform.files import Arrays, read_arrays
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
 from common.spec.networks import LAYERS
-from common.spec.options import ModelName, TrainConfig
+from common.spec.options import ModelName, TrainConfig, fields_of_kind
 from common.spec.update_rule import learning_rate
 
 FIRST_STEPS = 10
 OTHER_SETTINGS = "not the same settings"
-
-MACHINE_FIELDS = ("accelerator", "devices", "threads_per_device")
-# What `--mode tuned` decides, for each framework on its own.
-SETTINGS_FIELDS = ("precision", "compile", "tf32", "data_on")
 
 
 # Of one number, relative: half the distance to the next.
@@ -60,7 +56,8 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
         )
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
-    left_out = ("mode", *SETTINGS_FIELDS) if "tuned" in (a["mode"], b["mode"]) else ()
+    # What `--mode tuned` decides, each framework decides for itself.
+    left_out = fields_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else []
     fields |= {name: (a[name], b[name]) for name in a if name not in left_out}
     if not same_seed:
         made = ["data_sha256"] if reference.config.dataset == "synthetic" else []
@@ -88,7 +85,8 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     config, plan = results[0].config, results[0].plan
     # The training is to be the same on any machine; and numbers of steps and of test examples are looked at last, since
     # they show how training and evaluation were done, not what was asked for.
-    settings = [text for text in settings if text.partition(":")[0] not in (*MACHINE_FIELDS, "num_steps", "test_count")]
+    ignored = {*fields_of_kind(TrainConfig, "machine"), "num_steps", "test_count"}
+    settings = [text for text in settings if text.partition(":")[0] not in ignored]
     if settings:
         return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -11,22 +12,13 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from common.platform.errors import UserError, option_name
 from common.platform.machine import REPOSITORY
 from common.record.run_folder import new_run_dir
-from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
+from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
 
-# What a comparison that is there already can be given anew: more of the same, and how it is looked at.
-RESUME_WITH = {
-    "repeats",
-    "seeds",
-    "implementations",
-    "mode",
-    "python",
-    "timeout",
-    "verify",
-    "target_accuracy",
-    "baseline",
-}
-REPORT_WITH = {"target_accuracy", "baseline"}
-FOLDERS = ("output_dir", "resume", "report_only")
+# What an option of compare.py's own decides: which rows there are; how a run is made; how many; studies; how the runs
+# are looked at; the folder. A comparison that is there already can be given more of the same, and other looks.
+Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
+RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
+REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # In a file `mode: tuned` is one text: the same file then serves `python -m pt_impl`, which has one mode.
@@ -37,61 +29,75 @@ Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 class CompareConfig(TrainingOptions):
     """`python compare.py --help` prints all of it."""
 
-    implementations: list[str] = Field(
+    implementations: list[str] = option(
+        "rows",
         ["tf", "pt", "ptl"],
         min_length=1,
         description="which to run, of tf, keras, pt, ptl (NAME stands for the folder NAME_impl); the others are held to"
         " the first",
     )
-    mode: Modes = Field(
-        ["plain"], min_length=1, description=f"{ABOUT_MODE}; of several, each is a row of its own: `pt`, `pt tuned`"
+    mode: Modes = option(
+        "rows",
+        ["plain"],
+        min_length=1,
+        description=f"{ABOUT_MODE}; of several, each is a row of its own: `pt`, `pt tuned`",
     )
-    python: list[str] = Field(
-        [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
+    python: list[str] = option(
+        "run", [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
     )
-    output_dir: Path | None = Field(None, description="folder for all results; unset: a new one under results/")
-    timeout: float = Field(3600.0, gt=0, description="seconds that one run may take")
+    output_dir: Path | None = option(
+        "folder", None, description="folder for all results; unset: a new one under results/"
+    )
+    timeout: float = option("run", 3600.0, gt=0, description="seconds that one run may take")
 
-    verify: Literal["auto", "never"] = Field(
+    verify: Literal["auto", "never"] = option(
+        "run",
         "auto",
         description="auto: prove with the first steps in 64 bits that all rows are the same training, once for each"
         " configuration and version of the code; never: leave that out",
     )
 
-    # Repeating
-    repeats: int = Field(
+    repeats: int = option(
+        "repeating",
         1,
         gt=0,
         description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
     )
-    seeds: list[Seed] = Field([], description="seeds, for the spread of accuracy; unset: --seed alone")
-    resume: Path | None = Field(
-        None, description="folder of a comparison that was interrupted, or is to have more rounds: do what is missing"
+    seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")
+    resume: Path | None = option(
+        "folder",
+        None,
+        description="folder of a comparison that was interrupted, or is to have more rounds: do what is missing",
     )
 
-    # Studies
-    sweep: list[str] = Field(
+    sweep: list[str] = option(
+        "study",
         [],
         description="studies, as OPTION=VALUE,VALUE,... with the options of data, model, training and machine, such as"
         " batch-size or devices; several are combined with each other",
     )
-    scaling: Literal["strong", "weak", "both"] = Field(
+    scaling: Literal["strong", "weak", "both"] = option(
+        "study",
         "both",
         description="in a sweep of devices: strong keeps the global batch size, weak multiplies it by the devices",
     )
-    sweep_learning_rate: Literal["keep", "linear", "tune"] = Field(
+    sweep_learning_rate: Literal["keep", "linear", "tune"] = option(
+        "study",
         "keep",
         description="the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of "
         "--tune-over for each batch size",
     )
-    tune_over: list[Rate] = Field([], description="learning rates for --sweep-learning-rate tune")
+    tune_over: list[Rate] = option("study", [], description="learning rates for --sweep-learning-rate tune")
 
-    # Reading
-    target_accuracy: float | None = Field(
-        None, gt=0, le=1, description="tell when the test accuracy, a share, first reached this"
+    target_accuracy: float | None = option(
+        "reading", None, gt=0, le=1, description="tell when the test accuracy, a share, first reached this"
     )
-    report_only: Path | None = Field(None, description="folder of a comparison: make its tables and report again")
-    baseline: Path | None = Field(None, description="folder of an earlier comparison to set beside this one")
+    report_only: Path | None = option(
+        "folder", None, description="folder of a comparison: make its tables and report again"
+    )
+    baseline: Path | None = option(
+        "reading", None, description="folder of an earlier comparison to set beside this one"
+    )
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
@@ -104,7 +110,9 @@ class CompareConfig(TrainingOptions):
         if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
             raise ValueError("--sweep-learning-rate tune and --tune-over RATE RATE ... belong together")
         check_mode(self.data_on, *self.mode)
-        named = [option_name(name) for name in FOLDERS if getattr(self, name) is not None]
+        named = [
+            option_name(name) for name in fields_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
+        ]
         if len(named) > 1:
             raise ValueError(f"{named[0]} and {named[1]}: only one of them")
         return self
@@ -152,7 +160,7 @@ class CompareConfig(TrainingOptions):
             paths[name] = found
         return paths
 
-    def applied_to(self, stored: "CompareConfig", folder: Path, allowed: set[str]) -> "CompareConfig":
+    def applied_to(self, stored: "CompareConfig", folder: Path, kinds: Sequence[Kind]) -> "CompareConfig":
         """The options of the comparison in `folder`, with those given here that may be given anew.
 
         Raises:
@@ -161,7 +169,7 @@ class CompareConfig(TrainingOptions):
         given = {
             name: getattr(self, name)
             for name in self.model_fields_set
-            if name not in FOLDERS and getattr(self, name) != getattr(stored, name)
+            if name not in fields_of_kind(CompareConfig, "folder") and getattr(self, name) != getattr(stored, name)
         }
         stored_values = stored.model_dump(exclude_unset=True)
         if "seeds" in given:
@@ -178,13 +186,9 @@ class CompareConfig(TrainingOptions):
                 )
         if given.get("repeats", stored.repeats) < stored.repeats:
             raise UserError(f"--repeats {given['repeats']}: the comparison in {folder} has {stored.repeats} already")
-        if stored.sweep_learning_rate == "tune" and "repeats" in allowed:
-            allowed = allowed - {
-                "seeds",
-                "target_accuracy",
-                "implementations",
-                "mode",
-            }  # on which the chosen rates rest
+        allowed = {*fields_of_kind(CompareConfig, *kinds)}
+        if stored.sweep_learning_rate == "tune" and "repeating" in kinds:  # on these the chosen rates rest
+            allowed -= {"seeds", "target_accuracy", "implementations", "mode"}
         for name in sorted(given.keys() - allowed):
             raise UserError(
                 f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has"

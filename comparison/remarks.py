@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from common.platform.errors import option_name
+from common.spec.options import TrainConfig, fields_of_kind
 from common.spec.resolve import describe_devices
-from comparison.lockstep import SETTINGS_FIELDS
 from comparison.summary import Summary
 from comparison.table import Entry, Table
 
@@ -31,10 +32,14 @@ def what_was_compared(table: Table) -> list[str]:
         f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
         f"{rate}, {momentum}{decay}",
         # Of a sweep over settings the lines above are of all variants: the variant says them.
-        *([] if table.variant.keys() & {*SETTINGS_FIELDS} else [_settings(table)]),
+        *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
         *_variant_line(table),
     ]
+
+
+def _swept_settings(table: Table) -> bool:
+    return any(option_name(field)[2:] in table.variant for field in fields_of_kind(TrainConfig, "setting"))
 
 
 def _settings(table: Table) -> str:

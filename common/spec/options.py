@@ -20,12 +20,24 @@ AutoOrCount = Literal["auto"] | Positive
 AutoOrBool = Literal["auto"] | bool
 Mode = Literal["plain", "tuned"]
 
-# Where things are and how often they are written: no part of what is trained.
-NOT_PART_OF_THE_TRAINING = {"data_dir", "run_dir", "initial_weights", "log_every_n_steps", "save_first_batch"}
+# What an option decides: the examples; where files are; the network; how it is trained and evaluated; on what; what the
+# modes decide where it is left open; what is written. Places and output are no part of what is trained.
+Kind = Literal["data", "place", "network", "training", "machine", "setting", "output"]
 ABOUT_MODE = (
     "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
     " measured to make it faster and is still the same training, see docs/performance.md"
 )
+
+
+def option(kind: str, default: Any, **details: Any) -> Any:
+    """A field of a configuration; `details` are those of pydantic's `Field`."""
+    return Field(default, json_schema_extra={"kind": kind}, **details)
+
+
+def fields_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
+    """Names of its options of these kinds, in their order."""
+    extras = {name: field.json_schema_extra for name, field in schema.model_fields.items()}
+    return [name for name, extra in extras.items() if isinstance(extra, dict) and extra["kind"] in kinds]
 
 
 class TrainingOptions(BaseModel):
@@ -39,88 +51,109 @@ class TrainingOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Data
-    dataset: DatasetName = Field(
+    dataset: DatasetName = option(
+        "data",
         "digits",
         description="the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of"
         " memory-mapped arrays, which make_dataset.py makes of any folder of images",
     )
-    data_dir: Path = Field(
+    data_dir: Path = option(
+        "place",
         Path("data"),
         description="folder of data sets in torchvision's layout, where what is missing is downloaded once; for arrays"
         " the folder that make_dataset.py has written",
     )
-    image_shape: ImageShape | None = Field(
-        None, description="height, width and channels of synthetic images; unset: 28 28 1"
+    image_shape: ImageShape | None = option(
+        "data", None, description="height, width and channels of synthetic images; unset: 28 28 1"
     )
-    num_classes: int | None = Field(None, ge=2, le=256, description="number of classes of synthetic images; unset: 10")
-    train_size: int | None = Field(
-        None, gt=0, description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"
+    num_classes: int | None = option(
+        "data", None, ge=2, le=256, description="number of classes of synthetic images; unset: 10"
     )
-    test_size: int | None = Field(
-        None, gt=0, description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"
+    train_size: int | None = option(
+        "data",
+        None,
+        gt=0,
+        description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)",
+    )
+    test_size: int | None = option(
+        "data",
+        None,
+        gt=0,
+        description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)",
     )
 
-    # Model
-    model: ModelName = Field("cnn", description="the network")
-    initial_weights: Path | None = Field(None, description="a model.safetensors to start from; unset: made from --seed")
-
-    # Training
-    epochs: int = Field(10, ge=0, description="passes over the training set; 0 only evaluates")
-    max_steps: int = Field(-1, ge=-1, description="stop after N steps; -1: no limit")
-    batch_size: int = Field(64, gt=0, description="global batch size, all devices together")
-    learning_rate: float = Field(
-        0.05, gt=0, le=1e38, allow_inf_nan=False, description="the learning rate, or the peak of its schedule"
+    model: ModelName = option("network", "cnn", description="the network")
+    initial_weights: Path | None = option(
+        "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
-    schedule: Literal["constant", "cosine"] = Field(
+
+    epochs: int = option("training", 10, ge=0, description="passes over the training set; 0 only evaluates")
+    max_steps: int = option("training", -1, ge=-1, description="stop after N steps; -1: no limit")
+    batch_size: int = option("training", 64, gt=0, description="global batch size, all devices together")
+    learning_rate: float = option(
+        "training",
+        0.05,
+        gt=0,
+        le=1e38,
+        allow_inf_nan=False,
+        description="the learning rate, or the peak of its schedule",
+    )
+    schedule: Literal["constant", "cosine"] = option(
+        "training",
         "cosine",
         description="the learning rate after warm-up; cosine falls towards zero, nearly reached in the last step",
     )
-    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up before the schedule starts")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
-    nesterov: bool = Field(False, description="Nesterov momentum")
-    weight_decay: float = Field(
-        0.0, ge=0, le=1e38, allow_inf_nan=False, description="L2 penalty added to every gradient"
+    warmup_steps: int = option("training", 0, ge=0, description="steps of linear warm-up before the schedule starts")
+    momentum: float = option("training", 0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
+    nesterov: bool = option("training", False, description="Nesterov momentum")
+    weight_decay: float = option(
+        "training", 0.0, ge=0, le=1e38, allow_inf_nan=False, description="L2 penalty added to every gradient"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data")
+    seed: int = option(
+        "training", 0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data"
+    )
 
-    # Machine
-    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
-    devices: AutoOrCount = Field(
-        "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
+    accelerator: Literal["auto", "cpu", "gpu"] = option(
+        "machine", "auto", description="auto: the GPU where there is one"
     )
-    threads_per_device: AutoOrCount = Field(
-        "auto", description="CPU threads of each replica; auto: an even share of the cores"
+    devices: AutoOrCount = option(
+        "machine", "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
     )
-    precision: AutoOrPrecision = Field(
+    threads_per_device: AutoOrCount = option(
+        "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
+    )
+    precision: AutoOrPrecision = option(
+        "setting",
         "auto",
         description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
         " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
     )
-    compile: AutoOrBool = Field(
+    compile: AutoOrBool = option(
+        "setting",
         "auto",
         description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
         " mode tuned chooses",
     )
-    tf32: AutoOrBool = Field(
+    tf32: AutoOrBool = option(
+        "setting",
         "auto",
         description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or"
         " what mode tuned chooses",
     )
-    data_on: Literal["auto", "device", "host"] = Field(
+    data_on: Literal["auto", "device", "host"] = option(
+        "setting",
         "auto",
         description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
         " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
         " else host",
     )
 
-    # Evaluation and output
-    eval_batch_size: int = Field(1000, gt=0, description="global batch size of evaluation")
-    log_every_n_steps: int = Field(
-        50, gt=0, description="fetch and write the step losses every N steps and at each epoch's end"
+    eval_batch_size: int = option("training", 1000, gt=0, description="global batch size of evaluation")
+    log_every_n_steps: int = option(
+        "output", 50, gt=0, description="fetch and write the step losses every N steps and at each epoch's end"
     )
-    save_first_batch: bool = Field(
-        False, description="also write first_batch.safetensors: activations and gradients on the first batch"
+    save_first_batch: bool = option(
+        "output", False, description="also write first_batch.safetensors: activations and gradients on the first batch"
     )
 
     @model_validator(mode="after")
@@ -140,15 +173,18 @@ class TrainingOptions(BaseModel):
 class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
-    mode: Mode = Field("plain", description=ABOUT_MODE)
-    run_dir: Path | None = Field(None, description="folder for this run's files; unset: a new one under runs/")
-    verify_steps: int | None = Field(
+    mode: Mode = option("setting", "plain", description=ABOUT_MODE)
+    run_dir: Path | None = option(
+        "place", None, description="folder for this run's files; unset: a new one under runs/"
+    )
+    verify_steps: int | None = option(
+        "training",
         None,
         ge=4,
         description="train only N steps, for a proof: of each epoch the first batches and the last one; the learning"
         " rates stay those of the whole training",
     )
-    dry_run: bool = Field(False, description="only write config.json, with every auto resolved")
+    dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
 
     @model_validator(mode="after")
     def _fits_its_mode(self) -> Self:
@@ -161,7 +197,7 @@ class TrainConfig(TrainingOptions):
 
     def training_fields(self) -> dict[str, Any]:
         """The fields that decide what is trained and on how many devices, without paths: JSON values."""
-        return self.model_dump(mode="json", exclude=NOT_PART_OF_THE_TRAINING)
+        return self.model_dump(mode="json", exclude={*fields_of_kind(TrainConfig, "place", "output")})
 
     def sha256(self) -> str:
         """Hex digest over `training_fields`: equal if and only if two runs were asked for the same."""

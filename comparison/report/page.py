@@ -23,7 +23,6 @@ from comparison.table import Table
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
 MAX_DRAWN = 8  # tables with figures; those of a sweep's further variants have their numbers
-HIDDEN = {"run_dir", "dry_run"}  # of a run's options; they are compare.py's own to set
 TEMPLATES = Path(__file__).parent / "templates"
 
 

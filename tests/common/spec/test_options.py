@@ -1,12 +1,15 @@
 import json
+from typing import get_args
 
 import pytest
 from conftest import REPOSITORY
 
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
+from common.spec import options
 from common.spec.command_line import parse_train_config
-from common.spec.options import TrainConfig
+from common.spec.options import TrainConfig, fields_of_kind
+from comparison import options as compare_options
 from comparison.options import CompareConfig
 
 
@@ -136,3 +139,16 @@ def test_configurations_that_ship_are_whole_and_for_all_programs(path):
     assert options.train_config() == config
     command = next(line for line in path.read_text().splitlines() if "python compare.py" in line)
     assert f"--config configs/{path.name}" in command
+
+
+def test_every_option_says_what_kind_it_is():
+    kinds = get_args(options.Kind)
+    assert fields_of_kind(TrainConfig, *kinds) == list(TrainConfig.model_fields)
+    assert fields_of_kind(CompareConfig, *kinds, *get_args(compare_options.Kind)) == list(CompareConfig.model_fields)
+    for kind in kinds:
+        assert fields_of_kind(TrainConfig, kind), kind
+
+
+def test_places_and_output_are_no_part_of_the_training(tmp_path):
+    given = TrainConfig(dry_run=True, run_dir=tmp_path, data_dir=tmp_path, log_every_n_steps=3, save_first_batch=True)
+    assert given.sha256() == TrainConfig().sha256() != TrainConfig(eval_batch_size=3).sha256()
