@@ -11,7 +11,8 @@ from common.platform.errors import as_program
 
 if __name__ == "__main__":
     with as_program("make_dataset.py"):
-        from common.data.image_folder import ImageFolderConfig, convert
+        from common.data.image_folder import convert
+        from common.data.image_listing import ImageFolderConfig
 
         about = "Turns a folder of images, a sub-folder for each class, into arrays that training maps into memory."
         convert(parse_options(ImageFolderConfig, "make_dataset.py", about), Console(highlight=False, markup=False))

@@ -10,8 +10,6 @@ from common.spec.networks import NetworkSpec, Weights
 from common.spec.options import TrainConfig
 from common.spec.update_rule import UpdateRule
 
-MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -40,7 +38,4 @@ class Experiment:
             weights = network.check(
                 read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
             )
-        if config.data_on == "auto":
-            resident = config.mode == "tuned" and dataset.nbytes <= MAX_RESIDENT_BYTES
-            config = config.replace(data_on="device" if resident else "host")
         return cls(config, dataset, network, plan, UpdateRule.make(config, plan.schedule_steps), weights)

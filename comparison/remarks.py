@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from common.platform.errors import option_name
+from common.resolve import describe_devices
 from common.spec.options import TrainConfig, fields_of_kind
-from common.spec.resolve import describe_devices
 from comparison.summary import Summary
 from comparison.table import Entry, Table
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from common.record.results import RunResult
 from common.record.timeline import Phase
-from common.spec.resolve import describe_settings
+from common.resolve import describe_settings
 from comparison.intervals import mean_interval, paired_ratio, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
 from comparison.lockstep import FIRST_STEPS, loss_differences

@@ -3,8 +3,8 @@
 import os
 
 from common.platform.errors import as_program
+from common.resolve import prepare_processor
 from common.spec.command_line import parse_train_config
-from common.spec.resolve import prepare_processor
 
 with as_program("python -m keras_impl"):
     config = parse_train_config("keras_impl", "Trains a network with Keras (compile and fit; MirroredStrategy).")

@@ -2,8 +2,8 @@
 
 from common.platform.errors import as_program
 from common.platform.launch import is_first_process
+from common.resolve import prepare_processor
 from common.spec.command_line import parse_train_config
-from common.spec.resolve import prepare_processor
 
 # Worker processes import this file under another name; only the one that was started trains from here.
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.launch import launched_processes
 from common.platform.machine import cpu_name
+from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings, bf16_helps
 from pt_impl.data import ArrayDataset, Batch, Normalise, ShardSampler, make_samplers
 
 # --- Settings that are left at auto ---

@@ -2,8 +2,8 @@
 
 from common.platform.errors import as_program
 from common.platform.launch import is_first_process
+from common.resolve import prepare_processor
 from common.spec.command_line import parse_train_config
-from common.spec.resolve import prepare_processor
 
 with as_program("python -m ptl_impl", shown=is_first_process()):
     config = parse_train_config("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")

@@ -7,7 +7,15 @@ import pytest
 from conftest import REPOSITORY
 
 # From the ground up.
-FLOORS = ["common.platform", "common.spec", "common.data", "common.experiment", "common.record", "comparison"]
+FLOORS = [
+    "common.platform",
+    "common.spec",
+    "common.data",
+    "common.resolve",
+    "common.experiment",
+    "common.record",
+    "comparison",
+]
 CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl", "benchmarks")
 
 

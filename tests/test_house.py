@@ -11,7 +11,7 @@ from benchmarks.limit import LimitConfig
 from benchmarks.machine import MachineConfig
 from benchmarks.memory import MemoryConfig
 from benchmarks.paired import BenchmarkConfig
-from common.data.image_folder import ImageFolderConfig
+from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name
 from common.spec.options import TrainConfig
 from comparison.options import CompareConfig

@@ -3,8 +3,8 @@
 import os
 
 from common.platform.errors import as_program
+from common.resolve import prepare_processor
 from common.spec.command_line import parse_train_config
-from common.spec.resolve import prepare_processor
 
 with as_program("python -m tf_impl"):
     config = parse_train_config("tf_impl", "Trains a network with TensorFlow (loop written out; MirroredStrategy).")

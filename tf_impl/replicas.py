@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from common.platform.machine import cpu_name
+from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
 def setup_devices(config: TrainConfig, title: str = "TensorFlow") -> TrainConfig:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings, bf16_helps
 from tf_impl.data import Batch, Shards, TrainShards, normalise
 from tf_impl.precision import DTYPES
 

@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from benchmarks.paired import write_speed
-from common.data.datasets import MNIST, NORMALISATION
+from common.data.datasets import NORMALISATION
+from common.data.published import MNIST
 from common.platform.errors import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config

@@ -1,20 +1,18 @@
 """Data sets as uint8 arrays, the same bytes for every implementation, and how they are normalised."""
 
 import hashlib
-import importlib.machinery
-import io
+import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.data.arrays import read_arrays_folder
-from common.data.download import Source
-from common.data.formats import Images, Labels, parse_cifar10_binary, parse_cifar10_pickle, parse_idx, read_bytes
+from common.data.embedded import make_synthetic, read_digits, synthetic_size
+from common.data.formats import Images, Labels
+from common.data.published import FASHION_MNIST, MNIST, Split, read_cifar10, read_idx
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
-from common.spec.batches import STREAM_SYNTHETIC, random_bits
 from common.spec.options import DatasetName, TrainConfig
 from common.spec.update_rule import float32
 
@@ -47,11 +45,6 @@ class Dataset:
         height, width, channels = self.train_images.shape[1:]
         return height, width, channels
 
-    @property
-    def nbytes(self) -> int:
-        """Of all images."""
-        return self.train_images.nbytes + self.test_images.nbytes
-
 
 # Mean and standard deviation of each channel over the training images, as shares of the largest pixel
 # value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR-10: as in many public training scripts. Digits
@@ -64,72 +57,33 @@ NORMALISATION: dict[DatasetName, tuple[tuple[float, ...], tuple[float, ...], int
     "synthetic": ((0.5,), (0.2557,), 255),
 }
 
-# MD5 of the decompressed MNIST files: the originals of LeCun, Cortes and Burges; of Fashion-MNIST: as
-# several projects publish them for the files of Zalando Research. Gzip's own checksum is not used, since
-# the same content is compressed differently at different places.
-MNIST = Source(
-    folder="MNIST/raw",
-    md5={
-        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-    },
-    urls=(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/{}",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/{}",
-    ),
-)
-FASHION_MNIST = Source(
-    folder="FashionMNIST/raw",
-    md5={
-        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
-    },
-    urls=(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}",
-        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{}",
-    ),
-)
-# The members' MD5s as apps that unpack the archive list them (rai-project/dldataset among others).
-CIFAR10_BINARY = Source(
-    folder="cifar-10-batches-bin",
-    md5={
-        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-    },
-    urls=(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
-    ),
-)
-# Read where a folder holds it, never downloaded; MD5s as in torchvision.datasets.CIFAR10.
-CIFAR10_PICKLED = Source(
-    folder="cifar-10-batches-py",
-    md5={
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        "test_batch": "40351d587109b95175f43aff81a1287e",
-    },
-    urls=(),
-)
-
 # As the data sets' authors name their classes, in the order of the labels; others are called by their numbers.
 CLASS_NAMES: dict[DatasetName, list[str]] = {
     "fashion_mnist": ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
     "cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
 }
 
-Split = tuple[Images, Labels]
+
+# Of the whole data set: training images, test images, and bytes of each.
+SIZES: dict[DatasetName, tuple[int, int, int]] = {
+    "digits": (1442, 355, 8 * 8),
+    "mnist": (60000, 10000, 28 * 28),
+    "fashion_mnist": (60000, 10000, 28 * 28),
+    "cifar10": (50000, 10000, 32 * 32 * 3),
+}
+
+
+def images_nbytes(config: TrainConfig) -> int:
+    """Bytes of all images of the data set of `config`, known before any of them is read."""
+    if config.dataset == "arrays":
+        _, (train_images, _), (test_images, _) = read_arrays_folder(config.data_dir)
+        size = (len(train_images), len(test_images), math.prod(train_images.shape[1:]))
+    elif config.dataset == "synthetic":
+        size = synthetic_size(config)
+    else:
+        size = SIZES[config.dataset]
+    train, test, each = size
+    return (min(config.train_size or train, train) + min(config.test_size or test, test)) * each
 
 
 def load_dataset(config: TrainConfig) -> Dataset:
@@ -179,66 +133,3 @@ def _first(split: Split, size: int | None, option: str) -> Split:
     if size is not None and size > len(images):
         raise UserError(f"{option} {size}: there are only {len(images)} examples")
     return images[:size], labels[:size]
-
-
-def read_digits() -> tuple[Split, Split]:
-    """scikit-learn's digits: 1,797 images of 8 x 8, values 0 to 16; every fifth of each class is for testing.
-
-    The file that scikit-learn ships is read without importing scikit-learn, which takes over a second;
-    tests hold the arrays against sklearn.datasets.load_digits.
-    """
-    package = importlib.machinery.PathFinder.find_spec("sklearn")
-    if package is None or not package.submodule_search_locations:
-        raise UserError("--dataset digits: scikit-learn, which holds the data, is not installed")
-    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", dtype=np.uint8)
-    images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
-    # Position of each example among those of its class.
-    position = np.empty(len(labels), dtype=np.int64)
-    for label in range(10):
-        members = np.flatnonzero(labels == label)
-        position[members] = np.arange(len(members))
-    test = position % 5 == 4
-    return (images[~test], labels[~test]), (images[test], labels[test])
-
-
-def read_idx(data_dir: Path, source: Source) -> tuple[Split, Split]:
-    """MNIST or Fashion-MNIST: 60,000 training and 10,000 test images of 28 x 28."""
-    paths = source.fetch(data_dir)
-    splits = []
-    for part in ("train", "t10k"):
-        names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-        images, labels = (parse_idx(source.read(paths[name], name), str(paths[name])) for name in names)
-        splits.append((images[..., None], labels.astype(np.int64)))
-    return splits[0], splits[1]
-
-
-def read_cifar10(data_dir: Path) -> tuple[Split, Split]:
-    """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in colour; pickled if only that is there."""
-    source, parse = CIFAR10_BINARY, parse_cifar10_binary
-    pickled = CIFAR10_PICKLED.ready(data_dir)
-    if len(pickled) == len(CIFAR10_PICKLED.md5) and len(source.ready(data_dir)) < len(source.md5):
-        source, parse = CIFAR10_PICKLED, parse_cifar10_pickle
-    paths = source.fetch(data_dir)
-    parts = [parse(source.read(paths[name], name), str(paths[name])) for name in source.md5]
-    images, labels = (np.concatenate([part[index] for part in parts[:-1]]) for index in (0, 1))
-    return (images, labels), parts[-1]
-
-
-def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
-    """Images made from the seed: seven parts of noise and one part of a pattern that belongs to the class."""
-    shape = config.image_shape or (28, 28, 1)
-    num_classes = config.num_classes or 10
-    size = int(np.prod(shape))
-
-    def random_bytes(count: int, part: int) -> NDArray[np.uint8]:
-        bits = random_bits(-(-count * size // 8), config.seed, STREAM_SYNTHETIC, part)
-        return bits.astype("<u8").view(np.uint8)[: count * size].reshape(count, *shape)
-
-    patterns = random_bytes(num_classes, 0) >> 3
-    splits = []
-    for part, count in ((1, config.train_size or 8192), (3, config.test_size or 1024)):
-        labels = (random_bits(count, config.seed, STREAM_SYNTHETIC, part + 1) % np.uint64(num_classes)).astype(np.int64)
-        noise = random_bytes(count, part)
-        splits.append((noise - (noise >> 3) + patterns[labels], labels))
-    return splits[0], splits[1]

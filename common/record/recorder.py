@@ -36,8 +36,8 @@ from common.record.results import (
 )
 from common.record.rounding import first_loss_tolerance
 from common.record.timeline import Timeline
+from common.resolve import describe_devices, describe_settings
 from common.spec.networks import Weights
-from common.spec.resolve import describe_devices, describe_settings
 
 # Steps left out of images_per_second: caches fill and allocators settle. Half the run where it is short.
 WARMUP_STEPS = 10

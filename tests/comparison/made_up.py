@@ -11,8 +11,8 @@ from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
 from common.record.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
 from common.record.timeline import PHASES
+from common.resolve import Settings, resolve_settings
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings, resolve_settings
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, proof_jobs

@@ -3,7 +3,7 @@
 import pytest
 from made_up import MACHINE, MadeUp, comparison
 
-from common.spec.resolve import Settings, resolve_settings
+from common.resolve import Settings, resolve_settings
 
 
 def warnings(folder, make=lambda job: MadeUp(), **options):

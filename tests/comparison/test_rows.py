@@ -6,8 +6,8 @@ import pytest
 from made_up import MACHINE, MadeUp, comparison
 
 from common.data.datasets import load_dataset
+from common.resolve import Settings
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings
 from comparison.export.write import write_tables
 from comparison.gains import what_tuning_gives
 from comparison.intervals import paired_ratio

@@ -11,8 +11,8 @@ from common.platform.errors import as_program
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
+from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.command_line import parse_train_config
-from common.spec.resolve import Settings, resolve_devices, resolve_settings
 
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import run
 
-from common.data import datasets
+from common.data import embedded, published
 from common.data.datasets import NORMALISATION, load_dataset
 from common.data.formats import parse_cifar10_binary, parse_cifar10_pickle, parse_idx
 from common.platform.errors import UserError
@@ -17,7 +17,7 @@ from common.spec.options import TrainConfig
 
 
 def test_digits_are_scikit_learns(tmp_path):
-    (train_images, train_labels), (test_images, test_labels) = datasets.read_digits()
+    (train_images, train_labels), (test_images, test_labels) = embedded.read_digits()
     # scikit-learn needs a second to load: in a process of its own, away from the others.
     code = (
         "import sys, numpy as np; from sklearn.datasets import load_digits; d = load_digits();"
@@ -245,13 +245,13 @@ def test_cifar10_is_found_in_either_form_and_the_test_batch_is_the_last(cifar, t
     ):
         data = tmp_path / name
         (data / folder).mkdir(parents=True)
-        source = getattr(datasets, f"CIFAR10_{name}")
+        source = getattr(published, f"CIFAR10_{name}")
         md5 = {}
         for index, file in enumerate(source.md5):
             content = form(pixels, (labels + index) % 10)
             (data / folder / file).write_bytes(content)
             md5[file] = hashlib.md5(content).hexdigest()
-        monkeypatch.setattr(datasets, f"CIFAR10_{name}", datasets.Source(folder, md5, urls=()))
+        monkeypatch.setattr(published, f"CIFAR10_{name}", published.Source(folder, md5, urls=()))
         found[name] = load_dataset(TrainConfig(dataset="cifar10", data_dir=data))
     assert found["BINARY"].sha256 == found["PICKLED"].sha256
     assert found["BINARY"].train_images.shape == (20, 32, 32, 3)

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from common.data.arrays import DATASET_FILE, array_path, read_arrays_folder
 from common.data.datasets import load_dataset
-from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, ImageFolderConfig, convert, list_images, read_image
+from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, convert, read_image
+from common.data.image_listing import ImageFolderConfig, list_images
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 

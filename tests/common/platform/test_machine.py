@@ -8,8 +8,8 @@ from conftest import REPOSITORY, run
 
 from common.platform.errors import UserError
 from common.platform.machine import git_state, num_cores, peak_memory_bytes, process_start, versions
+from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
-from common.spec.resolve import resolve_devices
 
 
 def test_a_process_knows_when_it_was_started():

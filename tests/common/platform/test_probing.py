@@ -13,8 +13,8 @@ from conftest import REPOSITORY
 from common.platform import probing, processor
 from common.platform.errors import UserError
 from common.platform.probing import FINDING_VARIABLE, LIMITS, Finding, limit_in_force, processor_note
+from common.resolve import Settings, prepare_processor, resolve_settings
 from common.spec.options import TrainConfig
-from common.spec.resolve import Settings, prepare_processor, resolve_settings
 
 AMX = "model name\t: Made-up Xeon\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
 # Writes down that it was started, and ends as PROBE_END says for the limit that it finds; with 0 for others.

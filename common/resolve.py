@@ -1,13 +1,17 @@
-"""What `--accelerator`, `--devices`, `--threads-per-device` and `--mode` come to on a machine."""
+"""What every "auto" comes to on this machine, decided once, before any data are read."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from common.data.datasets import images_nbytes
 from common.platform.errors import UserError, signal_name
 from common.platform.launch import is_first_process
 from common.platform.machine import num_cores
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
 from common.spec.options import Precision, TrainConfig
+
+MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: in
 
 
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
-    """`config` with precision, compile and tf32 decided; `tuned`: what `--mode tuned` makes of auto here.
+    """`config` with precision, compile, tf32 and data_on decided; `tuned`: what `--mode tuned` makes of auto here.
 
     Raises:
       UserError: TF32 on a CPU, which has no such products; half precision on a CPU that dies of it.
@@ -59,7 +63,10 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
     chosen = tuned if config.mode == "tuned" else Settings()
-    left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
+    left: dict[str, Any] = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
+    if config.data_on == "auto":
+        resident = config.mode == "tuned" and images_nbytes(config) <= MAX_RESIDENT_BYTES
+        left["data_on"] = "device" if resident else "host"
     return _require_half_precision(config.replace(**left), by_hand="precision" not in left)
 
 

@@ -1,0 +1,60 @@
+"""Data sets that need no download: the digits that come with scikit-learn, and synthetic images."""
+
+import importlib.machinery
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.formats import read_bytes
+from common.data.published import Split
+from common.platform.errors import UserError
+from common.spec.batches import STREAM_SYNTHETIC, random_bits
+from common.spec.options import TrainConfig
+
+
+def read_digits() -> tuple[Split, Split]:
+    """scikit-learn's digits: 1,797 images of 8 x 8, values 0 to 16; every fifth of each class is for testing.
+
+    The file that scikit-learn ships is read without importing scikit-learn, which takes over a second;
+    tests hold the arrays against sklearn.datasets.load_digits.
+    """
+    package = importlib.machinery.PathFinder.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise UserError("--dataset digits: scikit-learn, which holds the data, is not installed")
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", dtype=np.uint8)
+    images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
+    # Position of each example among those of its class.
+    position = np.empty(len(labels), dtype=np.int64)
+    for label in range(10):
+        members = np.flatnonzero(labels == label)
+        position[members] = np.arange(len(members))
+    test = position % 5 == 4
+    return (images[~test], labels[~test]), (images[test], labels[test])
+
+
+def synthetic_size(config: TrainConfig) -> tuple[int, int, int]:
+    """Numbers of training and of test images, and bytes of each."""
+    return config.train_size or 8192, config.test_size or 1024, math.prod(config.image_shape or (28, 28, 1))
+
+
+def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
+    """Images made from the seed: seven parts of noise and one part of a pattern that belongs to the class."""
+    shape = config.image_shape or (28, 28, 1)
+    num_classes = config.num_classes or 10
+    num_train, num_test, size = synthetic_size(config)
+
+    def random_bytes(count: int, part: int) -> NDArray[np.uint8]:
+        bits = random_bits(-(-count * size // 8), config.seed, STREAM_SYNTHETIC, part)
+        return bits.astype("<u8").view(np.uint8)[: count * size].reshape(count, *shape)
+
+    patterns = random_bytes(num_classes, 0) >> 3
+    splits = []
+    for part, count in ((1, num_train), (3, num_test)):
+        labels = (random_bits(count, config.seed, STREAM_SYNTHETIC, part + 1) % np.uint64(num_classes)).astype(np.int64)
+        noise = random_bytes(count, part)
+        splits.append((noise - (noise >> 3) + patterns[labels], labels))
+    return splits[0], splits[1]

@@ -1,0 +1,118 @@
+"""The images of a folder, their labels, and which of them are for testing."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from common.platform.errors import UserError
+from common.spec.batches import random_bits
+from common.spec.options import ImageShape
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # all that are tried
+TEST_FOLDERS = ("test", "val", "validation", "valid")
+STREAM_SPLIT = 3  # of random numbers, see common.spec.batches
+
+
+class ImageFolderConfig(BaseModel):
+    """`python make_dataset.py --help` prints all of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images: Path = Field(
+        description="folder with a sub-folder for each class; or with the folders train and test (or val) of such"
+    )
+    output: Path = Field(description="folder for the arrays, to be given as --data-dir with --dataset arrays")
+    image_shape: ImageShape = Field(
+        (64, 64, 3), description="height, width and channels (1 or 3) that every image is brought to"
+    )
+    fit: Literal["crop", "pad", "stretch"] = Field(
+        "crop", description="where an image has another shape: cut what is too much, pad with black, or stretch"
+    )
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="share of each class to test on, where there is no folder of its own for that"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of that choice")
+    unreadable: Literal["refuse", "skip"] = Field(
+        "refuse", description="images that can't be read are listed in any case; refuse: and make no data set"
+    )
+    jobs: int | Literal["auto"] = Field("auto", description="processes; auto: one for each core")
+
+    @model_validator(mode="after")
+    def _channels(self) -> "ImageFolderConfig":
+        if self.image_shape[2] not in (1, 3):
+            raise ValueError(
+                f"--image-shape {' '.join(map(str, self.image_shape))}: the last is 1 (grey) or 3 (colour)"
+            )
+        if self.jobs != "auto" and self.jobs < 1:
+            raise ValueError(f"--jobs {self.jobs}: should be auto or at least 1")
+        return self
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is to be converted: (path within the source, label) of each image, and how many are for training."""
+
+    class_names: list[str]
+    files: list[tuple[str, int]]
+    num_train: int
+
+
+def list_images(config: ImageFolderConfig) -> Listing:
+    """Every image with its label, the training images first; in the same order wherever it is called."""
+    source = config.images
+    if not source.is_dir():
+        raise UserError(f"--images {source}: no such folder")
+    folders = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    test = [name for name in TEST_FOLDERS if name in folders]
+    if "train" in folders and test:
+        class_names = sorted(_classes(source / "train"))
+        if unknown := sorted(set(_classes(source / test[0])) - set(class_names)):
+            raise UserError(f"--images {source}: {test[0]}/{unknown[0]} is a class that train/ doesn't have")
+        parts = [_files(source, f"{part}/{name}") for part in ("train", test[0]) for name in class_names]
+        train, testing = parts[: len(class_names)], parts[len(class_names) :]
+    else:
+        class_names = folders
+        train, testing = [], []
+        for label, name in enumerate(class_names):
+            files = _files(source, name)
+            order = np.argsort(random_bits(len(files), config.seed, STREAM_SPLIT, label), kind="stable")
+            count = min(max(1, round(config.test_share * len(files))), len(files) - 1) if len(files) > 1 else 0
+            chosen = set(order[:count].tolist())
+            testing.append([path for index, path in enumerate(files) if index in chosen])
+            train.append([path for index, path in enumerate(files) if index not in chosen])
+    if len(class_names) < 2:
+        raise UserError(
+            f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
+        )
+    if len(class_names) > 256:
+        raise UserError(f"--images {source}: {len(class_names)} classes; 256 at most")
+    for name, files in zip(class_names, train, strict=True):
+        if not files:
+            raise UserError(
+                f"--images {source}: no images of class {name} for training ({', '.join(sorted(SUFFIXES))})"
+            )
+    if not any(testing):
+        raise UserError(f"--images {source}: no images to test on")
+    labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
+    return Listing(class_names, labelled, sum(map(len, train)))
+
+
+def _classes(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+
+
+def _files(source: Path, folder: str) -> list[str]:
+    """Paths of the images below a folder, relative to `source`, sorted."""
+    found = []
+    for root, folders, names in os.walk(source / folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            str(Path(root, name).relative_to(source))
+            for name in names
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+        ]
+    return sorted(found)

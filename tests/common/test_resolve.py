@@ -1,0 +1,69 @@
+"""What `--mode` decides, and what is left to the options."""
+
+import numpy as np
+import pytest
+
+from common.data.arrays import write_description
+from common.data.datasets import images_nbytes, load_dataset
+from common.platform.errors import UserError
+from common.resolve import MAX_RESIDENT_BYTES, Settings, describe_settings, resolve_settings
+from common.spec.options import TrainConfig
+
+TUNED = Settings("bf16-mixed", compile=True)
+
+
+def resolved(**options):
+    return resolve_settings(TrainConfig(accelerator="cpu", **options), TUNED)
+
+
+def test_plain_is_the_same_for_all_and_tuned_is_what_the_implementation_says():
+    assert describe_settings(resolved()) == "32-bit"
+    assert describe_settings(resolved(mode="tuned")) == "bf16-mixed, compiled"
+    assert resolved().tf32 is False and resolved().compile is False
+
+
+def test_what_is_given_by_hand_holds_in_either_mode():
+    assert describe_settings(resolved(mode="tuned", precision="32")) == "32-bit, compiled"
+    assert describe_settings(resolved(mode="tuned", compile=False)) == "bf16-mixed"
+    assert describe_settings(resolved(precision="64", compile=True)) == "64-bit, compiled"
+
+
+def test_tf32_is_for_gpus():
+    with pytest.raises(UserError, match="--tf32 true: only GPUs have TF32"):
+        resolved(tf32=True)
+    gpu = resolve_settings(TrainConfig(accelerator="gpu", tf32=True), TUNED)
+    assert describe_settings(gpu) == "32-bit, TF32"
+
+
+def test_data_are_put_on_the_device_in_tuned_mode_where_they_are_not_too_large():
+    assert resolved().data_on == "host" and resolved(mode="tuned").data_on == "device"
+    assert resolved(mode="tuned", data_on="host").data_on == "host"
+    # Known before any image is read or made: there is no CIFAR-10 here.
+    assert resolved(mode="tuned", dataset="cifar10", data_dir="nowhere").data_on == "device"
+    large = {"dataset": "synthetic", "image_shape": (64, 64, 3), "train_size": MAX_RESIDENT_BYTES // (64 * 64 * 3)}
+    assert resolved(mode="tuned", **large).data_on == "host"
+    assert resolved(mode="tuned", **{**large, "train_size": large["train_size"] - 1024}).data_on == "device"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"train_size": 7, "test_size": 3},
+        {"dataset": "synthetic", "image_shape": (3, 4, 2), "train_size": 11},
+        {"dataset": "mnist", "test_size": 9},
+        {"dataset": "arrays", "train_size": 5},
+    ],
+)
+def test_the_size_is_that_of_the_images_that_are_then_read(options, request, tmp_path):
+    config = TrainConfig(**options)
+    if config.dataset == "mnist":
+        config = config.replace(data_dir=request.getfixturevalue("data_dir"))
+    if config.dataset == "arrays":
+        for part, count in (("train", 6), ("test", 2)):
+            np.save(tmp_path / f"{part}_images.npy", np.arange(count * 12, dtype=np.uint8).reshape(count, 2, 2, 3))
+            np.save(tmp_path / f"{part}_labels.npy", np.zeros(count, np.int64))
+        write_description(tmp_path, ["a", "b"])
+        config = config.replace(data_dir=tmp_path)
+    dataset = load_dataset(config)
+    assert images_nbytes(config) == dataset.train_images.nbytes + dataset.test_images.nbytes
