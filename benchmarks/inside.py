@@ -4,58 +4,57 @@ Pairs of two processes are some seconds apart, in which a shared machine changes
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.record.results import EpochLine, RunResult
+from common.record.sinks import Sink
 from common.spec.options import TrainConfig
 
 BareLoop = Callable[[int], float]  # number of steps -> seconds
 MakeBare = Callable[[Experiment], BareLoop]
 
 
-class PairedRecorder(Recorder):
-    """Takes the place of the recorder in an implementation's launch.py, which sees no difference.
+class BesideBare(Sink):
+    """Runs the bare loop after each epoch, in every process of the run.
 
-    Attributes:
-      make_bare: makes the bare loop of a framework; called in every process of the run.
+    Args:
+      make_bare: makes the bare loop of a framework.
     """
 
-    make_bare: MakeBare
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, make_bare: MakeBare) -> None:
+        self.make_bare = make_bare
         self.pairs: list[tuple[float, float]] = []
         self.bare: BareLoop | None = None
 
-    def end_epoch(self, loss_sum: float, correct: int, count: int) -> None:
-        super().end_epoch(loss_sum, correct, count)
-        steps = self.plan.steps_per_epoch
+    def start(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
+        steps = self.experiment.plan.steps_per_epoch
         if self.bare is None:  # the first epoch and the first bare loop warm up
-            self.bare = type(self).make_bare(self.experiment)
+            self.bare = self.make_bare(self.experiment)
             self.bare(steps)
             return
-        self.pairs.append((self.epoch_train_seconds[-1], self.bare(steps)))
+        self.pairs.append((epoch.train_seconds, self.bare(steps)))
 
-    def finish(self, *arguments: Any) -> None:
-        super().finish(*arguments)
-        if self.writes:
-            ours, bare = np.array(self.pairs).T
-            images = self.plan.train_size
-            write_speed(
-                self.config.run_dir,
-                efficiency=float(np.median(bare / ours)),
-                images_per_second=float(images / np.median(ours)),
-                bare_images_per_second=float(images / np.median(bare)),
-            )
+    def finish(self, result: RunResult) -> None:
+        ours, bare = np.array(self.pairs).T
+        images = result.train_count
+        write_speed(
+            result.config.run_dir,
+            efficiency=float(np.median(bare / ours)),
+            images_per_second=float(images / np.median(ours)),
+            bare_images_per_second=float(images / np.median(bare)),
+        )
 
 
 def train_beside(make_bare: MakeBare, launch: ModuleType, config: TrainConfig) -> None:
-    """A run beside the bare loop; `launch`: of the implementation."""
-    PairedRecorder.make_bare = staticmethod(make_bare)
-    launch.Recorder = PairedRecorder
+    """A run beside the bare loop; `launch`: of the implementation, whose recorder gets one sink more."""
+    launch.Recorder = partial(Recorder, sinks=[BesideBare(make_bare)])
     launch.main(config)

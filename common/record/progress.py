@@ -1,20 +1,24 @@
 """What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
 
-from types import TracebackType
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from common.experiment import Experiment
+from common.record.results import EpochLine, RunResult
+from common.record.sinks import Sink
+from common.resolve import describe_devices, describe_settings
+from common.spec.batches import Plan
 
-class TrainingProgress:
-    """Shows steps, loss and speed. Silent unless `shown`, which is for one process of a run.
 
-    Used as a context manager, so that the terminal is left in order whatever happens.
-    """
+class TrainingProgress(Sink):
+    """Shows what is trained, then steps, loss and speed, then the result."""
 
-    def __init__(self, total_steps: int, num_epochs: int, *, shown: bool) -> None:
-        self._console = Console(highlight=False, markup=False, emoji=False, quiet=not shown, soft_wrap=True)
-        self._num_epochs = num_epochs
+    def __init__(self, title: str, device_name: str, plan: Plan) -> None:
+        """`title`: of the framework."""
+        self._title, self._device_name, self._plan = title, device_name, plan
+        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=20),
@@ -22,41 +26,52 @@ class TrainingProgress:
             TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not (shown and self._console.is_terminal),
+            disable=not self._console.is_terminal,
             transient=True,
         )
-        self._task = self._bar.add_task("", total=total_steps, epoch=f"1/{num_epochs}", loss="-", speed="-")
+        self._task = self._bar.add_task("", total=plan.total_steps, epoch=self._epoch(1), loss="-", speed="-")
 
-    def __enter__(self) -> "TrainingProgress":
+    def start(self, experiment: Experiment) -> None:
+        config, dataset = experiment.config, experiment.dataset
         self._bar.start()
-        return self
+        self._line(
+            f"{self._title}: {config.model} on {config.dataset}, {self._plan.train_size:,} training and"
+            f" {len(dataset.test_images):,} test images\n"
+            f"batch {config.batch_size}, {describe_settings(config)}, {describe_devices(config, self._device_name)}"
+        )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
+        speed = "-" if images_per_second is None else f"{images_per_second:,.0f}"
+        epoch = self._epoch(self._plan.epoch_of(done))
+        self._bar.update(self._task, completed=done, epoch=epoch, loss=f"{losses[-1]:.4f}", speed=speed)
+
+    def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
+        if epoch.train_loss is None:
+            return
+        shown = "" if images_per_second is None else f"; {images_per_second:,.0f} images/s"
+        self._line(
+            f"epoch {self._epoch(epoch.epoch)}: loss {epoch.train_loss:.4f}, accuracy {epoch.train_accuracy:.2%};"
+            f" test {epoch.test_loss:.4f}, {epoch.test_accuracy:.2%}{shown}"
+        )
+
+    def finish(self, result: RunResult) -> None:
+        self._line(
+            f"test accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of {result.test_count:,}),"
+            f" test loss {result.test_loss:.4f}"
+        )
+        if result.startup_seconds is not None:
+            speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
+            train_seconds = sum(result.epoch_train_seconds)
+            self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
+        self._line(f"results: {result.config.run_dir}")
+
+    def close(self) -> None:
+        """Leaves the terminal in order."""
         self._bar.stop()
 
-    def line(self, text: str) -> None:
+    def _line(self, text: str) -> None:
         self._console.print(text)
 
-    def steps(self, step: int, epoch: int, loss: float, images_per_second: float | None) -> None:
-        """All steps up to `step` are done; `loss` is the last one's."""
-        speed = "-" if images_per_second is None else f"{images_per_second:,.0f}"
-        self._bar.update(
-            self._task, completed=step, epoch=f"{epoch}/{self._num_epochs}", loss=f"{loss:.4f}", speed=speed
-        )
-
-    def epoch(
-        self,
-        epoch: int,
-        train_loss: float,
-        train_accuracy: float,
-        test_loss: float,
-        test_accuracy: float,
-        speed: float | None,
-    ) -> None:
-        shown = "" if speed is None else f"; {speed:,.0f} images/s"
-        self.line(
-            f"epoch {epoch:{len(str(self._num_epochs))}}/{self._num_epochs}: loss {train_loss:.4f},"
-            f" accuracy {train_accuracy:.2%}; test {test_loss:.4f}, {test_accuracy:.2%}{shown}"
-        )
+    def _epoch(self, number: int) -> str:
+        """` 3/10`."""
+        return f"{number:{len(str(self._plan.num_epochs))}}/{self._plan.num_epochs}"

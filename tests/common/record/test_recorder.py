@@ -44,7 +44,7 @@ def clock(monkeypatch):
     class Clock:
         now = 110.0
 
-    monkeypatch.setattr(recorder_module.time, "perf_counter", lambda: Clock.now)  # for all modules
+    monkeypatch.setattr("time.perf_counter", lambda: Clock.now)  # for all modules
     monkeypatch.setattr("common.record.timeline.process_start", lambda pid: 100.0)
     monkeypatch.setattr(recorder_module, "peak_memory_bytes", lambda pid: 7)
     return Clock
@@ -113,7 +113,7 @@ def test_steps_may_be_taken_together_up_to_the_next_look(tmp_path, clock):
         for _ in range(3):
             recorder.start_epoch()
             for _ in range(4):
-                if sum(taken) == 4 * len(recorder.epoch_train_seconds) + 4:
+                if sum(taken) == 4 * len(recorder.clock.epoch_train_seconds) + 4:
                     break
                 taken.append(recorder.steps_to_go())
                 clock.now += taken[-1]

@@ -1,0 +1,78 @@
+"""The clock of a run: start-up, the training of each epoch, each evaluation, and the steps that its speed is told from.
+
+Monotonic (`time.perf_counter`), and read after the device has finished. Start-up lasts from the start of the first
+process to the end of the first step (of the first call, where a call takes several); training and evaluation are timed
+apart from it and from each other; timeline.py sees that every second counts once.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+from common.record.monitor import Monitor
+from common.record.timeline import Timeline
+
+
+class RunClock:
+    """Told by the recorder where a run is; it also says to the monitor what to measure.
+
+    Attributes:
+      startup_seconds: None before the first step.
+      epoch_train_seconds, eval_seconds: of each epoch, the first call left out, and of each evaluation.
+      timed_seconds: of the steps after warm-up.
+    """
+
+    def __init__(self, timeline: Timeline, monitor: Monitor | None, synchronize: Callable[[], None]) -> None:
+        """See `Recorder`; `monitor`: in the process that writes."""
+        self.timeline, self.monitor, self.synchronize = timeline, monitor, synchronize
+        self.startup_seconds: float | None = None
+        self.epoch_train_seconds: list[float] = []
+        self.eval_seconds: list[float] = []
+        self.timed_seconds = 0.0
+        self._segment_start = self._timed_start = math.nan
+
+    def start_epoch(self) -> None:
+        """Of all epochs but the first, which `end_startup` starts."""
+        if self.monitor:
+            self.monitor.energy.resume()
+        self._segment_start = self._timed_start = self.timeline.enter("training")
+
+    def end_startup(self) -> None:
+        """When the first step is taken."""
+        self.synchronize()
+        if self.monitor:
+            self.monitor.start()
+            self.monitor.energy.resume()
+        self._segment_start = self.timeline.enter("training")
+        self.startup_seconds = self._segment_start - self.timeline.process_start
+
+    def end_warmup(self) -> None:
+        self.synchronize()
+        self._timed_start = time.perf_counter()
+
+    def end_training(self, timed: bool) -> None:
+        """`timed`: whether steps after warm-up are among those of the epoch."""
+        self.synchronize()
+        now = self.timeline.enter("rest")
+        if self.monitor:
+            self.monitor.energy.pause()
+        self.epoch_train_seconds.append(now - self._segment_start)
+        if timed:
+            self.timed_seconds += now - self._timed_start
+
+    def start_evaluation(self) -> None:
+        self._segment_start = self.timeline.enter("evaluation")
+
+    def end_evaluation(self, trained: bool) -> None:
+        """`trained`: whether it was the one after the last step."""
+        self.eval_seconds.append(self.timeline.enter("rest") - self._segment_start)
+        if self.monitor and trained:
+            self.monitor.stop()
+
+    def seconds_in_epoch(self) -> float:
+        """So far, its training alone."""
+        return time.perf_counter() - self._segment_start
+
+    def end(self) -> float:
+        """Seconds from the start of the first process until now."""
+        return self.timeline.enter("rest") - self.timeline.process_start

@@ -1,0 +1,53 @@
+"""What of a result nobody has to measure: facts of the experiment, and of the process and its machine."""
+
+from typing import Any
+
+import numpy as np
+
+from common.experiment import Experiment
+from common.platform.files import arrays_sha256
+from common.platform.machine import describe_machine, git_state, versions
+from common.platform.probing import limit_in_force, processor_note
+from common.record.rounding import first_loss_tolerance
+
+
+def of_experiment(experiment: Experiment) -> dict[str, Any]:
+    """Fields of `RunResult`."""
+    config = experiment.config
+    initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
+    return {
+        "config": config,
+        "config_sha256": config.sha256(),
+        "data_sha256": experiment.dataset.sha256,
+        "initial_weights_sha256": arrays_sha256(initial),
+        "num_parameters": experiment.network.num_parameters,
+        "flops_per_image": experiment.network.flops_per_image,
+        "class_names": experiment.dataset.class_names,
+        "train_count": experiment.plan.train_size,
+        "accelerator": config.accelerator,
+        "devices": config.devices,
+        "threads_per_device": config.threads_per_device,
+    }
+
+
+def of_process(experiment: Experiment, packages: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of `RunResult`; `packages`: of the framework."""
+    on_cpu = experiment.config.accelerator == "cpu"
+    return {
+        "cpu_instructions": limit_in_force() if on_cpu else None,
+        "processor_note": processor_note() if on_cpu else None,
+        "machine": describe_machine(),
+        "versions": versions("numpy", *packages),
+        "git": git_state(),
+    }
+
+
+def tolerance_of(experiment: Experiment, first_loss: float | None) -> float | None:
+    """How far rounding to 32 bits may move the loss of the first step; None where that can't be told."""
+    config = experiment.config
+    if first_loss is None or config.precision != "32" or config.tf32 is True:
+        return None
+    if config.initial_weights is not None:  # the size of the logits is known for weights that are drawn
+        return None
+    weights, count = experiment.initial_weights, experiment.plan.count(1)
+    return first_loss_tolerance(experiment.dataset, weights, config.seed, count, first_loss)

@@ -1,0 +1,62 @@
+"""What receives a run's steps and epochs: files here, the terminal in progress.py, a benchmark's bare loop."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.experiment import Experiment
+from common.record.results import METRICS_FILE, EpochLine, RunResult, write_result
+
+
+class Sink:
+    """Called between steps, in every process that has it, so it should be quick; does nothing by itself."""
+
+    def start(self, experiment: Experiment) -> None:
+        """Before anything is computed."""
+
+    def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
+        """When losses were fetched: those of the latest steps, the last of which was step `done` (from 1).
+
+        Args:
+          images_per_second: of the epoch so far.
+        """
+
+    def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
+        """After an evaluation; `images_per_second`: of the epoch's training."""
+
+    def finish(self, result: RunResult) -> None:
+        """When all has succeeded."""
+
+    def close(self) -> None:
+        """In any case, whatever has happened."""
+
+
+class RunFiles(Sink):
+    """`metrics.jsonl` while it trains, a line at once, and `result.json` last."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._metrics = open(run_dir / METRICS_FILE, "w")  # noqa: SIM115 - until `close`
+
+    def start(self, experiment: Experiment) -> None:
+        plan = experiment.plan
+        steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
+        self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
+
+    def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
+        first = done - len(losses) + 1
+        self._write(*({"kind": "step", "step": step, "loss": loss} for step, loss in enumerate(losses, first)))
+
+    def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
+        self._write(epoch.model_dump())
+
+    def finish(self, result: RunResult) -> None:
+        write_result(self._run_dir, result)
+
+    def close(self) -> None:
+        self._metrics.close()
+
+    def _write(self, *lines: dict[str, Any]) -> None:
+        self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+        self._metrics.flush()
