@@ -120,6 +120,17 @@ def test_training_files_hold_steps_and_loop_and_stay_short():
         assert sections == ["Steps", "Loop"]
 
 
+MOST_LINES = 250
+
+
+def test_no_file_is_long_without_a_reason():
+    """Which stands in its first line, after "Long:"."""
+    for folder in ("common", "comparison", *LOOPS, *TRAINERS):
+        for path in (REPOSITORY / folder).glob("**/*.py"):
+            lines = path.read_text().splitlines()
+            assert len(lines) <= MOST_LINES or "Long:" in lines[0], f"{path} has {len(lines)} lines"
+
+
 # What frameworks document as attributes to be set.
 DOCUMENTED_SETTINGS = {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
 DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks

@@ -165,12 +165,8 @@ class Recorder:
         self.clock.end_evaluation(trained=0 < self.steps_done == self.plan.total_steps)
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
-        self.evaluation = {
-            "test_loss": loss_sum / count,
-            "test_accuracy": correct / count,
-            "test_correct": correct,
-            "test_count": count,
-        }
+        test = {"test_loss": loss_sum / count, "test_accuracy": correct / count}
+        self.evaluation = {**test, "test_correct": correct, "test_count": count}
         training: dict[str, Any] = {"epoch": 0, "train_loss": None, "train_seconds": None}
         speed = None
         if self.epoch_losses:

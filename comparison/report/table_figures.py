@@ -1,4 +1,4 @@
-"""The charts of a table: curves, speed, time, lockstep, confusion matrices. matplotlib draws them."""
+"""The charts of a table: curves, speed, time, lockstep. matplotlib draws them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -9,17 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from common.platform.errors import UserError
-from common.record.predictions import Predictions
-from common.record.results import RunResult
 from common.record.timeline import PHASES
 from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences, roundoff
 from comparison.report.charts import INK, Chart, Maker, add_legend, logarithmic, looks, new_figure, styled
+from comparison.report.confusion import confusions
 from comparison.row import Row
 from comparison.row_values import phase_seconds
 from comparison.store import Run
-from comparison.table import Entry, Table, same_seed_runs
+from comparison.table import Entry, Table
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
 MAX_POINTS = 600  # of a line; more are no wider than a pixel
@@ -32,7 +30,7 @@ def table_charts(table: Table, suffix: str = "") -> list[Maker]:
       suffix: of the charts' names, which are the same for every table.
     """
     entries = [entry for entry in table.entries if entry.runs]
-    kinds = (_loss_curves, _accuracy_curves, _throughput, _ratios, _breakdown, _lockstep, _confusions)
+    kinds = (_loss_curves, _accuracy_curves, _throughput, _ratios, _breakdown, _lockstep, confusions)
     return [partial(styled, partial(kind, entries), suffix) for kind in kinds if entries]
 
 
@@ -229,44 +227,3 @@ def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     """Steps and values; of neighbours that share a pixel, the largest, so that no difference is hidden."""
     edges = np.unique(np.linspace(0, len(values), min(len(values), MAX_POINTS) + 1).astype(int))
     return edges[1:].astype(float), np.maximum.reduceat(values, edges[:-1])
-
-
-def _confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """One matrix for all implementations that guess alike, as they do in lockstep."""
-    alike: list[tuple[list[str], Predictions, RunResult]] = []
-    for implementation, run in same_seed_runs(entries).items():
-        assert run.result is not None
-        try:
-            predictions = Predictions.read(run.run_dir)
-        except UserError:  # made by an implementation that writes none
-            continue
-        for names, others, _ in alike:
-            if np.array_equal(others.guesses, predictions.guesses):
-                names.append(implementation)
-                break
-        else:
-            alike.append(([implementation], predictions, run.result))
-    for implementations, predictions, result in alike:
-        names = result.class_names
-        yield _confusion(implementations, predictions.confusion(len(names)), names)
-
-
-def _confusion(implementations: Sequence[str], counts: NDArray[np.int64], names: Sequence[str]) -> Chart:
-    figure, axes = new_figure(4.1)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axes.grid(visible=False)
-    if len(names) <= 20:
-        for row, column in zip(*np.nonzero(counts), strict=True):
-            colour = "#ffffff" if shares[row, column] > 0.5 else "#000000"
-            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, fontsize=7)
-        axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
-        axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel("Guess")
-    axes.set_ylabel("Class")
-    right, who = int(np.trace(counts)), ", ".join(implementations)
-    worst = [(int(counts[i, j]), names[i], names[j]) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
-    worst.sort(reverse=True)
-    words = "; ".join(f"{label} taken for {guess} {count} times" for count, label, guess in worst[:5])
-    alt = f"Confusion matrix of {who}: {right} of {counts.sum()} right; {words or 'no mistakes'}"
-    return Chart(f"confusion-{'-'.join(implementations)}", f"Confusion matrix: {who}", alt, figure)
