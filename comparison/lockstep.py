@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from common.platform.files import Arrays, read_arrays
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
+from common.spec.layers import layer_names
 from common.spec.networks import LAYERS
 from common.spec.options import ModelName, TrainConfig, fields_of_kind
 from common.spec.update_rule import learning_rate
@@ -127,9 +128,12 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient does."""
-    layers = [layer.name for layer in LAYERS[model]]  # a safetensors file keeps no order
+    layers = list(layer_names(LAYERS[model]))  # a safetensors file keeps no order
     for kind in ("activation", "gradient"):
-        names = [name for layer in layers for name in sorted(reference) if name.startswith(f"{kind}.{layer}")]
+        of_layer = {layer: f"{kind}.{layer}" for layer in layers}
+        names = [
+            name for layer in layers for name in sorted(reference) if of_layer[layer] in (name, name.rpartition(".")[0])
+        ]
         faults = []
         for name in names:
             one, two = reference[name], other.get(name)

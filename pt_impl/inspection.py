@@ -13,7 +13,7 @@ from common.record.recorder import Recorder
 from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
 from pt_impl.replicas import concatenate_over_replicas
-from pt_impl.weights import before_flatten, reorder, to_canonical
+from pt_impl.weights import flattened_to_canonical, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
 
@@ -50,35 +50,27 @@ def write_first_batch(
     recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.network))
 
 
-def watch_activations(
-    network: nn.Sequential, spec: NetworkSpec
-) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
+def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
     """Canonical layer name -> its output, filled in by the next forward pass; and the hooks, to be removed."""
     outputs: Weights = {}
-    module_dtype = next(network.parameters()).dtype
-    # What follows each layer with weights is its ReLU, which belongs to it.
-    names = {"relu1": "conv1", "relu2": "conv2", "relu3": "dense1"}
+    dtype = next(network.parameters()).dtype
+    modules = dict(network.named_modules())
 
     def hook(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
             # Under autocast in half precision, which numpy has only in part.
-            array = output.detach().to(module_dtype).cpu().numpy()
+            array = output.detach().to(dtype).cpu().numpy()
             if array.ndim == 4:  # NCHW -> NHWC
                 array = array.transpose(0, 2, 3, 1)
-            elif name == "flatten":
-                height, width, channels = before_flatten(spec)
-                array = reorder(array.T, (channels, height, width), (1, 2, 0)).T
+            elif name in spec.flattened:
+                array = flattened_to_canonical(array.T, spec.flattened[name]).T
             outputs[name] = array
 
         return keep
 
-    children = [(names.get(name, name), child) for name, child in network.named_children()]
-    handles = [
-        child.register_forward_hook(hook(name))
-        for name, child in children
-        if isinstance(child, nn.ReLU | nn.MaxPool2d | nn.Flatten) or name == "dense2"
-    ]
-    return outputs, handles
+    # A layer's ReLU belongs to it.
+    watched = {name: modules.get(f"{name}_relu", modules[name]) for name in spec.activations}
+    return outputs, [module.register_forward_hook(hook(name)) for name, module in watched.items()]
 
 
 # --- Predictions: of one replica alone, once trained ---

@@ -19,14 +19,14 @@ def make_cnn(spec: NetworkSpec) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, 3, padding="same"),
-            relu1=nn.ReLU(),
+            conv1_relu=nn.ReLU(),
             pool1=nn.MaxPool2d(2),
             conv2=nn.Conv2d(32, 64, 3, padding="same"),
-            relu2=nn.ReLU(),
+            conv2_relu=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
             flatten=nn.Flatten(),  # channel, height, width
             dense1=nn.Linear(64 * (height // 4) * (width // 4), 128),
-            relu3=nn.ReLU(),
+            dense1_relu=nn.ReLU(),
             dense2=nn.Linear(128, spec.num_classes),
         )
     )
@@ -37,14 +37,14 @@ def make_lenet(spec: NetworkSpec) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(spec.image_shape[2], 20, 5, padding="valid"),
-            relu1=nn.ReLU(),
+            conv1_relu=nn.ReLU(),
             pool1=nn.MaxPool2d(2),
             conv2=nn.Conv2d(20, 50, 5, padding="valid"),
-            relu2=nn.ReLU(),
+            conv2_relu=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
             flatten=nn.Flatten(),  # channel, height, width
             dense1=nn.Linear(50 * height * width, 500),
-            relu3=nn.ReLU(),
+            dense1_relu=nn.ReLU(),
             dense2=nn.Linear(500, spec.num_classes),
         )
     )

@@ -1,55 +1,65 @@
 """Weights in PyTorch: canonical names and layout, to and from NCHW images, OIHW kernels, (out, in) dense."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from common.spec.layers import Parameter
 from common.spec.networks import NetworkSpec, Weights
 
+Array = NDArray[Any]
+KINDS = {"kernel": "weight", "bias": "bias"}  # canonical -> PyTorch's
 
-def load_weights(network: nn.Sequential, spec: NetworkSpec, weights: Weights) -> None:
+
+def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
-    state = {}
-    for name, array in weights.items():
-        layer, kind = name.split(".")
-        if kind == "kernel":
-            if array.ndim == 4:  # HWIO -> OIHW
-                array = array.transpose(3, 2, 0, 1)
-            else:  # (in, out) -> (out, in), the inputs of the first dense layer from HWC to CHW
-                if layer == "dense1":
-                    array = reorder(array, before_flatten(spec), (2, 0, 1))
-                array = array.T
-        state[f"{layer}.{'weight' if kind == 'kernel' else 'bias'}"] = torch.from_numpy(array.copy())
+    state = {native_name(one): torch.from_numpy(to_native(one, weights[one.name]).copy()) for one in spec.parameters}
     network.load_state_dict(state)
 
 
-def get_weights(network: nn.Sequential, spec: NetworkSpec) -> Weights:
+def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
     """Canonical name -> array in the network's precision."""
     return to_canonical(dict(network.named_parameters()), spec)
 
 
 def to_canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
     """Canonical name -> array, of parameters or anything shaped like them: `load_weights` backwards."""
-    weights = {}
-    for name, tensor in tensors.items():
-        layer, kind = name.split(".")
-        array = tensor.detach().cpu().numpy()
-        if kind == "weight":
-            if array.ndim == 4:  # OIHW -> HWIO
-                array = array.transpose(2, 3, 1, 0)
-            else:
-                array = array.T
-                if layer == "dense1":  # CHW -> HWC
-                    height, width, channels = before_flatten(spec)
-                    array = reorder(array, (channels, height, width), (1, 2, 0))
-        weights[f"{layer}.{'kernel' if kind == 'weight' else 'bias'}"] = array
-    return weights
+    arrays = {one.name: tensors[native_name(one)].detach().cpu().numpy() for one in spec.parameters}
+    return {one.name: from_native(one, arrays[one.name]) for one in spec.parameters}
 
 
-def before_flatten(spec: NetworkSpec) -> tuple[int, ...]:
-    """(height, width, channels) of what is flattened."""
-    return spec.activations["pool2"]
+def native_name(parameter: Parameter) -> str:
+    """`conv1.kernel` -> `conv1.weight`."""
+    layer, _, kind = parameter.name.rpartition(".")
+    return f"{layer}.{KINDS[kind]}"
+
+
+def to_native(parameter: Parameter, array: Array) -> Array:
+    if parameter.kind != "kernel":
+        return array
+    if array.ndim == 4:  # HWIO -> OIHW
+        return array.transpose(3, 2, 0, 1)
+    if parameter.flattened:  # the inputs from HWC to CHW
+        array = reorder(array, parameter.flattened, (2, 0, 1))
+    return array.T  # (in, out) -> (out, in)
+
+
+def from_native(parameter: Parameter, array: Array) -> Array:
+    if parameter.kind != "kernel":
+        return array
+    if array.ndim == 4:  # OIHW -> HWIO
+        return array.transpose(2, 3, 1, 0)
+    array = array.T  # (out, in) -> (in, out)
+    return flattened_to_canonical(array, parameter.flattened) if parameter.flattened else array
+
+
+def flattened_to_canonical(array: Array, shape: tuple[int, ...]) -> Array:
+    """The first axis of `array` from the order CHW to HWC; `shape`: (height, width, channels)."""
+    height, width, channels = shape
+    return reorder(array, (channels, height, width), (1, 2, 0))
 
 
 def reorder(array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.generic]:

@@ -53,7 +53,7 @@ MUTATIONS = {
     ),
     "weights loaded in another flatten order": (
         *("ptl", 1, "pt_impl/weights.py"),
-        "array = reorder(array, before_flatten(spec), (2, 0, 1))",
+        "array = reorder(array, parameter.flattened, (2, 0, 1))",
         "pass",
         ["first batch: activation.dense1 differs", "the layers before it agree"],
     ),

@@ -1,0 +1,222 @@
+"""Layers: a network is a tree of them, from which shapes, parameters and operations follow.
+
+Canonical layout, in files and between implementations: images (N, H, W, C); convolution kernels (height, width, in,
+out); dense kernels (in, out); flattened features in the order height, width, channel. Canonical names are those of the
+layers on the way down the tree, and the parameter's kind: `stage2.block1.conv1.kernel`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Convolution, then ReLU where `relu`.
+
+    Attributes:
+      padding: zeros on each side; "same": so many that the size stays, for a stride of 1.
+    """
+
+    name: str
+    filters: int
+    kernel_size: int
+    padding: int | Literal["same"] = 0
+    stride: int = 1
+    use_bias: bool = True
+    relu: bool = True
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """Normalisation of each channel, with scale and offset; mean and variance are statistics, not trained."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Relu:
+    name: str
+
+
+@dataclass(frozen=True)
+class MaxPool:
+    """Maximum over size x size; what is left over at the end of a row or column is dropped."""
+
+    name: str
+    size: int = 2
+    stride: int = 2
+    padding: int = 0
+
+
+@dataclass(frozen=True)
+class GlobalAveragePool:
+    """The mean of each channel."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Flatten:
+    name: str
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """In training each value is zero with probability `rate`; the others grow by 1 / (1 - rate)."""
+
+    name: str
+    rate: float
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Dense layer with bias, then ReLU; `units` None stands for the number of classes, without ReLU: the logits."""
+
+    name: str
+    units: int | None = None
+
+    @property
+    def relu(self) -> bool:
+        return self.units is not None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Layers one after the other, under a name."""
+
+    name: str
+    layers: "tuple[Layer, ...]"
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The sum of `body` and `shortcut`, which is the input itself where it has no layers; then ReLU."""
+
+    name: str
+    body: "tuple[Layer, ...]"
+    shortcut: "tuple[Layer, ...]" = ()
+
+
+Layer = Conv | BatchNorm | Relu | MaxPool | GlobalAveragePool | Flatten | Dropout | Dense | Block | Residual
+Kind = Literal["kernel", "bias", "scale", "offset", "mean", "variance"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One array of a network.
+
+    Attributes:
+      flattened: (height, width, channels) of what a dense kernel's inputs are flattened from; None for all others.
+    """
+
+    name: str
+    shape: Shape
+    kind: Kind
+    flattened: Shape | None = None
+
+    @property
+    def trainable(self) -> bool:
+        return self.kind not in ("mean", "variance")
+
+    @property
+    def bound(self) -> float:
+        """Initial kernels are uniform in +-bound: sqrt(6 / (fan_in + fan_out)), Glorot and Bengio (2010), equation 16.
+
+        A convolution's fans count its receptive field, height times width. All else begins at zero, scale and variance
+        at one.
+        """
+        if self.kind != "kernel":
+            return 0.0
+        *receptive_field, inputs, outputs = self.shape
+        return math.sqrt(6 / (math.prod(receptive_field) * (inputs + outputs)))
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass
+class Trace:
+    """What an image passes on its way through layers.
+
+    Attributes:
+      parameters: in the order of the layers.
+      activations: canonical name of each layer -> shape of its output, without the batch; of blocks too.
+      flattened: of the layers among them whose output is flat -> (height, width, channels) of what it is made from.
+      flops: floating-point operations, a multiplication and an addition counted as two; convolutions and dense layers,
+        without biases, normalisation, ReLU and pooling, as torch.utils.flop_counter counts.
+    """
+
+    num_classes: int
+    parameters: list[Parameter] = field(default_factory=list)
+    activations: dict[str, Shape] = field(default_factory=dict)
+    flattened: dict[str, Shape] = field(default_factory=dict)
+    flops: int = 0
+
+    def follow(self, layers: Sequence[Layer], shape: Shape, prefix: str = "") -> Shape:
+        """Through all of them; returns the shape of the last one's output."""
+        spread: Shape | None = None  # what the values are flattened from
+        for layer in layers:
+            name = prefix + layer.name
+            if isinstance(layer, Flatten):
+                spread = shape
+            shape = self._through(layer, name, shape, spread)
+            if isinstance(layer, Dense):
+                spread = None
+            self.activations[name] = shape
+            if spread is not None:
+                self.flattened[name] = spread
+        return shape
+
+    def _through(self, layer: Layer, name: str, shape: Shape, spread: Shape | None) -> Shape:
+        match layer:
+            case Conv(filters=filters, kernel_size=size, stride=stride):
+                padding = size - 1 if layer.padding == "same" else 2 * layer.padding
+                shape, channels = (*(_steps(one + padding, size, stride) for one in shape[:2]), filters), shape[2]
+                self._add(name, "kernel", (size, size, channels, filters))
+                if layer.use_bias:
+                    self._add(name, "bias", (filters,))
+                self.flops += 2 * size * size * channels * math.prod(shape)
+            case BatchNorm():
+                for kind in ("scale", "offset", "mean", "variance"):
+                    self._add(name, kind, shape[-1:])
+            case MaxPool(size=size, stride=stride, padding=padding):
+                shape = (*(_steps(one + 2 * padding, size, stride) for one in shape[:2]), shape[2])
+            case GlobalAveragePool():
+                shape = shape[-1:]
+            case Flatten():
+                shape = (math.prod(shape),)
+            case Dense(units=units):
+                inputs, shape = shape[0], (units or self.num_classes,)
+                self._add(name, "kernel", (inputs, *shape), spread)
+                self._add(name, "bias", shape)
+                self.flops += 2 * inputs * shape[0]
+            case Block(layers=inner):
+                shape = self.follow(inner, shape, f"{name}.")
+            case Residual(body=body, shortcut=shortcut):
+                shape, other = self.follow(body, shape, f"{name}."), self.follow(shortcut, shape, f"{name}.")
+                assert shape == other, f"{name}: the sum of {shape} and {other}"
+        return shape
+
+    def _add(self, layer: str, kind: Kind, shape: Shape, flattened: Shape | None = None) -> None:
+        self.parameters.append(Parameter(f"{layer}.{kind}", shape, kind, flattened))
+
+
+def _steps(length: int, window: int, stride: int) -> int:
+    """Of a window along a padded row."""
+    return (length - window) // stride + 1
+
+
+def layer_names(layers: Sequence[Layer], prefix: str = "") -> Iterator[str]:
+    """Canonical names, in the order in which an image passes the layers."""
+    for layer in layers:
+        match layer:
+            case Block(layers=inner):
+                yield from layer_names(inner, f"{prefix}{layer.name}.")
+            case Residual(body=body, shortcut=shortcut):
+                yield from layer_names((*body, *shortcut), f"{prefix}{layer.name}.")
+        yield prefix + layer.name
