@@ -5,7 +5,7 @@ from typing import Any
 
 from common.data.datasets import images_nbytes
 from common.platform.errors import UserError, signal_name
-from common.platform.launch import is_first_process
+from common.platform.launch import Launch
 from common.platform.machine import num_cores
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
@@ -84,7 +84,7 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
     if config.accelerator == "gpu" or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
         return config
     if not by_hand:
-        if is_first_process():
+        if Launch.read().is_first:
             print(f"note: 32-bit: {finding.note}", flush=True)
         return config.replace(precision="32")
     assert finding.died_of is not None

@@ -1,6 +1,5 @@
 """From the command line to `train`: PyTorch's processes are started, or found where torchrun has started them."""
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +9,7 @@ from torch import multiprocessing
 
 from common.experiment import Experiment
 from common.platform.errors import ReplicaError, UserError, as_program, describe_signal
-from common.platform.launch import first_pid, under_torchrun
+from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -31,10 +30,11 @@ GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has f
 
 def main(config: TrainConfig) -> None:
     """One run: under torchrun this process is one of its replicas, otherwise it starts them."""
-    timeline = Timeline.begin(first_pid())
+    launch = Launch.read()
+    timeline = Timeline.begin(launch.first_pid)
     config = setup_devices(config)
-    if under_torchrun():
-        run_replica(int(os.environ["RANK"]), config, "env://", timeline)
+    if launch.rendezvous:
+        run_replica(launch.rank, config, launch.rendezvous, timeline)
         return
     timeline.enter("data")
     experiment = with_run_dir(Experiment.make(config), "pt")  # finds mistakes and downloads before any worker starts
@@ -68,7 +68,7 @@ def run_replica(
         timeline.enter("build")
         device = join_group(config, rank, init_method)
         timeline.enter("data")
-        if under_torchrun():
+        if Launch.read().rendezvous:
             experiment = prepare_together(config, rank)
         with Recorder(
             "pt",

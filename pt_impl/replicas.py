@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
-from common.platform.launch import launched_processes
+from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
@@ -24,7 +24,7 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 
 def resolve(config: TrainConfig, title: str) -> TrainConfig:
     """The same for whatever computes with torch; `title`: its name in messages."""
-    config = resolve_devices(config, title, torch.cuda.device_count(), launched_processes())
+    config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read().world_size)
     settings = Settings()
     if config.mode == "tuned":
         from pt_impl.tuning import tuned_settings

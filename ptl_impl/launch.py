@@ -1,13 +1,12 @@
 """From the command line to `train`: the Trainer starts this program again, from its first line, for each replica."""
 
 import logging
-import os
 import warnings
 
 import torch
 
 from common.experiment import Experiment
-from common.platform.launch import first_pid, is_first_process
+from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -18,24 +17,25 @@ from ptl_impl.train import train
 
 def main(config: TrainConfig) -> None:
     """One run: the Trainer starts this program again, from its first line, for each further replica."""
-    timeline = Timeline.begin(first_pid())
+    launch = Launch.read()
+    timeline = Timeline.begin(launch.first_pid)
     timeline.enter("data")
     quiet()
     experiment = Experiment.make(setup_devices(config))
-    if is_first_process():
+    if launch.is_first:
         experiment = with_run_dir(experiment, "ptl")
     if config.dry_run:
         return
     device = torch.device("cpu")
     if experiment.config.accelerator == "gpu":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", launch.local_rank)
     with Recorder(
         "ptl",
         "Lightning",
         experiment,
         device_name=device_name(device),
         timeline=timeline,
-        writes=is_first_process(),
+        writes=launch.is_first,
         fetch=fetch_steps,
         synchronize=synchronize,
     ) as recorder:

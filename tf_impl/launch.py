@@ -1,8 +1,7 @@
 """From the command line to `train`: one process and one strategy, whose replicas are the devices."""
 
-import os
-
 from common.experiment import Experiment
+from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -13,7 +12,7 @@ from tf_impl.train import train
 
 def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
-    timeline = Timeline.begin(os.getpid())
+    timeline = Timeline.begin(Launch.read().first_pid)
     timeline.enter("data")
     experiment = with_run_dir(Experiment.make(setup_devices(config)), "tf")
     if config.dry_run:

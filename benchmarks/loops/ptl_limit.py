@@ -7,7 +7,7 @@ from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
 from common.experiment import Experiment
 from common.platform.errors import as_program
-from common.platform.launch import is_first_process
+from common.platform.launch import Launch
 from common.spec.command_line import parse_train_config
 
 
@@ -20,6 +20,6 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("ptl_limit", shown=is_first_process()):
+    with as_program("ptl_limit", shown=Launch.read().is_first):
         config = parse_train_config("benchmarks.loops.ptl_limit", "Lightning's limit.")
         train_beside(make_bare, ptl_impl.launch, config)

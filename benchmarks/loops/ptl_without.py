@@ -11,7 +11,7 @@ from benchmarks.loops.ptl_limit import make_bare
 from benchmarks.without import replace, run_without
 from common.experiment import Experiment
 from common.platform.errors import as_program
-from common.platform.launch import is_first_process
+from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from pt_impl.data import Batch
 from ptl_impl import tuning
@@ -75,5 +75,5 @@ WITHOUT = {
 }
 
 if __name__ == "__main__":
-    with as_program("ptl_without", shown=is_first_process()):
+    with as_program("ptl_without", shown=Launch.read().is_first):
         run_without("ptl", WITHOUT, make_bare, ptl_impl.launch)

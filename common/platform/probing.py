@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.platform.errors import signal_name
 from common.platform.files import write_text
-from common.platform.launch import is_first_process
+from common.platform.launch import Launch
 from common.platform.processor import announced, cpu_flags, cpu_name
 
 # oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
@@ -109,7 +109,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     cache = _cache_file(precisions, package, version, probe_module)
     finding = _read(cache)
     if finding is None:
-        if is_first_process():
+        if Launch.read().is_first:
             print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)
         finding = _probe(precisions, probe_module)
         if finding is None:
@@ -121,7 +121,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     os.environ[FINDING_VARIABLE] = finding.model_dump_json()
     if finding.limit:
         os.environ[LIMIT_VARIABLES[0]] = finding.limit
-        if is_first_process():
+        if Launch.read().is_first:
             print(f"note: {finding.note}", flush=True)
 
 
