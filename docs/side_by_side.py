@@ -1,0 +1,78 @@
+"""Makes docs/side-by-side.md of the four train.py; a test holds it current.
+
+python docs/side_by_side.py
+"""
+
+import ast
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGE = REPOSITORY / "docs" / "side-by-side.md"
+TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "keras": "Keras", "ptl": "Lightning"}
+PAIRS = (("tf", "pt"), ("keras", "ptl"))  # loops written out, and trainers
+# section: for each implementation the functions, classes and methods that belong there
+SECTIONS = {
+    "A training step": {
+        "tf": ["forward_backward", "train_step"],
+        "pt": ["train_step"],
+        "keras": ["Classifier.__init__", "Classifier.call", "Classifier.forward_backward", "Classifier.train_step"],
+        "ptl": ["Classifier.__init__", "Classifier.forward", "Classifier.training_step"],
+    },
+    "An evaluation step": {
+        "tf": ["eval_step"],
+        "pt": ["eval_step", "evaluate", "to_device"],
+        "keras": ["Classifier.compile", "Classifier.metrics", "Classifier.test_step"],
+        "ptl": [
+            "Classifier.on_validation_epoch_start",
+            "Classifier.validation_step",
+            "Classifier.on_validation_epoch_end",
+        ],
+    },
+    "What is told to the recorder": {"tf": [], "pt": [], "keras": ["Recording"], "ptl": ["Recording"]},
+    "The loop": {"tf": ["train"], "pt": ["train"], "keras": ["train"], "ptl": ["train"]},
+}
+ELSEWHERE = {"ptl": ["Classifier.configure_optimizers"]}  # what the section's order has no place for
+INTRODUCTION = """# Side by side
+
+What is written for the same training in each framework: the `train.py` of the four implementations, in pieces. Left and
+right are alike: above two loops that are written out, below two trainers. Made by `python docs/side_by_side.py`.
+"""
+
+
+def pieces(text: str) -> dict[str, str]:
+    """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
+    lines = text.splitlines()
+    found = {}
+
+    def source(node: ast.stmt) -> str:
+        start = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+        return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
+
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = source(node)
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+            found |= {f"{node.name}.{one.name}": source(one) for one in methods}
+    return found
+
+
+def make_page() -> str:
+    """The page as Markdown, with a table of two columns for each section and pair."""
+    found = {name: pieces((REPOSITORY / f"{name}_impl" / "train.py").read_text()) for name in TITLES}
+    parts = [INTRODUCTION]
+    for section, names in SECTIONS.items():
+        parts.append(f"## {section}\n")
+        for pair in PAIRS:
+            if not any(names[name] for name in pair):
+                continue
+            code = ["\n\n\n".join(found[name][one] for one in names[name]) for name in pair]
+            heads = "".join(f"<th>{TITLES[name]}</th>" for name in pair)
+            # Blank lines around, so that Markdown takes what is in a cell for Markdown.
+            cells = "</td><td>".join(f"\n\n```python\n{one}\n```\n\n" for one in code)
+            parts.append(f'<table><tr>{heads}</tr><tr valign="top"><td>{cells}</td></tr></table>\n')
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(make_page())

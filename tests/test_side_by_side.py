@@ -1,0 +1,20 @@
+import ast
+
+from conftest import REPOSITORY
+
+from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, make_page, pieces
+
+
+def test_the_page_is_made_of_the_files_as_they_are():
+    assert PAGE.read_text() == make_page(), "python docs/side_by_side.py makes it again"
+
+
+def test_everything_in_the_training_files_is_on_the_page():
+    for name in ("tf", "pt", "keras", "ptl"):
+        text = (REPOSITORY / f"{name}_impl" / "train.py").read_text()
+        shown = {one for section in SECTIONS.values() for one in section[name]} | {*ELSEWHERE.get(name, ())}
+        whole = {one for one in shown if "." not in one}
+        top = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        for one in pieces(text):
+            owner = one.partition(".")[0]
+            assert one in shown or owner in whole or (one in top and any(s.startswith(f"{one}.") for s in shown)), one
