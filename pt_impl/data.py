@@ -45,7 +45,10 @@ class ArrayDataset(Dataset[Batch]):
 
 
 class ShardSampler(Sampler[Shard]):
-    """This rank's shard of each batch of the test set, in its own order. Unlike DistributedSampler it pads nothing."""
+    """This rank's shard of each batch of the test set, in its own order.
+
+    Instead of DistributedSampler, which pads the shards to one size by repeating examples.
+    """
 
     def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
         self.num_examples, self.all_bounds = num_examples, shards(num_examples, batch_size, num_replicas)[:, rank]

@@ -10,7 +10,7 @@ def make_optimizer(
     network: nn.Module, rule: UpdateRule, **options: bool
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """The optimizer, and the scheduler to be stepped after every step. `options`: torch.optim.SGD's, as `fused`."""
-    # A rate of 1 here, times the shared table's rate of each step.
+    # Instead of a rate of its own: 1, times the shared table's rate of each step.
     optimizer = torch.optim.SGD(
         network.parameters(),
         lr=1.0,

@@ -112,7 +112,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         **make_plugins(config, scaler),
         max_epochs=plan.num_epochs,
         callbacks=callbacks,
-        use_distributed_sampler=False,  # the samplers know their rank; Lightning's would pad
+        use_distributed_sampler=False,  # instead of Lightning's, which would pad: the samplers know their rank
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,

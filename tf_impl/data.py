@@ -108,5 +108,5 @@ def make_dataset(
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return tf.data.Dataset.range(len(shards)).map(loader(experiment, shards)).prefetch(tf.data.AUTOTUNE)
 
-    # From a function, since the batches are sharded already: the strategy must not split them again.
+    # Instead of experimental_distribute_dataset, which would split batches by itself: they are sharded already.
     return strategy.distribute_datasets_from_function(dataset_of_shards)

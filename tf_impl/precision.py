@@ -12,7 +12,7 @@ POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "1
 class LossScale:
     """torch.amp.GradScaler's rule, see common.spec.update_rule; made in the strategy's scope.
 
-    Not Keras's LossScaleOptimizer: it looks at the gradients of the first replica alone.
+    Instead of Keras's LossScaleOptimizer, which looks at the gradients of the first replica alone.
     """
 
     def __init__(self, rule: LossScaling) -> None:
