@@ -22,7 +22,7 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class SGD(keras.optimizers.SGD):
-    """Instead of Keras's own rule, which keeps the learning rate inside the velocity and decays weights apart from it."""
+    """Instead of Keras's own rule, which keeps the rate inside the velocity and decays weights apart from it."""
 
     def __init__(self, rule: UpdateRule, scaling: LossScaling | None) -> None:
         """`scaling`: None where the loss is not scaled."""
