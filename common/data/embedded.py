@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from common.data.formats import read_bytes
 from common.data.published import Split
 from common.platform.errors import UserError
-from common.spec.batches import STREAM_SYNTHETIC, random_bits
 from common.spec.options import TrainConfig
+from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
 
 def read_digits() -> tuple[Split, Split]:

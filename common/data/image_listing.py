@@ -9,12 +9,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from common.platform.errors import UserError
-from common.spec.batches import random_bits
 from common.spec.options import ImageShape
+from common.spec.randomness import STREAM_SPLIT, random_bits
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # all that are tried
 TEST_FOLDERS = ("test", "val", "validation", "valid")
-STREAM_SPLIT = 3  # of random numbers, see common.spec.batches
 
 
 class ImageFolderConfig(BaseModel):

@@ -1,23 +1,11 @@
-"""Which examples make up which step: order, batches and shards, the same for every implementation.
-
-Random numbers come from the raw stream of PCG64, which NumPy promises never to change (NEP 19: bit
-generators are stable across versions, distributions are not), so that implementations in different
-environments still see the same order.
-"""
+"""Which examples make up which step: order, batches and shards, the same for every implementation."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Domain separation: one seed feeds several independent streams.
-STREAM_ORDER, STREAM_WEIGHTS, STREAM_SYNTHETIC = 0, 1, 2
-
-
-def random_bits(count: int, *key: int) -> NDArray[np.uint64]:
-    """uint64 (count,): the raw PCG64 stream that belongs to `key`, non-negative integers."""
-    raw = np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
-    return np.asarray(raw, dtype=np.uint64)
+from common.spec.randomness import STREAM_ORDER, random_bits
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
-from common.spec.batches import STREAM_WEIGHTS, random_bits
 from common.spec.layers import Conv, Dense, Flatten, Layer, MaxPool, Parameter, Shape, Trace
 from common.spec.options import ModelName
+from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
 Weights = Arrays  # canonical name -> array of floats
 
