@@ -3,12 +3,13 @@
 import tensorflow as tf
 
 from common.experiment import Experiment
-from tf_impl.data import Shards, batch_signature, loader
+from common.spec.batches import Batch as Batch
+from tf_impl.data import Shards, loader, step_signature
 from tf_impl.data import TrainShards as TrainShards
 
-# Normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and each example's weight in the mean
-# over its global batch (n,): Keras's x, y and sample_weight.
-Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+# Instead of a Batch, which fit does not know, its x, y and sample_weight: normalised images (n, H, W, C) in the network's
+# precision, labels int64 (n,), and each example's weight in the mean over its global batch (n,).
+WeightedBatch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def make_batches(experiment: Experiment) -> tuple[TrainShards, Shards]:
@@ -21,17 +22,18 @@ def make_batches(experiment: Experiment) -> tuple[TrainShards, Shards]:
 
 
 def weighted_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
-    """What a `Batch` looks like; the number of examples is open."""
-    images, labels, _ = batch_signature(experiment)
+    """What a `WeightedBatch` looks like; the number of examples is open."""
+    images, labels, _ = step_signature(experiment)
     return images, labels, tf.TensorSpec([None], images.dtype)
 
 
 def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
-    """An iteration over it gives every batch, see `Batch`, prepared ahead of the steps."""
+    """An iteration over it gives every batch, see `WeightedBatch`, prepared ahead of the steps."""
 
-    def weighted(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
+    def weighted(batch: Batch) -> WeightedBatch:
         # Instead of the size of the global batch, which a replica can't see: each example's share of it.
-        return images, labels, tf.fill(tf.shape(labels), 1 / tf.cast(count, images.dtype))
+        share = 1 / tf.cast(batch.count, batch.images.dtype)
+        return batch.images, batch.labels, tf.fill(tf.shape(batch.labels), share)
 
     dataset = tf.data.Dataset.range(len(batches)).map(loader(experiment, batches)).map(weighted)
     return dataset.prefetch(tf.data.AUTOTUNE)

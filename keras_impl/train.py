@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from keras_impl.data import Batch, TrainShards, make_batches, make_dataset, weighted_signature
+from keras_impl.data import TrainShards, WeightedBatch, make_batches, make_dataset, weighted_signature
 from keras_impl.inspection import predict, save_first_batch
 from keras_impl.networks import make_network
 from keras_impl.optimizer import make_optimizer
@@ -62,14 +62,14 @@ class Classifier(keras.Model):
         gradients = tape.gradient(scaled_loss, self.network.trainable_variables)
         return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
-    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+    def train_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
         loss, gradients, correct = self.forward_backward(*data)
         # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
         self.optimizer.apply_gradients(zip(gradients, self.network.trainable_variables, strict=True))
         # fit gives callbacks the mean over the replicas: here of a sum that is the same on all of them.
         return tf.distribute.get_replica_context().all_reduce(SUM, {"loss": loss, "correct": correct})
 
-    def test_step(self, data: Batch) -> dict[str, tf.Tensor]:
+    def test_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
         images, labels, _ = data
         logits = self(images)
         # Instead of keras.metrics.Mean in 32 bits: sums in 64, which count every example alike.

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.spec.batches import Plan
-from keras_impl.data import Batch
+from keras_impl.data import WeightedBatch
 from keras_impl.train import Classifier, Recording
 
 # Between two steps fit calls its callbacks, and fetches what they are given: once for so many steps.
@@ -51,7 +51,7 @@ class TunedClassifier(Classifier):
         super().compile(**options)
         self.latest = {name: Latest(self.steps_per_execution, name) for name in ("loss", "correct")}
 
-    def train_step(self, data: Batch) -> dict[str, tf.Tensor]:
+    def train_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
         step = tf.identity(self.optimizer.iterations)
         for name, value in super().train_step(data).items():
             self.latest[name].update_state(step, value)

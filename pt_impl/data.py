@@ -10,14 +10,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.spec.batches import Batch as Batch
 from common.spec.batches import Plan, epoch_order, shards
 from common.spec.options import Precision
 from pt_impl.precision import DTYPES
 
 # Which examples a shard holds, int64 (n,), and the size of the global batch it is part of.
 Shard = tuple[torch.Tensor, int]
-# A batch: normalised images (n, C, H, W) in the network's precision; labels int64 (n,); and that size.
-Batch = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Normalise:
@@ -41,7 +40,7 @@ class ArrayDataset(Dataset[Batch]):
     def __getitem__(self, shard: Shard) -> Batch:
         indices, count = shard
         images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
-        return self.transform(images) if self.transform else images, labels, count
+        return Batch(self.transform(images) if self.transform else images, labels, count, indices)
 
 
 class ShardSampler(Sampler[Shard]):

@@ -27,7 +27,7 @@ def save_first_batch(
     recorder: Recorder,
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
-    images, labels, count = batch
+    images, labels, count, _ = batch
     outputs, hooks = watch_activations(network, experiment.network)
     with autocast:
         loss = F.cross_entropy(model(images), labels, reduction="sum") / count

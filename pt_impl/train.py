@@ -32,7 +32,7 @@ def train_step(
     world_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This replica's shares of the global loss and of the number of correct answers, both left on the device."""
-    images, labels, count = batch
+    images, labels, count, _ = batch
     optimizer.zero_grad()
     with autocast:
         logits = model(images)
@@ -48,7 +48,7 @@ def train_step(
 
 def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
     """float64 (3,): sum of losses, correct answers, examples."""
-    images, labels, _ = batch
+    images, labels, _, _ = batch
     with autocast:
         logits = network(images)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
@@ -73,8 +73,8 @@ def evaluate(
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    images, labels, count = batch
-    return images.to(device, non_blocking=True), labels.to(device, non_blocking=True), count
+    images, labels = (tensor.to(device, non_blocking=True) for tensor in (batch.images, batch.labels))
+    return batch._replace(images=images, labels=labels)
 
 
 # --- Loop ---

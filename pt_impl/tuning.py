@@ -101,7 +101,7 @@ class ResidentLoader:
         order = self.sampler.order().to(self.device)
         for start, stop, count in self.sampler.bounds().tolist():
             indices = order[start:stop]
-            yield self.normalise(self.images[indices]), self.labels[indices], count
+            yield Batch(self.normalise(self.images[indices]), self.labels[indices], count, indices)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -118,9 +118,9 @@ class StreamedLoader:
         self.loader = DataLoader(data, sampler=sampler, batch_size=None, pin_memory=pinned)
 
     def __iter__(self) -> Iterator[Batch]:
-        for images, labels, count in self.loader:
-            images, labels = (tensor.to(self.device, non_blocking=True) for tensor in (images, labels))
-            yield self.normalise(images), labels, count
+        for batch in self.loader:
+            images, labels = (tensor.to(self.device, non_blocking=True) for tensor in (batch.images, batch.labels))
+            yield batch._replace(images=self.normalise(images), labels=labels)
 
     def __len__(self) -> int:
         return len(self.sampler)

@@ -33,7 +33,7 @@ class Classifier(pl.LightningModule):
         return self.network(images)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
-        images, labels, count = batch
+        images, labels, count, _ = batch
         logits = self(images)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         share = F.cross_entropy(logits, labels, reduction="sum") / count
@@ -45,7 +45,7 @@ class Classifier(pl.LightningModule):
         self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        images, labels, _ = batch
+        images, labels, _, _ = batch
         logits = self(images)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
         correct = (logits.argmax(dim=1) == labels).sum()

@@ -71,7 +71,7 @@ class TunedClassifier(Classifier):
     def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
         # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
         # whatever a batch might be. Gain: 1.16, 1.00.
-        (images, labels, count), _, _ = next(dataloader_iter)
+        (images, labels, count, _), _, _ = next(dataloader_iter)
         self.optimizer.zero_grad()
         logits = self(images)
         loss = F.cross_entropy(logits, labels, reduction="sum") / count

@@ -142,7 +142,15 @@ def private_names(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
-            special = node.attr in ("__init__", "__name__", "__exit__", "__call__", "__context__", "__getitem__")
+            special = node.attr in (
+                "__init__",
+                "__name__",
+                "__exit__",
+                "__call__",
+                "__context__",
+                "__getitem__",
+                "_replace",
+            )
             if (node.attr.startswith("_") and not special) or name.startswith("sys.modules"):
                 yield name
             of_itself = name.split(".")[0] in ("self", "cls") and name.count(".") == 1

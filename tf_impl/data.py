@@ -9,13 +9,10 @@ from numpy.typing import NDArray
 from common.data.datasets import Dataset
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.spec.batches import Batch as Batch
 from common.spec.batches import Plan, epoch_order, shards
 from common.spec.options import Precision
 from tf_impl.precision import DTYPES
-
-# A replica's shard of a batch: normalised images (n, H, W, C) in the network's precision, labels int64 (n,), and the
-# size of the global batch it is part of.
-Batch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.Tensor:
@@ -44,10 +41,10 @@ class Shards:
         """Number of shards, those of all replicas."""
         return self.bounds.shape[0] * self.bounds.shape[1]
 
-    def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64]:
+    def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64, NDArray[np.int64]]:
         start, stop, count = self.bounds.reshape(-1, 3)[index]
         indices = self.order[start:stop]
-        return self.images[indices], self.labels[indices], count
+        return self.images[indices], self.labels[indices], count, indices
 
 
 class TrainShards(Shards):
@@ -77,8 +74,8 @@ def make_shards(experiment: Experiment, strategy: tf.distribute.Strategy) -> tup
     )
 
 
-def batch_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
-    """What a `Batch` looks like; the number of examples is open."""
+def step_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
+    """Images, labels and count of a `Batch`; the number of examples is open."""
     return (
         tf.TensorSpec([None, *experiment.network.image_shape], DTYPES[experiment.config.precision]),
         tf.TensorSpec([None], tf.int64),
@@ -91,10 +88,13 @@ def loader(experiment: Experiment, shards: Shards) -> Callable[[tf.Tensor], Batc
     dataset, precision = experiment.dataset, experiment.config.precision
 
     def load(index: tf.Tensor) -> Batch:
-        images, labels, count = tf.numpy_function(shards.__getitem__, [index], [tf.uint8, tf.int64, tf.int64])
-        batch = normalise(images, dataset, precision), labels, count
-        return tuple(
-            tf.ensure_shape(*one) for one in zip(batch, ([None, *dataset.image_shape], [None], []), strict=True)
+        types = [tf.uint8, tf.int64, tf.int64, tf.int64]
+        images, labels, count, positions = tf.numpy_function(shards.__getitem__, [index], types)
+        return Batch(
+            tf.ensure_shape(normalise(images, dataset, precision), [None, *dataset.image_shape]),
+            tf.ensure_shape(labels, [None]),
+            tf.ensure_shape(count, []),
+            tf.ensure_shape(positions, [None]),
         )
 
     return load

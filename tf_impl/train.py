@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import Batch, batch_signature, make_dataset, make_shards
+from tf_impl.data import Batch, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import SGD, make_optimizer
@@ -37,28 +37,22 @@ def forward_backward(
 
 
 def train_step(
-    network: keras.Model,
-    optimizer: SGD,
-    compute: ForwardBackward,
-    images: tf.Tensor,
-    labels: tf.Tensor,
-    count: tf.Tensor,
+    network: keras.Model, optimizer: SGD, compute: ForwardBackward, batch: Batch
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """This replica's shares of the global loss and of the number of correct answers.
 
     Args:
       compute: `forward_backward` of this network, which may be compiled.
     """
-    loss, gradients, correct = compute(images, labels, count)
+    loss, gradients, correct = compute(batch.images, batch.labels, batch.count)
     # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 
 
-def eval_step(
-    network: keras.Model, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def eval_step(network: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, correct answers, examples."""
+    images, labels, _, _ = batch
     logits = tf.cast(network(images, training=False), images.dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -80,19 +74,19 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
 
     compute = partial(forward_backward, network, optimizer)
     if config.compile:
-        compute = tf.function(compute, jit_compile=True, input_signature=batch_signature(experiment))
+        compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
     replica_train_step = partial(train_step, network, optimizer, compute)
     replica_eval_step = partial(eval_step, network)
 
     # The signature leaves the number of examples open: the last batch of an epoch needs no trace of its own.
     @tf.function(input_signature=[train_dataset.element_spec])
     def distributed_train_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        loss, correct = strategy.run(replica_train_step, args=batch)
+        loss, correct = strategy.run(replica_train_step, args=(batch,))
         return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
 
     @tf.function(input_signature=[test_dataset.element_spec])
     def distributed_eval_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        sums = strategy.run(replica_eval_step, args=batch)
+        sums = strategy.run(replica_eval_step, args=(batch,))
         return tuple(strategy.reduce(SUM, one, axis=None) for one in sums)
 
     def train_epoch(epoch: int) -> None:

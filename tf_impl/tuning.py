@@ -71,7 +71,7 @@ class Resident:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         start, stop, count = tf.unstack(bounds[replica])
         indices = order[start:stop]
-        return tf.gather(images, indices), tf.gather(labels, indices), count
+        return Batch(tf.gather(images, indices), tf.gather(labels, indices), count, indices)
 
 
 class Streamed:
@@ -90,8 +90,10 @@ class Streamed:
 
         def gather(order: tf.Tensor, bound: tf.Tensor) -> Batch:
             start, stop, count = tf.unstack(bound)
-            found = tf.numpy_function(rows, [order[start:stop]], [tf.uint8, tf.int64])
-            return tf.ensure_shape(found[0], [None, *images.shape[1:]]), tf.ensure_shape(found[1], [None]), count
+            indices = order[start:stop]
+            found = tf.numpy_function(rows, [indices], [tf.uint8, tf.int64])
+            found = tf.ensure_shape(found[0], [None, *images.shape[1:]]), tf.ensure_shape(found[1], [None])
+            return Batch(*found, count, indices)
 
         def batches(epoch: tf.Tensor) -> tf.data.Dataset:
             """The shards of the first batch, one for each replica, then those of the second, and so on."""
@@ -100,7 +102,7 @@ class Streamed:
             return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(order, bound))
 
         data = tf.data.Dataset.range(tf.int64.max).flat_map(batches).prefetch(2 * num_replicas)
-        # From a function: the batches are sharded already, and the strategy must not split them again.
+        # From a function, as in data.py: the strategy must not split the batches by itself.
         self.iterator = iter(strategy.distribute_datasets_from_function(lambda context: data))
 
     def epoch(self) -> Any:
@@ -109,8 +111,8 @@ class Streamed:
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)
 
-    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
-        return images, labels, count
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor, positions: tf.Tensor) -> Batch:
+        return Batch(images, labels, count, positions)
 
 
 def on_host(array: NDArray[Any]) -> tf.Tensor:
@@ -165,7 +167,7 @@ class TunedLoop:
         loss_dtype = DTYPES[self.experiment.config.precision]
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return train_step(*self.normalised(*data.shard(*inputs)))
+            return train_step(self.normalised(data.shard(*inputs)))
 
         @tf.function
         def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -183,7 +185,7 @@ class TunedLoop:
         data, strategy = self.testing, self.strategy
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return eval_step(*self.normalised(*data.shard(*inputs)))
+            return eval_step(self.normalised(data.shard(*inputs)))
 
         @tf.function
         def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -197,8 +199,9 @@ class TunedLoop:
 
         return eval_steps
 
-    def normalised(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
-        return normalise(images, self.experiment.dataset, self.experiment.config.precision), labels, count
+    def normalised(self, batch: Batch) -> Batch:
+        config = self.experiment.config
+        return batch._replace(images=normalise(batch.images, self.experiment.dataset, config.precision))
 
     def train_epoch(self, epoch: int) -> None:
         self.shards.set_epoch(epoch)

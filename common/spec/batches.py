@@ -1,11 +1,28 @@
 """Which examples make up which step: order, batches and shards, the same for every implementation."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.spec.randomness import STREAM_ORDER, random_bits
+
+
+class Batch(NamedTuple):
+    """A replica's shard of a batch, in a framework's own tensors.
+
+    Attributes:
+      images: (n, ...), as the network takes them.
+      labels: int64 (n,).
+      count: examples in the global batch, that all replicas' shards make up.
+      positions: int64 (n,): where these examples stand in the data set.
+    """
+
+    images: Any
+    labels: Any
+    count: Any
+    positions: Any
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:
