@@ -7,8 +7,8 @@ from common.spec.batches import Batch as Batch
 from tf_impl.data import Shards, loader, step_signature
 from tf_impl.data import TrainShards as TrainShards
 
-# Instead of a Batch, which fit does not know, its x, y and sample_weight: normalised images (n, H, W, C) in the network's
-# precision, labels int64 (n,), and each example's weight in the mean over its global batch (n,).
+# Instead of a Batch, which fit does not know, its x, y and sample_weight: normalised images (n, H, W, C) in the
+# network's precision, labels int64 (n,), and each example's weight in the mean over its global batch (n,).
 WeightedBatch = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
