@@ -34,8 +34,9 @@ SECTIONS = {
 ELSEWHERE = {"ptl": ["Classifier.configure_optimizers"]}  # what the section's order has no place for
 INTRODUCTION = """# Side by side
 
-What is written for the same training in each framework: the `train.py` of the four implementations, in pieces. Left and
-right are alike: above two loops that are written out, below two trainers. Made by `python docs/side_by_side.py`.
+What is written for the same training in each framework: functions and classes of the four `train.py`, without imports.
+In each section TensorFlow stands beside PyTorch, whose loops are written out, and Keras beside Lightning, whose loops
+are the framework's. Made by `python docs/side_by_side.py`.
 """
 
 

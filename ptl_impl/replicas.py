@@ -1,5 +1,8 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
+from lightning.pytorch.plugins.environments import LightningEnvironment
+
+from common.platform.launch import Launch
 from common.spec.options import TrainConfig
 from pt_impl.replicas import device_name as device_name
 from pt_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
@@ -14,3 +17,9 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
     config = resolve(config, "Lightning")
     setup_process(config)
     return config
+
+
+def make_environment() -> list[LightningEnvironment]:
+    """The Trainer's plugin that starts the replicas; none where torchrun has started them."""
+    # Instead of what Lightning finds by itself: within a Slurm job it would wait for Slurm to start the replicas.
+    return [LightningEnvironment()] if Launch.read().world_size is None else []

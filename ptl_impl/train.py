@@ -13,8 +13,8 @@ from ptl_impl.data import Batch, ExampleData
 from ptl_impl.inspection import FirstBatch, predict
 from ptl_impl.networks import make_network
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
-from ptl_impl.precision import LossScaler, make_autocast, make_plugins
-from ptl_impl.replicas import device_peak_memory_bytes
+from ptl_impl.precision import PRECISIONS, LossScaler, make_autocast, make_plugins
+from ptl_impl.replicas import device_peak_memory_bytes, make_environment
 from ptl_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
@@ -109,7 +109,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         accelerator=config.accelerator,
         devices=config.devices,
         strategy="ddp" if config.devices > 1 else "auto",
-        **make_plugins(config, scaler),
+        precision=PRECISIONS[config.precision],
+        plugins=[*make_environment(), *make_plugins(config, scaler)],
         max_epochs=plan.num_epochs,
         callbacks=callbacks,
         use_distributed_sampler=False,  # instead of Lightning's, which would pad: the samplers know their rank

@@ -57,7 +57,7 @@ NORMALISATION: dict[DatasetName, tuple[tuple[float, ...], tuple[float, ...], int
     "synthetic": ((0.5,), (0.2557,), 255),
 }
 
-# As the data sets' authors name their classes, in the order of the labels; others are called by their numbers.
+# As the data sets' authors name their classes, in the order of the labels; others are the ten digits.
 CLASS_NAMES: dict[DatasetName, list[str]] = {
     "fashion_mnist": ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
     "cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
@@ -105,8 +105,7 @@ def load_dataset(config: TrainConfig) -> Dataset:
     elif config.dataset == "cifar10":
         train, test = read_cifar10(config.data_dir)
     else:
-        source = MNIST if config.dataset == "mnist" else FASHION_MNIST
-        train, test = read_idx(config.data_dir, source)
+        train, test = read_idx(config.data_dir, {"mnist": MNIST, "fashion_mnist": FASHION_MNIST}[config.dataset])
     names = CLASS_NAMES.get(config.dataset, names)
     train = _first(train, config.train_size, "--train-size")
     test = _first(test, config.test_size, "--test-size")

@@ -11,7 +11,7 @@ import time
 
 import psutil
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run, train
 
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
@@ -112,3 +112,16 @@ def test_ctrl_c_ends_all_replicas_in_one_line(tmp_path, implementation):
     _, alive = psutil.wait_procs(family, timeout=20)
     assert not alive
     assert "Traceback" not in err, err
+
+
+def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path):
+    slurm = {
+        "SLURM_NTASKS": "1",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NAME": "batch",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+    }
+    options = ("--devices", 2, "--max-steps", 2)
+    result = read_result(train("ptl", tmp_path / "r", *options, **slurm))
+    assert (result.test_count, result.devices) == (355, 2)
