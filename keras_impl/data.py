@@ -30,10 +30,9 @@ def weighted_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
 def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
     """An iteration over it gives every batch, see `WeightedBatch`, prepared ahead of the steps."""
 
-    def weighted(batch: Batch) -> WeightedBatch:
+    def weighted(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> WeightedBatch:
         # Instead of the size of the global batch, which a replica can't see: each example's share of it.
-        share = 1 / tf.cast(batch.count, batch.images.dtype)
-        return batch.images, batch.labels, tf.fill(tf.shape(batch.labels), share)
+        return images, labels, tf.fill(tf.shape(labels), 1 / tf.cast(count, images.dtype))
 
     dataset = tf.data.Dataset.range(len(batches)).map(loader(experiment, batches)).map(weighted)
     return dataset.prefetch(tf.data.AUTOTUNE)

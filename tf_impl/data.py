@@ -14,6 +14,10 @@ from common.spec.batches import Plan, epoch_order, shards
 from common.spec.options import Precision
 from tf_impl.precision import DTYPES
 
+# What a pipeline gives: images, labels and count of a Batch. A plain tuple, of which a step makes a Batch when it is
+# traced: tf.function takes longer to look through any other type, in every step.
+Shard = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
 
 def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.Tensor:
     """uint8 (n, H, W, C) to the network's input, (n, H, W, C) in its precision."""
@@ -41,10 +45,10 @@ class Shards:
         """Number of shards, those of all replicas."""
         return self.bounds.shape[0] * self.bounds.shape[1]
 
-    def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64, NDArray[np.int64]]:
+    def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64]:
         start, stop, count = self.bounds.reshape(-1, 3)[index]
         indices = self.order[start:stop]
-        return self.images[indices], self.labels[indices], count, indices
+        return self.images[indices], self.labels[indices], count
 
 
 class TrainShards(Shards):
@@ -83,18 +87,15 @@ def step_signature(experiment: Experiment) -> tuple[tf.TensorSpec, ...]:
     )
 
 
-def loader(experiment: Experiment, shards: Shards) -> Callable[[tf.Tensor], Batch]:
+def loader(experiment: Experiment, shards: Shards) -> Callable[[tf.Tensor], Shard]:
     """From a shard's index to the shard, for tf.data: a whole one at a time, not Python for each single image."""
     dataset, precision = experiment.dataset, experiment.config.precision
 
-    def load(index: tf.Tensor) -> Batch:
-        types = [tf.uint8, tf.int64, tf.int64, tf.int64]
-        images, labels, count, positions = tf.numpy_function(shards.__getitem__, [index], types)
-        return Batch(
-            tf.ensure_shape(normalise(images, dataset, precision), [None, *dataset.image_shape]),
-            tf.ensure_shape(labels, [None]),
-            tf.ensure_shape(count, []),
-            tf.ensure_shape(positions, [None]),
+    def load(index: tf.Tensor) -> Shard:
+        images, labels, count = tf.numpy_function(shards.__getitem__, [index], [tf.uint8, tf.int64, tf.int64])
+        shard = normalise(images, dataset, precision), labels, count
+        return tuple(
+            tf.ensure_shape(*one) for one in zip(shard, ([None, *dataset.image_shape], [None], []), strict=True)
         )
 
     return load
@@ -103,7 +104,7 @@ def loader(experiment: Experiment, shards: Shards) -> Callable[[tf.Tensor], Batc
 def make_dataset(
     experiment: Experiment, strategy: tf.distribute.Strategy, shards: Shards
 ) -> tf.distribute.DistributedDataset:
-    """An iteration over it gives each replica its shard of each batch, see `Batch`, prepared ahead of the steps."""
+    """An iteration over it gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps."""
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return tf.data.Dataset.range(len(shards)).map(loader(experiment, shards)).prefetch(tf.data.AUTOTUNE)

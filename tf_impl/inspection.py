@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import Batch, normalise
+from tf_impl.data import normalise
 from tf_impl.precision import DTYPES
 from tf_impl.weights import named_parameters
 
@@ -24,20 +24,19 @@ def save_first_batch(
     """Writes every layer's output and every parameter's gradient on a batch, before any step.
 
     Args:
-      batch: for each replica its shard, see `common.spec.batches.Batch`.
+      batch: for each replica its shard, see `tf_impl.data.Shard`.
     """
     dtype = DTYPES[experiment.config.precision]
     layers = keras.Model(network.inputs, {layer.name: layer.output for layer in network.layers})
 
-    def replica_step(batch: Batch) -> tuple[Any, Any]:
-        images, labels, count, _ = batch
+    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             outputs = {name: tf.cast(output, dtype) for name, output in layers(images, training=True).items()}
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs[network.layers[-1].name])
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
         return outputs, tape.gradient(loss, network.trainable_variables)
 
-    outputs, gradients = strategy.run(tf.function(replica_step), args=(batch,))
+    outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
 
     def joined(value: Any) -> NDArray[np.floating]:
         return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])

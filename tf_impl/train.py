@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import Batch, make_dataset, make_shards, step_signature
+from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import SGD, make_optimizer
@@ -80,13 +80,13 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
 
     # The signature leaves the number of examples open: the last batch of an epoch needs no trace of its own.
     @tf.function(input_signature=[train_dataset.element_spec])
-    def distributed_train_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        loss, correct = strategy.run(replica_train_step, args=(batch,))
+    def distributed_train_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, correct = strategy.run(lambda *shard: replica_train_step(Batch(*shard)), args=shard)
         return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
 
     @tf.function(input_signature=[test_dataset.element_spec])
-    def distributed_eval_step(batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        sums = strategy.run(replica_eval_step, args=(batch,))
+    def distributed_eval_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        sums = strategy.run(lambda *shard: replica_eval_step(Batch(*shard)), args=shard)
         return tuple(strategy.reduce(SUM, one, axis=None) for one in sums)
 
     def train_epoch(epoch: int) -> None:

@@ -23,7 +23,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
-from tf_impl.data import Batch, Shards, TrainShards, normalise
+from tf_impl.data import Batch, Shard, Shards, TrainShards, normalise
 from tf_impl.precision import DTYPES
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -71,7 +71,7 @@ class Resident:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         start, stop, count = tf.unstack(bounds[replica])
         indices = order[start:stop]
-        return Batch(tf.gather(images, indices), tf.gather(labels, indices), count, indices)
+        return Batch(tf.gather(images, indices), tf.gather(labels, indices), count)
 
 
 class Streamed:
@@ -88,12 +88,10 @@ class Streamed:
         def rows(indices: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
             return images[indices], labels[indices]  # from the file, where they are memory-mapped
 
-        def gather(order: tf.Tensor, bound: tf.Tensor) -> Batch:
+        def gather(order: tf.Tensor, bound: tf.Tensor) -> Shard:
             start, stop, count = tf.unstack(bound)
-            indices = order[start:stop]
-            found = tf.numpy_function(rows, [indices], [tf.uint8, tf.int64])
-            found = tf.ensure_shape(found[0], [None, *images.shape[1:]]), tf.ensure_shape(found[1], [None])
-            return Batch(*found, count, indices)
+            found = tf.numpy_function(rows, [order[start:stop]], [tf.uint8, tf.int64])
+            return tf.ensure_shape(found[0], [None, *images.shape[1:]]), tf.ensure_shape(found[1], [None]), count
 
         def batches(epoch: tf.Tensor) -> tf.data.Dataset:
             """The shards of the first batch, one for each replica, then those of the second, and so on."""
@@ -111,8 +109,8 @@ class Streamed:
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)
 
-    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor, positions: tf.Tensor) -> Batch:
-        return Batch(images, labels, count, positions)
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
+        return Batch(images, labels, count)
 
 
 def on_host(array: NDArray[Any]) -> tf.Tensor:

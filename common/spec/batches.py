@@ -16,13 +16,14 @@ class Batch(NamedTuple):
       images: (n, ...), as the network takes them.
       labels: int64 (n,).
       count: examples in the global batch, that all replicas' shards make up.
-      positions: int64 (n,): where these examples stand in the data set.
+      positions: int64 (n,): where these examples stand in the data set; None in TensorFlow, whose
+        pipelines would carry them through every step.
     """
 
     images: Any
     labels: Any
     count: Any
-    positions: Any
+    positions: Any = None
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:

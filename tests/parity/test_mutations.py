@@ -107,8 +107,8 @@ MUTATIONS = {
     ),
     "the weights of a full batch for the last one": (
         *("keras", 1, "keras_impl/data.py"),
-        "1 / tf.cast(batch.count, batch.images.dtype)",
-        "tf.constant(1 / 16, batch.images.dtype)",
+        "1 / tf.cast(count, images.dtype)",
+        "tf.constant(1 / 16, images.dtype)",
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "Keras's momentum rule under a changing rate": (
