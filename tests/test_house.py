@@ -132,7 +132,8 @@ def test_no_file_is_long_without_a_reason():
 
 
 # What frameworks document as attributes to be set.
-DOCUMENTED_SETTINGS = {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
+DOCUMENTED_SETTINGS = {"sys.dont_write_bytecode"}
+DOCUMENTED_SETTINGS |= {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
 DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks
 
 

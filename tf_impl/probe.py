@@ -28,5 +28,6 @@ def train_step(dtype: tf.DType) -> tuple[tf.Tensor, list[tf.Tensor]]:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die is an answer here, and leaves no core file
+    sys.dont_write_bytecode = True  # as in replicas.py
     for precision in sys.argv[1:]:
         train_step(DTYPES[precision])

@@ -1,5 +1,7 @@
 """Devices in TensorFlow: one process, one strategy, a replica on each device."""
 
+import sys
+
 import tensorflow as tf
 
 from common.platform.machine import cpu_name
@@ -23,6 +25,8 @@ def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
 
     Must run before TensorFlow touches a device: their number and the threads can't change afterwards.
     """
+    # AutoGraph imports files that it makes anew in every run, and removes them; their bytecode would stay behind.
+    sys.dont_write_bytecode = True
     # As in the other implementations, and not by default: TF32 keeps 10 bits of 23.
     tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
     # One pool serves all logical devices: so many threads for each of them.

@@ -25,7 +25,8 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     temporary.mkdir()
     options = (*SHORT, "--devices", 2, "--max-steps", 6, "--log-every-n-steps", 5)
     command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
-    lines = run(*command, TMPDIR=str(temporary)).stdout.splitlines()
+    # With bytecode written, as by default.
+    lines = run(*command, TMPDIR=str(temporary), PYTHONDONTWRITEBYTECODE="").stdout.splitlines()
     assert not [path for path in temporary.rglob("*") if path.is_file()]
     assert re.match(r"(TensorFlow|Keras|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
     assert lines[1].startswith("batch 64, 32-bit, 2 x cpu (")
