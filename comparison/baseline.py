@@ -5,6 +5,7 @@ from pathlib import Path
 
 from common.record.results import RunResult
 from comparison.intervals import unpaired_ratio
+from comparison.jobs import shown_variant
 from comparison.judging import judge_folders
 from comparison.lockstep import different_settings
 from comparison.proof import proof_path
@@ -39,7 +40,7 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Fol
 
 
 def _name(entry: Entry) -> str:
-    shown = ", ".join(f"{option} {value}" for option, value in entry.variant.items())
+    shown = shown_variant(entry.variant)
     return f"{entry.name} ({shown})" if shown else entry.name
 
 

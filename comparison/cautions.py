@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from comparison.intervals import outlying
+from comparison.jobs import shown_variant
 from comparison.row import Speed
 from comparison.store import Run
 from comparison.table import Entry, Table
@@ -29,7 +30,7 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool) 
 
 
 def _where(table: Table) -> str:
-    shown = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+    shown = shown_variant(table.variant)
     return f" ({shown})" if shown else ""
 
 

@@ -26,6 +26,11 @@ def variant_name(values: Values) -> str:
     return ",".join(f"{option}={value}" for option, value in values.items())
 
 
+def shown_variant(values: Values) -> str:
+    """`batch-size 32, devices 2`, for people; empty where nothing is swept."""
+    return ", ".join(f"{option} {value}" for option, value in values.items())
+
+
 @dataclass(frozen=True)
 class Variant:
     """One configuration of a sweep; the only one, without values, where nothing is swept."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from common.platform.errors import option_name
 from common.resolve import describe_devices
 from common.spec.options import TrainConfig, fields_of_kind
+from comparison.jobs import shown_variant
 from comparison.summary import Summary
 from comparison.table import Entry, Table
 
@@ -52,7 +53,7 @@ def _settings(table: Table) -> str:
 
 
 def _variant_line(table: Table) -> list[str]:
-    shown = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+    shown = shown_variant(table.variant)
     return [f"of the sweep: {shown}"] if shown else []
 
 
@@ -64,7 +65,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
             row = entry.row
             if row and row.note:
                 status = "" if row.status == "ok" else f" {row.status}:"
-                where = ", ".join(f"{option} {value}" for option, value in table.variant.items())
+                where = shown_variant(table.variant)
                 lines.append(f"{row.name}{f' ({where})' if where else ''}:{status} {row.note}")
             lines += _log_lines(entry)
     return lines

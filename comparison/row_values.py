@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from common.record.results import RunResult
 from common.record.timeline import Phase
@@ -24,18 +24,16 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
       folder: of the comparison.
       verify: whether it must be proved to be the same training.
     """
-    row = Row(
-        table=table.number if entry.runs else 0,
-        variant=table.variant,
-        implementation=entry.implementation,
-        mode=entry.mode,
-        status="failed",
-        num_runs=len(entry.runs),
-        num_failed=len(entry.failed),
-        run_dirs=[run.shown_dir(folder) for run in entry.runs + entry.failed],
-    )
+    common: dict[str, Any] = {
+        "variant": table.variant,
+        "implementation": entry.implementation,
+        "mode": entry.mode,
+        "num_runs": len(entry.runs),
+        "num_failed": len(entry.failed),
+        "run_dirs": [run.shown_dir(folder) for run in entry.runs + entry.failed],
+    }
     if not entry.runs:
-        return row.model_copy(update={"note": _failures(entry)})
+        return Row(table=0, status="failed", note=_failures(entry), **common)
     reference = table.reference
     assert reference is not None
     proof = Proof(None)
@@ -47,31 +45,31 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
     parted = status in ("different training", "not proved") or inexact[reference.name] is not None
     first_steps, all_steps = _rounding(reference, entry)
     results = entry.results
-    return row.model_copy(
-        update={
-            "status": status,
-            "devices": results[0].devices,
-            "settings": describe_settings(results[0].config),
-            "learning_rate": results[0].config.learning_rate,
-            "accuracy": _accuracy(results),
-            "speed": _speed(reference, entry, parted),
-            "times": _times(entry),
-            "resources": Resources(
-                peak_memory_bytes=max(one.peak_memory_bytes for one in results),
-                device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
-                cpu_utilisation=_median(one.cpu_utilisation for one in results),
-                gpu_utilisation=_median(one.gpu_utilisation for one in results),
-                joules_per_image=_median(one.joules_per_image for one in results),
-            ),
-            "target": _target(entry.runs, target_accuracy),
-            "lockstep": Lockstep(
-                same_training=proof.same,
-                proof_difference=proof.difference,
-                loss_difference_first_steps=first_steps,
-                loss_difference_all_steps=all_steps,
-            ),
-            "note": "; ".join(notes) or None,
-        }
+    return Row(
+        table=table.number,
+        status=status,
+        devices=results[0].devices,
+        settings=describe_settings(results[0].config),
+        learning_rate=results[0].config.learning_rate,
+        accuracy=_accuracy(results),
+        speed=_speed(reference, entry, parted),
+        times=_times(entry),
+        resources=Resources(
+            peak_memory_bytes=max(one.peak_memory_bytes for one in results),
+            device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
+            cpu_utilisation=_median(one.cpu_utilisation for one in results),
+            gpu_utilisation=_median(one.gpu_utilisation for one in results),
+            joules_per_image=_median(one.joules_per_image for one in results),
+        ),
+        target=_target(entry.runs, target_accuracy),
+        lockstep=Lockstep(
+            same_training=proof.same,
+            proof_difference=proof.difference,
+            loss_difference_first_steps=first_steps,
+            loss_difference_all_steps=all_steps,
+        ),
+        note="; ".join(notes) or None,
+        **common,
     )
 
 
@@ -133,16 +131,18 @@ def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
     speeds = [one.images_per_second for one in entry.results if one.images_per_second]
     low, median, high = quartiles(speeds) if speeds else (None, None, None)
     matched = [] if parted else pairs(reference, entry)
-    speed = Speed(
-        images_per_second=median, images_per_second_q1=low, images_per_second_q3=high, num_rounds=len(matched)
+    is_reference = entry is reference
+    ratio = paired_ratio(*zip(*matched, strict=True)) if matched and not is_reference else None
+    return Speed(
+        images_per_second=median,
+        images_per_second_q1=low,
+        images_per_second_q3=high,
+        num_rounds=len(matched),
+        ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
+        ratio_low=ratio and ratio.low,
+        ratio_high=ratio and ratio.high,
+        verdict=ratio and ratio.verdict,
     )
-    if entry is reference:
-        return speed.model_copy(update={"ratio": 1.0 if speeds and not parted else None})
-    if not matched:
-        return speed
-    ratio = paired_ratio(*zip(*matched, strict=True))
-    found = {"ratio": ratio.estimate, "ratio_low": ratio.low, "ratio_high": ratio.high, "verdict": ratio.verdict}
-    return speed.model_copy(update=found)
 
 
 def _times(entry: Entry) -> Times:

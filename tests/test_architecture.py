@@ -4,7 +4,7 @@ import ast
 from graphlib import TopologicalSorter
 
 import pytest
-from conftest import REPOSITORY
+from conftest import CODE, REPOSITORY
 
 # From the ground up.
 FLOORS = [
@@ -16,12 +16,11 @@ FLOORS = [
     "common.record",
     "comparison",
 ]
-CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl", "benchmarks")
 
 
 def modules():
     """Dotted name -> file."""
-    paths = [path for folder in CODE for path in (REPOSITORY / folder).glob("**/*.py")]
+    paths = [path for folder in (*CODE, "benchmarks") for path in (REPOSITORY / folder).glob("**/*.py")]
     return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path for path in paths}
 
 

@@ -75,18 +75,22 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     compute = partial(forward_backward, network, optimizer)
     if config.compile:
         compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
-    replica_train_step = partial(train_step, network, optimizer, compute)
-    replica_eval_step = partial(eval_step, network)
+
+    def replica_train_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return train_step(network, optimizer, compute, Batch(*shard))
+
+    def replica_eval_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        return eval_step(network, Batch(*shard))
 
     # The signature leaves the number of examples open: the last batch of an epoch needs no trace of its own.
     @tf.function(input_signature=[train_dataset.element_spec])
     def distributed_train_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
-        loss, correct = strategy.run(lambda *shard: replica_train_step(Batch(*shard)), args=shard)
+        loss, correct = strategy.run(replica_train_step, args=shard)
         return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
 
     @tf.function(input_signature=[test_dataset.element_spec])
     def distributed_eval_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        sums = strategy.run(lambda *shard: replica_eval_step(Batch(*shard)), args=shard)
+        sums = strategy.run(replica_eval_step, args=shard)
         return tuple(strategy.reduce(SUM, one, axis=None) for one in sums)
 
     def train_epoch(epoch: int) -> None:

@@ -165,7 +165,7 @@ class TunedLoop:
         loss_dtype = DTYPES[self.experiment.config.precision]
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return train_step(self.normalised(data.shard(*inputs)))
+            return train_step(*self.normalised(data.shard(*inputs)))
 
         @tf.function
         def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -183,7 +183,7 @@ class TunedLoop:
         data, strategy = self.testing, self.strategy
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return eval_step(self.normalised(data.shard(*inputs)))
+            return eval_step(*self.normalised(data.shard(*inputs)))
 
         @tf.function
         def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -5,6 +5,7 @@ A folder holds `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `tr
 """
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,31 @@ def array_path(folder: Path, part: str, kind: str) -> Path:
     return folder / f"{part}_{kind}.npy"
 
 
+def _read_info(folder: Path) -> ArraysInfo:
+    path = folder / DATASET_FILE
+    if not path.exists():
+        raise UserError(f"--data-dir {folder}: no {DATASET_FILE} there; make_dataset.py makes such a folder of images")
+    return read_model(ArraysInfo, path)
+
+
+def arrays_size(folder: Path) -> tuple[int, int, int]:
+    """Numbers of training and of test images, and bytes of each, from the files' headers.
+
+    Raises:
+      UserError: a file that is missing or no array.
+    """
+    _read_info(folder)
+    train, test = (_open(array_path(folder, part, "images")) for part in ("train", "test"))
+    return len(train), len(test), math.prod(train.shape[1:])
+
+
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels], tuple[Images, Labels]]:
     """Description, training and test set; the images are mapped, not read.
 
     Raises:
       UserError: a file that is missing, of another shape or type, or with labels that have no class.
     """
-    path = folder / DATASET_FILE
-    if not path.exists():
-        raise UserError(f"--data-dir {folder}: no {DATASET_FILE} there; make_dataset.py makes such a folder of images")
-    info = read_model(ArraysInfo, path)
+    info = _read_info(folder)
     splits = []
     for part in ("train", "test"):
         images, labels = (_open(array_path(folder, part, kind)) for kind in ("images", "labels"))

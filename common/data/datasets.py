@@ -1,16 +1,15 @@
 """Data sets as uint8 arrays, the same bytes for every implementation, and how they are normalised."""
 
 import hashlib
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.arrays import read_arrays_folder
+from common.data.arrays import arrays_size, read_arrays_folder
 from common.data.embedded import make_synthetic, read_digits, synthetic_size
-from common.data.formats import Images, Labels
-from common.data.published import FASHION_MNIST, MNIST, Split, read_cifar10, read_idx
+from common.data.formats import Images, Labels, Split
+from common.data.published import FASHION_MNIST, MNIST, read_cifar10, read_idx
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
 from common.spec.options import DatasetName, TrainConfig
@@ -76,8 +75,7 @@ SIZES: dict[DatasetName, tuple[int, int, int]] = {
 def images_nbytes(config: TrainConfig) -> int:
     """Bytes of all images of the data set of `config`, known before any of them is read."""
     if config.dataset == "arrays":
-        _, (train_images, _), (test_images, _) = read_arrays_folder(config.data_dir)
-        size = (len(train_images), len(test_images), math.prod(train_images.shape[1:]))
+        size = arrays_size(config.data_dir)
     elif config.dataset == "synthetic":
         size = synthetic_size(config)
     else:

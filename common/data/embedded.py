@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.formats import read_bytes
-from common.data.published import Split
+from common.data.formats import Split, read_bytes
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 from common.spec.randomness import STREAM_SYNTHETIC, random_bits

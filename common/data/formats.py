@@ -14,6 +14,7 @@ from common.platform.errors import UserError
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+Split = tuple[Images, Labels]  # the training or the test set
 
 CIFAR10_SHAPE = (3, 32, 32)  # as stored: channel, row, column
 

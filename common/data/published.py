@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from common.data.download import Source
-from common.data.formats import Images, Labels, parse_cifar10_binary, parse_cifar10_pickle, parse_idx
+from common.data.formats import Split, parse_cifar10_binary, parse_cifar10_pickle, parse_idx
 
 # MD5 of the decompressed MNIST files: the originals of LeCun, Cortes and Burges; of Fashion-MNIST: as
 # several projects publish them for the files of Zalando Research. Gzip's own checksum is not used, since
@@ -65,8 +65,6 @@ CIFAR10_PICKLED = Source(
     },
     urls=(),
 )
-
-Split = tuple[Images, Labels]
 
 
 def read_idx(data_dir: Path, source: Source) -> tuple[Split, Split]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ class RunFiles(Sink):
     """`metrics.jsonl` while it trains, a line at once, and `result.json` last."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._metrics = open(run_dir / METRICS_FILE, "w")  # noqa: SIM115 - until `close`
+        self._run_dir, self._files = run_dir, ExitStack()
 
     def start(self, experiment: Experiment) -> None:
+        self._metrics = self._files.enter_context(open(self._run_dir / METRICS_FILE, "w"))  # noqa: SIM115 - until `close`
         plan = experiment.plan
         steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
         self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
@@ -55,7 +56,7 @@ class RunFiles(Sink):
         write_result(self._run_dir, result)
 
     def close(self) -> None:
-        self._metrics.close()
+        self._files.close()
 
     def _write(self, *lines: dict[str, Any]) -> None:
         self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
