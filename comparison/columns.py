@@ -1,8 +1,10 @@
-"""Rows as text: what stands in which column, for people, above the tables and below them."""
+"""Rows as text: what stands in which column, for people."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import pandas as pd
 
 from comparison.lockstep import FIRST_STEPS
 from comparison.row import Row
@@ -71,7 +73,12 @@ class Column(Generic[Kind]):
 
     @property
     def heading(self) -> str:
-        return f"{self.first} {self.second}".replace("- ", "").strip()
+        return f"{self.first}\n{self.second}"
+
+
+def in_one_line(heading: str) -> str:
+    """`efficiency`."""
+    return heading.replace("\n", " ").replace("- ", "").strip()
 
 
 LOCKSTEP = [
@@ -147,22 +154,17 @@ def reached(row: Row) -> str:
     return f"{row.target.target_reached} of {row.num_runs}"
 
 
-def column_groups(rows: Sequence[Row]) -> list[list[Column[Row]]]:
-    """The columns of each table of numbers, without the empty ones; the lockstep stands where there is room."""
+def row_tables(rows: Sequence[Row]) -> list[pd.DataFrame]:
+    """The tables of numbers that say all of `rows`; see `_cells`. The lockstep stands where there is room."""
     one_round = not any(
         row.speed.verdict or row.speed.ratio_low or row.accuracy.test_accuracy_low is not None for row in rows
     )
     groups = [RESULTS + LOCKSTEP, TIMES, DEVICE] if one_round else [RESULTS, TIMES, LOCKSTEP + DEVICE]
-    filled = [[column for column in group if any(map(column.cell, rows))] for group in groups]
-    return [group for group in filled if group]
+    return _cells(groups, rows, row_name)
 
 
-def study_name(row: StudyRow) -> str:
-    return f"{row.x} {row.series}"
-
-
-def study_columns(study: Study) -> list[list[Column[StudyRow]]]:
-    """The same numbers for a sweep, without the empty columns: speed and scaling, then what was reached."""
+def study_tables(study: Study) -> list[pd.DataFrame]:
+    """The same numbers for a sweep: speed and scaling, then what was reached."""
     of_row = {(column.first, column.second): column for column in RESULTS + DEVICE}
 
     def lifted(first: str, second: str) -> Column[StudyRow]:
@@ -189,9 +191,21 @@ def study_columns(study: Study) -> list[list[Column[StudyRow]]]:
         lifted("target", "s"),
         Column[StudyRow]("same", "training", lambda one: same_training(one.row)),
     ]
-    groups = [[column for column in group if any(map(column.cell, study.rows))] for group in (speed, learning)]
-    return [group for group in groups if group]
+    return _cells([speed, learning], study.rows, lambda row: f"{row.x} {row.series}")
 
 
 def _ends(one: StudyRow) -> tuple[float | None, float | None]:
     return (one.speed_up.low, one.speed_up.high) if one.speed_up else (None, None)
+
+
+def _cells(
+    groups: Sequence[Sequence[Column[Kind]]], rows: Sequence[Kind], name: Callable[[Kind], str]
+) -> list[pd.DataFrame]:
+    """A DataFrame of text for each group, indexed by the rows' names; its columns are the headings."""
+    names = [name(row) for row in rows]
+    tables = []
+    for group in groups:
+        headings = [column.heading for column in group]
+        table = pd.DataFrame([[column.cell(row) for column in group] for row in rows], names, headings)
+        tables.append(table.loc[:, (table != "").any()])
+    return [table for table in tables if not table.empty] or tables[:1]

@@ -163,11 +163,12 @@ class Row(BaseModel):
         return row_name(self.implementation, self.mode)
 
     @classmethod
-    def columns(cls) -> list[str]:
-        """Names of all fields, those of the parts among them."""
-        columns: list[str] = []
+    def columns(cls) -> dict[str, Any]:
+        """Name -> type of all fields, those of the parts among them."""
+        columns: dict[str, Any] = {}
         for name, field in cls.model_fields.items():
-            columns += type(field.default).model_fields if isinstance(field.default, Part) else [name]
+            part = type(field.default).model_fields if isinstance(field.default, Part) else {name: field}
+            columns |= {one: inner.annotation for one, inner in part.items()}
         return columns
 
     def flat(self) -> dict[str, Any]:
@@ -175,5 +176,5 @@ class Row(BaseModel):
         values: dict[str, Any] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
-            values |= value.model_dump() if isinstance(value, Part) else {name: value}
+            values |= dict(value) if isinstance(value, Part) else {name: value}
         return values

@@ -76,8 +76,14 @@ class Summary:
         apart = any(table.apart for table in self.tables)
         return not self.missing and not apart and all(row.status == "ok" for row in self.rows)
 
-    def results(self) -> Results:
+    @property
+    def numbered_runs(self) -> list[tuple[int, Run]]:
+        """All runs, the earliest first, each with the number of its table; 0: it is in none."""
         numbers = {id(run): table.number for table in self.tables for entry in table.entries for run in entry.runs}
+        runs = sorted(self.runs, key=lambda run: run.record.started)
+        return [(numbers.get(id(run), 0), run) for run in runs]
+
+    def results(self) -> Results:
         return Results(
             schema_version=3,
             created=self.request.created,
@@ -87,12 +93,7 @@ class Summary:
             baseline=self.baseline,
             rows=self.rows,
             runs=[
-                RunSample(
-                    table=numbers.get(id(run), 0),
-                    run_dir=run.shown_dir(self.folder),
-                    record=run.record,
-                    result=run.result,
-                )
-                for run in sorted(self.runs, key=lambda run: run.record.started)
+                RunSample(table=table, run_dir=run.shown_dir(self.folder), record=run.record, result=run.result)
+                for table, run in self.numbered_runs
             ],
         )

@@ -66,13 +66,21 @@ def test_compare_imports_no_framework_and_no_implementation():
     assert not found & (FRAMEWORKS | {"tf_impl", "keras_impl", "pt_impl", "ptl_impl"})
 
 
+def loaded_with(*modules):
+    """Packages that are loaded when `modules` are imported for real, through other packages too."""
+    names = run(sys.executable, "-c", f"import sys, {', '.join(modules)}; print(*sys.modules)").stdout.split()
+    return {name.partition(".")[0] for name in names}
+
+
 def test_no_framework_is_loaded_behind_the_scenes():
-    """Not through another package either: compare.py and all of common, loaded for real."""
+    assert not loaded_with("compare") & {*FRAMEWORKS, "sklearn"}
+
+
+def test_common_loads_no_framework_and_no_tool_of_the_comparison():
+    """Each process of each run would load it too."""
     files = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "common").glob("**/*.py"))
     modules = [".".join(file.with_suffix("").parts) for file in files]
-    code = f"import sys, compare, {', '.join(modules)}; print(*sys.modules)"
-    loaded = {name.split(".")[0] for name in run(sys.executable, "-c", code).stdout.split()}
-    assert not loaded & (FRAMEWORKS | {"sklearn", "pandas"})
+    assert not loaded_with(*modules) & {*FRAMEWORKS, "sklearn", "pandas", "matplotlib", "scipy", "jinja2"}
 
 
 LOOPS, TRAINERS = ("tf_impl", "pt_impl"), ("keras_impl", "ptl_impl")

@@ -1,8 +1,8 @@
 """Markdown: the tables as on the terminal."""
 
-from collections.abc import Callable, Sequence
+import pandas as pd
 
-from comparison.columns import LEGEND, Column, Kind, column_groups, row_name, study_columns, study_name
+from comparison.columns import LEGEND, in_one_line, row_tables, study_tables
 from comparison.gains import what_tuning_gives
 from comparison.remarks import remarks, what_was_compared
 from comparison.summary import Summary
@@ -13,12 +13,12 @@ def to_markdown(summary: Summary) -> str:
     lines = [f"`{summary.request.commands[-1]}`", ""]
     study = make_study(summary)
     if study:
-        for group in study_columns(study):
-            lines += [*_markdown_grid(group, study.rows, study_name), ""]
+        for cells in study_tables(study):
+            lines += [*_grid(cells), ""]
     for table in summary.tables:
         lines += [f"{line}  " for line in what_was_compared(table)]
-        for columns in column_groups(table.rows) or [[]]:
-            lines += ["", *_markdown_grid(columns, table.rows, row_name)]
+        for cells in row_tables(table.rows):
+            lines += ["", *_grid(cells)]
         lines += ["", *(f"{line}  " for line in what_tuning_gives(table)), ""]
     lines += [LEGEND, ""]
     if found := remarks(summary):
@@ -26,9 +26,7 @@ def to_markdown(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _markdown_grid(columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str]) -> list[str]:
-    head = ["", *(column.heading for column in columns)]
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * len(columns)]
-    return lines + [
-        "| " + " | ".join([name(row), *(column.cell(row) or "-" for column in columns)]) + " |" for row in rows
-    ]
+def _grid(cells: pd.DataFrame) -> list[str]:
+    lines = [["", *map(in_one_line, cells.columns.to_list())], ["---", *["---:"] * len(cells.columns)]]
+    lines += [[line[0], *(cell or "-" for cell in line[1:])] for line in cells.itertuples()]
+    return [f"| {' | '.join(line)} |" for line in lines]

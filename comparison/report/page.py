@@ -1,14 +1,15 @@
 """`report.html`: one page that holds all it shows, and the figures as files."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.platform.files import write_text
-from comparison.columns import LEGEND, Column, Kind, column_groups, row_name, study_columns, study_name
+from comparison.columns import LEGEND, in_one_line, row_tables, study_tables
 from comparison.gains import what_tuning_gives
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.remarks import remarks, what_was_compared
@@ -16,6 +17,7 @@ from comparison.report.charts import Drawn, draw
 from comparison.report.gallery import Mistake, find_mistakes
 from comparison.report.sweep_figures import study_charts
 from comparison.report.table_figures import table_charts
+from comparison.row import Row
 from comparison.summary import Summary
 from comparison.sweep import make_study
 from comparison.table import Table
@@ -62,9 +64,7 @@ def write_report(summary: Summary) -> None:
     drawn = iter(draw([maker for group in makers for maker in group], folder))
     charts = [[chart for _ in group for chart in next(drawn)] for group in makers]
     if study:
-        study_grids = [
-            _grid(columns, study.rows, study_name, lambda one: one.row.status) for columns in study_columns(study)
-        ]
+        study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)]
     study_figures = charts.pop(0) if study else []
     sections = [_section(table, drawn) for table, drawn in zip(summary.tables, charts, strict=True)]
     environment = Environment(
@@ -107,15 +107,16 @@ def _title(summary: Summary) -> str:
 
 
 def _section(table: Table, charts: list[Drawn]) -> Section:
-    grids = [_grid(columns, table.rows, row_name, lambda row: row.status) for columns in column_groups(table.rows)]
+    grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     return Section(what_was_compared(table), what_tuning_gives(table), grids, charts, *find_mistakes(table))
 
 
-def _grid(
-    columns: Sequence[Column[Kind]], rows: Sequence[Kind], name: Callable[[Kind], str], status: Callable[[Kind], str]
-) -> Grid:
-    cells = [(name(row), [column.cell(row) for column in columns], status(row) == "ok") for row in rows]
-    return Grid([column.heading for column in columns], cells)
+def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
+    lines = zip(cells.itertuples(), rows, strict=True)
+    return Grid(
+        [*map(in_one_line, cells.columns.to_list())],
+        [(line[0], [*line[1:]], row.status == "ok") for line, row in lines],
+    )
 
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:

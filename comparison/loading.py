@@ -1,0 +1,51 @@
+"""A comparison's folder in a notebook."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from comparison.frames import epochs_frame, rows_frame, runs_frame, steps_frame
+from comparison.request import find_runs, summarise
+from comparison.store import Request
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare.py` has found so far, as DataFrames. docs/comparison.md says what is in each column.
+
+    Attributes:
+      rows: a line for each row of the tables, as in `results.csv`.
+      runs: a line for each run, as in `runs.csv`; `run_dir` is its folder, as seen from the comparison's.
+      epochs: a line for each evaluation of each run that has succeeded; `run_dir` says of which.
+      steps: a line for each training step of each run that has succeeded; `run_dir` says of which.
+      warnings: a line each, on what might mislead a reader of the rows.
+      missing: how many runs are still to be made.
+    """
+
+    rows: pd.DataFrame
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    steps: pd.DataFrame
+    warnings: list[str]
+    missing: int
+
+
+def load(folder: str | Path) -> Comparison:
+    """Reads the folder of a comparison, also of one that is still being made.
+
+    Raises:
+      UserError: the folder holds no comparison, or one of another version.
+    """
+    folder = Path(folder)
+    request = Request.read(folder, "load")
+    runs, missing = find_runs(folder, request)
+    summary = summarise(folder, request, runs, len(missing))
+    return Comparison(
+        rows=rows_frame(summary.rows),
+        runs=runs_frame(summary),
+        epochs=epochs_frame(summary),
+        steps=steps_frame(summary),
+        warnings=summary.warnings,
+        missing=summary.missing,
+    )
