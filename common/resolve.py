@@ -23,17 +23,24 @@ class Settings:
     tf32: bool = False
 
 
-def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: int | None = None) -> TrainConfig:
+def resolve_devices(
+    config: TrainConfig, title: str, num_gpus: int, launch: Launch, one_process: bool = False
+) -> TrainConfig:
     """`config` with every "auto" replaced.
 
     Args:
       title: of the framework, for messages.
       num_gpus: GPUs that the framework can use here.
-      launched: number of processes that a launcher such as torchrun has already started, one a device.
+      one_process: whether one process serves all devices.
 
     Raises:
       UserError: an accelerator or a number of devices that is not to be had.
     """
+    launched, launcher = launch.world_size, launch.started_by
+    if launched is not None and one_process:
+        raise UserError(f"{launcher} has started {launched} processes; {title} needs one: use --devices N")
+    if launch.num_nodes > 1:
+        raise UserError(f"{launcher} has started replicas on {launch.num_nodes} machines; all of them must be on one")
     accelerator = config.accelerator
     if accelerator == "auto":
         accelerator = "gpu" if num_gpus else "cpu"
@@ -44,7 +51,7 @@ def resolve_devices(config: TrainConfig, title: str, num_gpus: int, launched: in
     if devices == "auto":
         devices = launched or (num_gpus if accelerator == "gpu" else 1)
     if launched is not None and devices != launched:
-        raise UserError(f"--devices {devices}: the launcher has started {launched} processes; leave the option out")
+        raise UserError(f"--devices {devices}: {launcher} has started {launched} processes; leave the option out")
     if accelerator == "gpu" and devices > num_gpus:
         raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
 

@@ -24,7 +24,7 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 
 def resolve(config: TrainConfig, title: str) -> TrainConfig:
     """The same for whatever computes with torch; `title`: its name in messages."""
-    config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read().world_size)
+    config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read())
     settings = Settings()
     if config.mode == "tuned":
         from pt_impl.tuning import tuned_settings

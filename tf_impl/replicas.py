@@ -4,6 +4,7 @@ import sys
 
 import tensorflow as tf
 
+from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
@@ -11,7 +12,8 @@ from common.spec.options import TrainConfig
 
 def setup_devices(config: TrainConfig, title: str = "TensorFlow") -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
-    config = resolve_devices(config, title, len(tf.config.list_physical_devices("GPU")))
+    num_gpus = len(tf.config.list_physical_devices("GPU"))
+    config = resolve_devices(config, title, num_gpus, Launch.read(), one_process=True)
     settings = Settings()
     if config.mode == "tuned":
         from tf_impl.tuning import tuned_settings

@@ -8,6 +8,7 @@ import numpy as np
 
 from common.experiment import Experiment
 from common.platform.errors import as_program
+from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -20,9 +21,8 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
     with as_program(f"python -m {name}_impl"):
         timeline = Timeline.begin(os.getpid())
         timeline.enter("data")
-        config = resolve_devices(
-            parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus=int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
-        )
+        num_gpus = int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
+        config = resolve_devices(parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus, Launch.read())
         experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:
             return

@@ -2,11 +2,13 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from conftest import REPOSITORY, run
 
 from common.platform.errors import UserError
+from common.platform.launch import Launch
 from common.platform.machine import git_state, num_cores, peak_memory_bytes, process_start, versions
 from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
@@ -56,18 +58,26 @@ def test_versions_and_commit():
     assert state is None or (len(state["commit"]) == 40 and isinstance(state["dirty"], bool))
 
 
+ALONE = Launch.read({})
+
+
 def test_auto_is_one_cpu_replica_without_gpus_and_all_gpus_with_them():
-    assert resolve_devices(TrainConfig(), "X", 0).devices == 1
-    found = resolve_devices(TrainConfig(), "X", 4)
+    assert resolve_devices(TrainConfig(), "X", 0, ALONE).devices == 1
+    found = resolve_devices(TrainConfig(), "X", 4, ALONE)
     assert (found.accelerator, found.devices) == ("gpu", 4)
-    found = resolve_devices(TrainConfig(accelerator="cpu", devices=2), "X", 4)
+    found = resolve_devices(TrainConfig(accelerator="cpu", devices=2), "X", 4, ALONE)
     assert (found.accelerator, found.devices, found.threads_per_device) == ("cpu", 2, max(1, num_cores() // 2))
 
 
 def test_a_launchers_processes_are_the_devices():
-    assert resolve_devices(TrainConfig(), "X", 0, launched=3).devices == 3
-    with pytest.raises(UserError, match="--devices 2: the launcher has started 3 processes"):
-        resolve_devices(TrainConfig(devices=2), "X", 0, launched=3)
+    launch = Launch("torchrun", rank=0, local_rank=0, world_size=3, num_nodes=1, rendezvous="env://", first_pid=1)
+    assert resolve_devices(TrainConfig(), "X", 0, launch).devices == 3
+    with pytest.raises(UserError, match="^--devices 2: torchrun has started 3 processes; leave the option out$"):
+        resolve_devices(TrainConfig(devices=2), "X", 0, launch)
+    with pytest.raises(UserError, match="^torchrun has started 3 processes; X needs one: use --devices N$"):
+        resolve_devices(TrainConfig(), "X", 0, launch, one_process=True)
+    with pytest.raises(UserError, match="^torchrun has started replicas on 3 machines; all of them must be on one$"):
+        resolve_devices(TrainConfig(), "X", 0, replace(launch, num_nodes=3))
 
 
 @pytest.mark.parametrize(
@@ -79,4 +89,4 @@ def test_a_launchers_processes_are_the_devices():
 )
 def test_devices_that_are_not_there_are_told(options, num_gpus, message):
     with pytest.raises(UserError, match=message):
-        resolve_devices(TrainConfig(**options), "X", num_gpus)
+        resolve_devices(TrainConfig(**options), "X", num_gpus, ALONE)
