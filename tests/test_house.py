@@ -210,7 +210,8 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--gpus-per-node",
         "--ntasks-per-node",
         "--wait",
-    }  # of jupytext, pip and sbatch
+        "--compile-bytecode",
+    }  # of jupytext, pip, sbatch and uv
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"

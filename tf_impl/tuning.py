@@ -8,8 +8,8 @@ Beside each measure stands the gain seen: images per second with it over those w
 # ruff: noqa: E402
 import sys
 
-# Keras imports these where they are installed; no run uses them. Gain: imports take 4.2 s
-# instead of 5.9 s, by `python -m benchmarks.startup --rounds 2`.
+# Keras imports these where they are installed; no run uses them. Gain: imports take 1.9 s
+# instead of 2.7 s, by `python -m benchmarks.startup --rounds 2`.
 sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
 
 from collections.abc import Callable
