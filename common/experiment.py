@@ -38,4 +38,4 @@ class Experiment:
             weights = network.check(
                 read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
             )
-        return cls(config, dataset, network, plan, UpdateRule.make(config, plan.schedule_steps), weights)
+        return cls(config, dataset, network, plan, UpdateRule.make(config, plan), weights)

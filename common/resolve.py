@@ -10,6 +10,7 @@ from common.platform.machine import num_cores
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
 from common.spec.options import Precision, TrainConfig
+from common.spec.update_rule import spelled_out
 
 MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
 
@@ -74,7 +75,8 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     if config.data_on == "auto":
         resident = config.mode == "tuned" and images_nbytes(config) <= MAX_RESIDENT_BYTES
         left["data_on"] = "device" if resident else "host"
-    return _require_half_precision(config.replace(**left), by_hand="precision" not in left)
+    config = spelled_out(config.replace(**left))
+    return _require_half_precision(config, by_hand="precision" not in left)
 
 
 def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:

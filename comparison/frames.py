@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from common.record.results import EpochLine, RunResult
 from common.record.timeline import PHASES
-from common.spec.options import TrainConfig, fields_of_kind
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import TrainConfig
 from comparison.jobs import variant_name
 from comparison.row import Row
 from comparison.store import Record, Run

@@ -10,7 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError, option_name
 from common.platform.machine import num_cores
-from common.spec.options import Mode, TrainConfig, TrainingOptions, fields_of_kind
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import Mode, TrainConfig, TrainingOptions
+from common.spec.update_rule import spelled_out
 from comparison.options import CompareConfig
 
 Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
@@ -87,13 +89,15 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         if field in swept:
             raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
         swept[field] = values
+    if options.sweep_learning_rate == "linear" and base.scale_learning_rate:
+        raise UserError("--sweep-learning-rate linear: --scale-learning-rate does that already")
     if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
         raise UserError("--sweep-learning-rate tune: not together with a sweep of the learning rate itself")
     variants = []
     for combination in itertools.product(*swept.values()):
         texts = dict(zip(swept, combination, strict=True))
         try:
-            config = base.replace(**{field: _value(field, text) for field, text in texts.items()})
+            config = spelled_out(base.replace(**{field: _value(field, text) for field, text in texts.items()}))
         except ValidationError as error:
             raise UserError(f"--sweep {_name(texts)}: {error.errors()[0]['msg']}") from None
         if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
@@ -109,7 +113,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                 scaled = config.replace(batch_size=config.batch_size * int(texts["devices"]))
             if options.sweep_learning_rate == "linear":
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": as the batch grows, so does the rate.
-                scaled = scaled.replace(learning_rate=config.learning_rate * scaled.batch_size / base.batch_size)
+                scaled = scaled.replace(scale_learning_rate=base.batch_size)
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
     if options.sweep_learning_rate != "keep" and len({variant.config.batch_size for variant in variants}) < 2:
         raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")

@@ -11,7 +11,8 @@ from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_m
 from common.spec.batches import Plan
 from common.spec.layers import layer_names
 from common.spec.networks import LAYERS
-from common.spec.options import ModelName, TrainConfig, fields_of_kind
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import ModelName, TrainConfig
 from common.spec.update_rule import learning_rate
 
 FIRST_STEPS = 10
@@ -100,7 +101,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     apart = np.flatnonzero(~(differences <= tolerance))
     if len(apart):
         step = int(apart[0]) + 1
-        rates = [learning_rate(config, past, plan.schedule_steps) for past in range(1, step)]
+        rates = [learning_rate(config, past, plan) for past in range(1, step)]
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
         return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
 

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from common.platform.errors import UserError, option_name
 from common.platform.machine import REPOSITORY
 from common.record.run_folder import new_run_dir
-from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
+from common.spec.option_kinds import fields_of_kind, option
+from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
 
 # What an option of compare.py's own decides: which rows there are; how a run is made; how many; studies; how the runs
 # are looked at; the folder. A comparison that is there already can be given more of the same, and other looks.

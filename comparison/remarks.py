@@ -1,10 +1,15 @@
 """What stands above and below a table, in words."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from common.platform.errors import option_name
 from common.resolve import describe_devices
-from common.spec.options import TrainConfig, fields_of_kind
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import TrainConfig
+from common.spec.rules import RULES
+from common.spec.schedules import SCHEDULES
+from common.spec.update_rule import peak_rate
 from comparison.jobs import shown_variant
 from comparison.summary import Summary
 from comparison.table import Entry, Table
@@ -23,20 +28,28 @@ def what_was_compared(table: Table) -> list[str]:
     shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
     rounds = len({(record.seed, record.round) for record in records})
     shown += f", {rounds} rounds" if rounds > 1 else ""
-    rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
-    if config.warmup_steps:
-        rate += f" after {config.warmup_steps} steps of warm-up"
-    momentum = f"momentum {config.momentum:g}{' (Nesterov)' if config.nesterov else ''}"
-    decay = f", weight decay {config.weight_decay:g}" if config.weight_decay else ""
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
         f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
-        f"{rate}, {momentum}{decay}",
+        _update_rule(config),
         # Of a sweep over settings the lines above are of all variants: the variant says them.
         *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
         *_variant_line(table),
     ]
+
+
+def _update_rule(config: TrainConfig) -> str:
+    """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; what is zero or false is left out."""
+    rate = f"learning rate {peak_rate(config):g}, {config.schedule}"
+    if config.warmup_steps:
+        rate += f" after {config.warmup_steps} steps of warm-up"
+    parts = [rate]
+    for one in (*fields(SCHEDULES[config.schedule]), *fields(RULES[config.optimizer])):
+        value, shown = getattr(config, one.name), one.name.replace("_", " ")
+        if value:
+            parts.append(shown if value is True else f"{shown} {value:g}")
+    return f"{config.optimizer}: {', '.join(parts)}"
 
 
 def _swept_settings(table: Table) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from common.record.results import RunResult
 from common.record.timeline import Phase
 from common.resolve import describe_settings
+from common.spec.update_rule import peak_rate
 from comparison.intervals import mean_interval, paired_ratio, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
 from comparison.lockstep import FIRST_STEPS, loss_differences
@@ -50,7 +51,7 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
         status=status,
         devices=results[0].devices,
         settings=describe_settings(results[0].config),
-        learning_rate=results[0].config.learning_rate,
+        learning_rate=peak_rate(results[0].config),
         accuracy=_accuracy(results),
         speed=_speed(reference, entry, parted),
         times=_times(entry),

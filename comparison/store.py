@@ -167,7 +167,7 @@ def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | Non
             continue
         rates: dict[float, list[Run]] = {}
         for run in tuning:
-            if run.result:
+            if run.result and run.result.config.learning_rate:
                 rates.setdefault(run.result.config.learning_rate, []).append(run)
         if not rates:
             raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(tuning)}")

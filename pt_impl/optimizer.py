@@ -1,28 +1,44 @@
-"""torch.optim.SGD, whose rule is the shared one, see common/spec/update_rule.py."""
+"""torch.optim's optimizers, whose rules are the shared ones, see common/spec/rules.py."""
+
+from typing import Any
 
 import torch
 from torch import nn
 
+from common.spec.rules import SGD, Adadelta, Adam, AdamW, RMSprop
 from common.spec.update_rule import UpdateRule
 
 
 def make_optimizer(
-    network: nn.Module, rule: UpdateRule, **options: bool
+    network: nn.Module, update_rule: UpdateRule, **options: bool
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """The optimizer, and the scheduler to be stepped after every step. `options`: torch.optim.SGD's, as `fused`."""
+    """The optimizer, and the scheduler to be stepped after every step. `options`: torch.optim's, as `fused`."""
+    rule = update_rule.rule
     # Instead of a rate of its own: 1, times the shared table's rate of each step.
-    optimizer = torch.optim.SGD(
-        network.parameters(),
-        lr=1.0,
-        momentum=rule.momentum,
-        dampening=0,
-        weight_decay=rule.weight_decay,
-        nesterov=rule.nesterov,
-        **options,
-    )
-    if options.get("fused") and rule.momentum:
-        # Fused, a first step that is skipped would leave its velocity unset. From zero the rule is the same.
-        for parameter in network.parameters():
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    rates = [*rule.learning_rates.tolist(), 0.0]  # the scheduler looks one step past the last
+    common: dict[str, Any] = {"lr": 1.0, "weight_decay": rule.weight_decay, **options}
+    match rule:
+        case SGD():
+            optimizer = torch.optim.SGD(
+                network.parameters(), momentum=rule.momentum, dampening=0, nesterov=rule.nesterov, **common
+            )
+            if options.get("fused") and rule.momentum:
+                # Fused, a first step that is skipped would leave its velocity unset. From zero the rule is the same.
+                for parameter in network.parameters():
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        case Adam() | AdamW():
+            kind = torch.optim.Adam if isinstance(rule, Adam) else torch.optim.AdamW
+            betas = (rule.beta1, rule.beta2)
+            optimizer = kind(network.parameters(), betas=betas, eps=rule.epsilon, amsgrad=rule.amsgrad, **common)
+        case Adadelta():
+            optimizer = torch.optim.Adadelta(network.parameters(), rho=rule.rho, eps=rule.epsilon, **common)
+        case RMSprop():
+            optimizer = torch.optim.RMSprop(
+                network.parameters(),
+                alpha=rule.alpha,
+                eps=rule.epsilon,
+                momentum=rule.momentum,
+                centered=rule.centered,
+                **common,
+            )
+    rates = [*update_rule.learning_rates.tolist(), 0.0]  # the scheduler looks one step past the last
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])

@@ -67,8 +67,11 @@ def compile_ahead(
 
 
 def optimizer_options(config: TrainConfig) -> dict[str, Any]:
-    """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host."""
-    return {"fused": True} if config.accelerator == "gpu" else {}
+    """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
+
+    PyTorch has none for the other rules.
+    """
+    return {"fused": True} if config.accelerator == "gpu" and config.optimizer in ("sgd", "adam", "adamw") else {}
 
 
 # --- The data: images stay uint8 until they are on the device, and are normalised there ---

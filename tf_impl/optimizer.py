@@ -1,4 +1,7 @@
-"""PyTorch's SGD in Keras: the shared rule, see common/spec/update_rule.py."""
+"""PyTorch's update rules in Keras: the shared ones, see common/spec/rules.py.
+
+Instead of Keras's own, which are other rules under the same names: docs/update-rules.md says where.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,42 +9,52 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from common.spec import rules
 from common.spec.options import TrainConfig
 from common.spec.update_rule import LossScaling, UpdateRule
 from tf_impl.precision import LossScale
+
+Tensors = list[tf.Tensor]
 
 
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
     """The rate of every step, out of the shared table."""
 
-    def __init__(self, rule: UpdateRule) -> None:
-        self.rates = tf.constant(rule.learning_rates)
+    def __init__(self, update_rule: UpdateRule) -> None:
+        self.rates = tf.constant(update_rule.learning_rates)
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         return tf.gather(self.rates, tf.cast(step, tf.int32))
 
 
-class SGD(keras.optimizers.SGD):
-    """Instead of Keras's own rule, which keeps the rate inside the velocity and decays weights apart from it."""
+class Optimizer(keras.optimizers.Optimizer):
+    """What all rules share: slots, decay of weights, and steps that the scaling of the loss skips."""
 
-    def __init__(self, rule: UpdateRule, scaling: LossScaling | None) -> None:
+    def __init__(self, update_rule: UpdateRule, scaling: LossScaling | None) -> None:
         """`scaling`: None where the loss is not scaled."""
-        super().__init__(LearningRates(rule), momentum=rule.momentum, nesterov=rule.nesterov)
-        self.l2 = rule.weight_decay
+        super().__init__(LearningRates(update_rule))
+        self.rule: Any = update_rule.rule
         self.loss_scale = LossScale(scaling) if scaling else None
+
+    @property
+    def slot_names(self) -> list[str]:
+        """What the rule keeps for each variable, from step to step; zero at first."""
+        raise NotImplementedError
+
+    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
+        """What is taken off a variable, times the rate; and its new slots."""
+        raise NotImplementedError
 
     def build(self, variables: list[keras.Variable]) -> None:
         super().build(variables)
-        if self.momentum:
-            strategy = tf.distribute.get_strategy()
-            # `update_step` gets one replica's copy of a variable; this finds the velocity that belongs to it. In a
-            # function, since Keras would wrap a dictionary, to track what is in it.
-            velocities = {
-                copy.ref(): velocity
-                for variable, velocity in zip(variables, self.momentums, strict=True)
-                for copy in strategy.experimental_local_results(variable.value)
-            }
-            self.velocity_of = lambda variable: velocities[variable.ref()]
+        strategy, slots = tf.distribute.get_strategy(), {}
+        for variable in variables:
+            own = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
+            for copy in strategy.experimental_local_results(variable.value):
+                slots[copy.ref()] = own
+        # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. In a function,
+        # since Keras would wrap a dictionary, to track what is in it.
+        self.slots_of = lambda variable: slots[variable.ref()]
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self.loss_scale.scale if self.loss_scale else loss
@@ -53,15 +66,24 @@ class SGD(keras.optimizers.SGD):
         return super().apply_gradients(zip(gradients, variables, strict=True))
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        rate, momentum, l2 = (tf.cast(value, variable.dtype) for value in (learning_rate, self.momentum, self.l2))
+        """Keras calls it for each variable; sets the variable and its slots."""
+        rate, decay = (tf.cast(value, variable.dtype) for value in (learning_rate, self.rule.weight_decay))
         taken = tf.math.is_finite(gradient) if self.loss_scale else True
-        if self.l2:
-            gradient = gradient + l2 * variable
-        if self.momentum:
-            velocity = self.velocity_of(variable)
-            self.assign(velocity, where(taken, momentum * velocity + gradient, velocity))
-            gradient = gradient + momentum * velocity if self.nesterov else velocity
-        self.assign_sub(variable, where(taken, rate * gradient, 0.0))
+        decoupled = isinstance(self.rule, rules.AdamW)
+        if self.rule.weight_decay and not decoupled:
+            gradient = gradient + decay * variable
+        slots = self.slots_of(variable)
+        change, values = self.change(gradient, [tf.convert_to_tensor(slot) for slot in slots])
+        if self.rule.weight_decay and decoupled:
+            change = change + decay * variable
+        for slot, value in zip(slots, values, strict=True):
+            self.assign(slot, where(taken, value, slot))
+        self.assign_sub(variable, where(taken, rate * change, 0.0))
+
+    @property
+    def steps_taken(self) -> tf.Tensor:
+        """float64: this step among them, those that were skipped not."""
+        return tf.cast(self.loss_scale.taken if self.loss_scale else self.iterations + 1, tf.float64)
 
     @property
     def skipped_steps(self) -> int | None:
@@ -73,7 +95,86 @@ def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:
     return new if taken is True else tf.where(taken, new, otherwise)
 
 
-def make_optimizer(network: keras.Model, rule: UpdateRule, config: TrainConfig) -> SGD:
-    optimizer = SGD(rule, LossScaling() if config.precision == "16-mixed" else None)
+def mean(decay: float, before: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    """The moving average."""
+    return tf.cast(decay, new.dtype) * before + tf.cast(1 - decay, new.dtype) * new
+
+
+# --- A rule each: the formulas of common/spec/rules.py ---
+
+
+class SGD(Optimizer):
+    @property
+    def slot_names(self) -> list[str]:
+        return ["velocity"] if self.rule.momentum else []
+
+    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
+        if not self.rule.momentum:
+            return gradient, []
+        momentum = tf.cast(self.rule.momentum, gradient.dtype)
+        velocity = momentum * slots[0] + gradient
+        return gradient + momentum * velocity if self.rule.nesterov else velocity, [velocity]
+
+
+class Adam(Optimizer):
+    @property
+    def slot_names(self) -> list[str]:
+        return ["mean", "square", *(["largest"] if self.rule.amsgrad else [])]
+
+    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
+        rule, dtype = self.rule, gradient.dtype
+        # In 64 bits, as PyTorch's are: 1 - beta2 has few digits left in 32.
+        corrections = (1 - tf.pow(tf.constant(beta, tf.float64), self.steps_taken) for beta in (rule.beta1, rule.beta2))
+        first, second = (tf.cast(one, dtype) for one in corrections)
+        average, square = mean(rule.beta1, slots[0], gradient), mean(rule.beta2, slots[1], gradient**2)
+        largest = [tf.maximum(slots[2], square)] if rule.amsgrad else []
+        root = tf.sqrt((largest or [square])[0]) / tf.sqrt(second)
+        change = average / first / (root + tf.cast(rule.epsilon, dtype))
+        return change, [average, square, *largest]
+
+
+class Adadelta(Optimizer):
+    @property
+    def slot_names(self) -> list[str]:
+        return ["square", "change"]
+
+    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
+        epsilon = tf.cast(self.rule.epsilon, gradient.dtype)
+        square = mean(self.rule.rho, slots[0], gradient**2)
+        change = tf.sqrt(slots[1] + epsilon) / tf.sqrt(square + epsilon) * gradient
+        return change, [square, mean(self.rule.rho, slots[1], change**2)]
+
+
+class RMSprop(Optimizer):
+    @property
+    def slot_names(self) -> list[str]:
+        return ["square", *(["mean"] if self.rule.centered else []), *(["velocity"] if self.rule.momentum else [])]
+
+    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
+        rule, dtype = self.rule, gradient.dtype
+        new = [mean(rule.alpha, slots[0], gradient**2)]
+        variance = new[0]
+        if rule.centered:
+            new.append(mean(rule.alpha, slots[1], gradient))
+            variance = variance - new[1] ** 2
+        change = gradient / (tf.sqrt(variance) + tf.cast(rule.epsilon, dtype))
+        if rule.momentum:
+            change = tf.cast(rule.momentum, dtype) * slots[-1] + change
+            new.append(change)
+        return change, new
+
+
+OPTIMIZERS: dict[type[rules.Rule], type[Optimizer]] = {
+    rules.SGD: SGD,
+    rules.Adam: Adam,
+    rules.AdamW: Adam,
+    rules.Adadelta: Adadelta,
+    rules.RMSprop: RMSprop,
+}
+
+
+def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainConfig) -> Optimizer:
+    kind = OPTIMIZERS[type(update_rule.rule)]
+    optimizer = kind(update_rule, LossScaling() if config.precision == "16-mixed" else None)
     optimizer.build(network.trainable_variables)  # in the strategy's scope, where the caller is
     return optimizer

@@ -20,6 +20,7 @@ class LossScale:
         first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
         self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
         self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
+        self.taken = tf.Variable(0, dtype=tf.int64, **first)
         self.skipped = tf.Variable(0, dtype=tf.int64, **first)
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -34,5 +35,6 @@ class LossScale:
         change = tf.where(skip, self.rule.backoff, tf.where(grown, self.rule.growth, 1.0))
         self.scale.assign(self.scale * change)
         self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
+        self.taken.assign_add(tf.cast(~skip, tf.int64))
         self.skipped.assign_add(tf.cast(skip, tf.int64))
         return [gradient * factor for gradient in gradients]

@@ -12,7 +12,7 @@ from common.record.recorder import Recorder
 from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import make_network
-from tf_impl.optimizer import SGD, make_optimizer
+from tf_impl.optimizer import Optimizer, make_optimizer
 from tf_impl.replicas import device_peak_memory_bytes
 from tf_impl.weights import get_weights, load_weights
 
@@ -23,7 +23,7 @@ ForwardBackward = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, l
 
 
 def forward_backward(
-    network: keras.Model, optimizer: SGD, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
+    network: keras.Model, optimizer: Optimizer, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
@@ -37,7 +37,7 @@ def forward_backward(
 
 
 def train_step(
-    network: keras.Model, optimizer: SGD, compute: ForwardBackward, batch: Batch
+    network: keras.Model, optimizer: Optimizer, compute: ForwardBackward, batch: Batch
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """This replica's shares of the global loss and of the number of correct answers.
 

@@ -145,7 +145,7 @@ class Recorder:
             if not math.isfinite(loss):
                 raise DivergedError(
                     f"training diverged: the loss of step {step} is {loss};"
-                    f" a smaller --learning-rate than {self.config.learning_rate} may help"
+                    f" a smaller --learning-rate than {self.experiment.update_rule.learning_rates.max():g} may help"
                 )
         self.epoch_losses += losses
         self.epoch_correct += int(sum(correct))

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from common.platform.errors import option_name
+from common.spec.option_kinds import fields_of_kind, option
+from common.spec.update_options import UpdateOptions
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet"]
@@ -20,36 +22,14 @@ AutoOrCount = Literal["auto"] | Positive
 AutoOrBool = Literal["auto"] | bool
 Mode = Literal["plain", "tuned"]
 
-# What an option decides: the examples; where files are; the network; how it is trained and evaluated; on what; what the
-# modes decide where it is left open; what is written. Places and output are no part of what is trained.
-Kind = Literal["data", "place", "network", "training", "machine", "setting", "output"]
 ABOUT_MODE = (
     "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
     " measured to make it faster and is still the same training, see docs/performance.md"
 )
 
 
-def option(kind: str, default: Any, **details: Any) -> Any:
-    """A field of a configuration; `details` are those of pydantic's `Field`."""
-    return Field(default, json_schema_extra={"kind": kind}, **details)
-
-
-def fields_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
-    """Names of its options of these kinds, in their order."""
-    extras = {name: field.json_schema_extra for name, field in schema.model_fields.items()}
-    return [name for name, extra in extras.items() if isinstance(extra, dict) and extra["kind"] in kinds]
-
-
-class TrainingOptions(BaseModel):
-    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
-
-    Hyperparameters stand here as typed; `common.spec.update_rule` rounds them to float32 once, for everyone.
-
-    Raises:
-      pydantic.ValidationError: a value of the wrong type, out of bounds, or at odds with another.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class DataOptions(BaseModel):
+    """The examples, the network, and how often it sees them."""
 
     dataset: DatasetName = option(
         "data",
@@ -90,25 +70,19 @@ class TrainingOptions(BaseModel):
     epochs: int = option("training", 10, ge=0, description="passes over the training set; 0 only evaluates")
     max_steps: int = option("training", -1, ge=-1, description="stop after N steps; -1: no limit")
     batch_size: int = option("training", 64, gt=0, description="global batch size, all devices together")
-    learning_rate: float = option(
-        "training",
-        0.05,
-        gt=0,
-        le=1e38,
-        allow_inf_nan=False,
-        description="the learning rate, or the peak of its schedule",
-    )
-    schedule: Literal["constant", "cosine"] = option(
-        "training",
-        "cosine",
-        description="the learning rate after warm-up; cosine falls towards zero, nearly reached in the last step",
-    )
-    warmup_steps: int = option("training", 0, ge=0, description="steps of linear warm-up before the schedule starts")
-    momentum: float = option("training", 0.9, ge=0, lt=1, description="momentum of SGD, PyTorch's rule")
-    nesterov: bool = option("training", False, description="Nesterov momentum")
-    weight_decay: float = option(
-        "training", 0.0, ge=0, le=1e38, allow_inf_nan=False, description="L2 penalty added to every gradient"
-    )
+
+
+class TrainingOptions(UpdateOptions, DataOptions):
+    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
+
+    Hyperparameters stand here as typed; `common.spec.update_rule` rounds them to float32 once, for everyone.
+
+    Raises:
+      pydantic.ValidationError: a value of the wrong type, out of bounds, or at odds with another.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     seed: int = option(
         "training", 0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data"
     )
@@ -158,8 +132,6 @@ class TrainingOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("--nesterov true needs --momentum above 0")
         if self.save_first_batch and 0 in (self.epochs, self.max_steps):
             raise ValueError("--save-first-batch true needs at least one step: --epochs and --max-steps other than 0")
         if self.dataset != "synthetic":

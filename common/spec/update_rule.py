@@ -1,23 +1,15 @@
-"""The one update rule of all implementations, PyTorch's SGD, and the learning rate of every step.
+"""The update rule of a configuration, and the learning rate of every step."""
 
-With gradient g of the loss, weights w, velocity v (zero at first), momentum mu, weight decay d and the
-step's learning rate r (torch.optim.SGD's documentation):
-
-    g = g + d * w
-    v = mu * v + g
-    w = w - r * (g + mu * v  if Nesterov  else  v)
-
-The rate stays outside the velocity, unlike in Keras (v = mu * v - r * g; w = w + v): the two part as soon
-as the rate changes.
-"""
-
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.spec.batches import Plan
 from common.spec.options import TrainConfig
+from common.spec.rules import RULES, Rule
+from common.spec.schedules import SCHEDULES, Schedule
 
 
 def float32(value: float) -> float:
@@ -25,37 +17,46 @@ def float32(value: float) -> float:
     return float(np.float32(value))
 
 
+def spelled_out(config: TrainConfig) -> TrainConfig:
+    """`config` with every hyperparameter that its update rule and its schedule have."""
+    values: dict[str, Any] = {"learning_rate": RULES[config.optimizer].learning_rate}
+    for kind in (RULES[config.optimizer], SCHEDULES[config.schedule]):
+        values |= {one.name: one.default for one in fields(kind)}
+    if "step_size" in values:
+        values["step_size"] = max(1, -(-config.epochs // 3))
+    return config.replace(**{name: value for name, value in values.items() if getattr(config, name) is None})
+
+
 @dataclass(frozen=True)
 class UpdateRule:
-    """Hyperparameters rounded to float32 once, since Keras keeps its own in float32 variables.
+    """Numbers are rounded to float32 once, since Keras keeps its own in float32 variables.
 
     Attributes:
-      learning_rates: float32 (total_steps,), the rate of step s at index s - 1.
+      rule: with its hyperparameters.
+      learning_rates: float32 (schedule_steps,), the rate of step s at index s - 1.
     """
 
+    rule: Rule
     learning_rates: NDArray[np.float32]
-    momentum: float
-    nesterov: bool
-    weight_decay: float
 
     @classmethod
-    def make(cls, config: TrainConfig, total_steps: int) -> "UpdateRule":
-        rates = [learning_rate(config, step, total_steps) for step in range(1, total_steps + 1)]
-        return cls(
-            learning_rates=np.array(rates, dtype=np.float32),
-            momentum=float32(config.momentum),
-            nesterov=config.nesterov,
-            weight_decay=float32(config.weight_decay),
-        )
+    def make(cls, config: TrainConfig, plan: Plan) -> "UpdateRule":
+        config = spelled_out(config)
+        kind: Any = RULES[config.optimizer]
+        values: dict[str, Any] = {one.name: getattr(config, one.name) for one in fields(kind)}
+        rule = kind(**{name: float32(value) if isinstance(value, float) else value for name, value in values.items()})
+        rates = [learning_rate(config, step, plan) for step in range(1, plan.schedule_steps + 1)]
+        return cls(rule, np.array(rates, dtype=np.float32))
 
 
 @dataclass(frozen=True)
 class LossScaling:
     """Dynamic scaling of the loss, so that small gradients don't vanish in float16 (Micikevicius et al., 2018).
 
-    A step in which any replica has a gradient that isn't finite is skipped: weights and velocities stay, the scale is
-    multiplied by `backoff`. After `growth_interval` steps taken in a row it is multiplied by `growth`. The learning
-    rate goes by the step's number all the same. The numbers are those of torch.amp.GradScaler.
+    A step in which any replica has a gradient that isn't finite is skipped: weights and slots stay, it is not among the
+    steps that Adam counts, and the scale is multiplied by `backoff`. After `growth_interval` steps taken in a row it is
+    multiplied by `growth`. The learning rate goes by the step's number all the same. The numbers are those of
+    torch.amp.GradScaler.
     """
 
     initial: float = 2.0**16
@@ -64,16 +65,21 @@ class LossScaling:
     growth_interval: int = 2000
 
 
-def learning_rate(config: TrainConfig, step: int, total_steps: int) -> float:
-    """The rate of `step` (from 1): linear up to the peak in `warmup_steps`, then the schedule.
+def peak_rate(config: TrainConfig) -> float:
+    """The learning rate after warm-up, scaled with the batch where that is asked for (Goyal et al., 2017)."""
+    config = spelled_out(config)
+    assert config.learning_rate is not None
+    return config.learning_rate * (config.batch_size / (config.scale_learning_rate or config.batch_size))
 
-    Cosine annealing without restarts (Loshchilov and Hutter, 2017, equation 5, with a minimum of zero):
-    the rate would be zero in the step after the last.
-    """
-    peak = config.learning_rate
+
+def learning_rate(config: TrainConfig, step: int, plan: Plan) -> float:
+    """The rate of `step` (from 1): linear up to the peak in `warmup_steps`, then the schedule."""
+    peak = peak_rate(config)
     if step <= config.warmup_steps:
         return peak * step / config.warmup_steps
-    if config.schedule == "constant":
-        return peak
-    done = (step - 1 - config.warmup_steps) / (total_steps - config.warmup_steps)
-    return peak * 0.5 * (1 + math.cos(math.pi * done))
+    return peak * make_schedule(config).factor(step, config.warmup_steps, plan)
+
+
+def make_schedule(config: TrainConfig) -> Schedule:
+    config, kind = spelled_out(config), SCHEDULES[config.schedule]
+    return kind(**{one.name: getattr(config, one.name) for one in fields(kind)})

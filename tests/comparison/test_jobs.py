@@ -2,6 +2,7 @@ import pytest
 from made_up import MadeUp, comparison
 
 from common.platform.errors import UserError
+from common.spec.update_rule import peak_rate
 from comparison.jobs import comparison_jobs, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.store import epochs_to, tuned
@@ -62,13 +63,13 @@ def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_a
 def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
     for rule, rates in (("keep", [0.1, 0.1, 0.1]), ("linear", [0.05, 0.1, 0.4])):
         _, variants = study(sweep=["batch-size=32,64,256"], learning_rate=0.1, sweep_learning_rate=rule)
-        assert [one.config.learning_rate for one in variants] == pytest.approx(rates)
+        assert [peak_rate(one.config) for one in variants] == pytest.approx(rates)
 
 
 def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
     options = {"sweep": ["learning-rate=0.01,0.1", "batch-size=64,128"], "batch_size": 64}
     _, variants = study(**options, sweep_learning_rate="linear")
-    assert [one.config.learning_rate for one in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
+    assert [peak_rate(one.config) for one in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
     with pytest.raises(UserError, match="not together with a sweep of the learning rate"):
         study(**options, sweep_learning_rate="tune", tune_over=[0.1])
 

@@ -10,7 +10,8 @@ from conftest import REPOSITORY, run
 from made_up import MadeUp, comparison
 
 from common.platform.errors import UserError
-from common.spec.options import TrainConfig, fields_of_kind
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import TrainConfig
 from comparison import load
 from comparison.export.write import write_tables
 from comparison.frames import WHICH_RUN

@@ -41,6 +41,25 @@ SCENARIOS = {
 QUICK = {("cnn-plain", "plain"), ("lenet-full", "tuned")}
 
 
+# Every update rule with every hyperparameter in force, and every schedule; quick with each implementation, mode and
+# number of devices at least once, the rest of the product among the long runs.
+RULES = {
+    "adam": (*("--amsgrad", "true", "--weight-decay", 1e-3), *("--schedule", "step", "--step-size", 1, "--gamma", 0.5)),
+    "adamw": ("--weight-decay", 0.05, "--learning-rate", 0.003, "--schedule", "one-cycle", "--pct-start", 0.4),
+    "adadelta": ("--weight-decay", 1e-3, "--learning-rate", 0.5, "--warmup-steps", 10, "--schedule", "step"),
+    "rmsprop": (
+        *("--centered", "true", "--momentum", 0.9, "--weight-decay", 1e-3, "--warmup-steps", 10),
+        *("--schedule", "one-cycle", "--scale-learning-rate", 32),
+    ),
+}
+QUICK_RULES = {
+    "adam": {("tf", "plain", 2), ("keras", "tuned", 1), ("ptl", "plain", 1)},
+    "adamw": {("pt", "tuned", 2), ("keras", "plain", 3), ("tf", "tuned", 1)},
+    "adadelta": {("ptl", "tuned", 2), ("tf", "plain", 1), ("keras", "tuned", 2)},
+    "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3), ("ptl", "tuned", 1)},
+}
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """(scenario, precision, implementation, mode, devices) -> run folder; each is trained once for all tests."""
@@ -98,6 +117,43 @@ def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, imple
         assert relative(array, other_weights[name]) <= TOLERANCE, name
     assert result.test_correct == other_result.test_correct
     assert result.test_count == other_result.test_count == read_metrics(other, EpochLine)[0].test_count
+
+
+@pytest.fixture(scope="session")
+def rule_reference(tmp_path_factory):
+    """Update rule -> a run with it of the implementation that all others are held to."""
+
+    @functools.cache
+    def trained(rule):
+        return train("pt", tmp_path_factory.mktemp(rule), *rule_options(rule), "--devices", 1)
+
+    return trained
+
+
+def rule_options(rule):
+    return (*CNN, "--precision", 64, "--optimizer", rule, *RULES[rule])
+
+
+@pytest.mark.parametrize(
+    ("rule", "implementation", "mode", "devices"),
+    [
+        pytest.param(
+            *(rule, *one),
+            marks=[pytest.mark.xdist_group(rule), *([] if one in QUICK_RULES[rule] else [pytest.mark.slow])],
+        )
+        for rule in RULES
+        for one in RUNS
+        if one != REFERENCE
+    ],
+)
+def test_every_update_rule_and_schedule_is_the_same(rule_reference, tmp_path, rule, implementation, mode, devices):
+    options = (*rule_options(rule), "--mode", mode, "--devices", devices)
+    other = train(implementation, tmp_path, *options)
+    assert read_result(other).num_steps >= 100 and read_result(other).config.optimizer == rule
+    message = find_departure(rule_reference(rule), other, TOLERANCE)
+    assert message is None, message
+    weights, other_weights = (read_arrays(one / "model.safetensors") for one in (rule_reference(rule), other))
+    assert max(relative(array, other_weights[name]) for name, array in weights.items()) <= TOLERANCE
 
 
 @pytest.mark.xdist_group("lenet-full")

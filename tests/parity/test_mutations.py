@@ -14,11 +14,12 @@ OPTIONS = [
     *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
 ]
 
-VELOCITY = "            velocity = self.velocity_of(variable)\n"
+SLOTS = "        slots = self.slots_of(variable)\n"
 KERAS_RULE = """\
-            self.assign(velocity, momentum * velocity - rate * gradient)
-            self.assign_add(variable, momentum * velocity - rate * gradient if self.nesterov else velocity)
-            return
+        momentum, velocity = tf.cast(self.rule.momentum, variable.dtype), slots[0]
+        self.assign(velocity, momentum * velocity - rate * gradient)
+        self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
+        return
 """
 PADDED = """
 
@@ -113,8 +114,8 @@ MUTATIONS = {
     ),
     "Keras's momentum rule under a changing rate": (
         *("tf", 1, "tf_impl/optimizer.py"),
-        VELOCITY,
-        VELOCITY + KERAS_RULE,
+        SLOTS,
+        SLOTS + KERAS_RULE,
         ["step 3 of 66 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
     ),
     "a momentum of 0.85 instead of 0.9": (

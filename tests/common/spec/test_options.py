@@ -8,7 +8,8 @@ from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
 from common.spec import options
 from common.spec.command_line import parse_train_config
-from common.spec.options import TrainConfig, fields_of_kind
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import TrainConfig
 from comparison import options as compare_options
 from comparison.options import CompareConfig
 
@@ -40,6 +41,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         max_steps=3,
         batch_size=4,
         learning_rate=0.123456789012345,
+        scale_learning_rate=8,
         schedule="constant",
         warmup_steps=1,
         momentum=0.5,
@@ -61,8 +63,16 @@ def test_every_option_survives_the_way_to_an_implementation():
         run_dir="r",
         dry_run=True,
     )
-    assert all(getattr(config, name) != getattr(TrainConfig(), name) for name in TrainConfig.model_fields)
-    assert parse(*to_arguments(config)) == config
+    others = [
+        TrainConfig(optimizer="adamw", beta1=0.8, beta2=0.9, epsilon=1e-6, amsgrad=True, schedule="step", step_size=2),
+        TrainConfig(optimizer="adadelta", rho=0.8, schedule="step", gamma=0.5),
+        TrainConfig(optimizer="rmsprop", alpha=0.8, centered=True, schedule="one-cycle", pct_start=0.2),
+        TrainConfig(schedule="one-cycle", div_factor=2.0, final_div_factor=3.0),
+    ]
+    for name in TrainConfig.model_fields:
+        assert any(getattr(one, name) != getattr(TrainConfig(), name) for one in (config, *others)), name
+    for one in (config, *others):
+        assert parse(*to_arguments(one)) == one
 
 
 def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
@@ -86,6 +96,13 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),
         ("--num-classes 3", "--num-classes 3: only for --dataset synthetic, not digits"),
         ("--nesterov true --momentum 0", "--nesterov true needs --momentum above 0"),
+        ("--beta1 0.5", "--beta1 0.5: needs --optimizer adam or adamw, not sgd"),
+        ("--optimizer adam --nesterov true", "--nesterov true: needs --optimizer sgd, not adam"),
+        ("--optimizer adadelta --momentum 0", "--momentum 0.0: needs --optimizer sgd or rmsprop, not adadelta"),
+        ("--gamma 0.5", "--gamma 0.5: needs --schedule step, not cosine"),
+        ("--schedule step --pct-start 0.5", "--pct-start 0.5: needs --schedule one-cycle, not step"),
+        ("--optimizer adams", "--optimizer adams: should be 'sgd', 'adam', 'adamw', 'adadelta' or 'rmsprop'"),
+        ("--optimizer adam --epsilon 0", "--epsilon 0: should be greater than 0"),
         ("--save-first-batch true --epochs 0", "--save-first-batch true needs at least one step"),
         ("--data-on device", "--data-on device: needs --mode tuned; in plain mode"),
         ("--batch 8", "unknown option --batch 8"),

@@ -1,13 +1,24 @@
+import dataclasses
+import json
+import sys
+
 import numpy as np
 import pytest
+from conftest import run
 
+from common.spec.batches import Plan
 from common.spec.options import TrainConfig
-from common.spec.update_rule import UpdateRule, learning_rate
+from common.spec.rules import RULES
+from common.spec.schedules import SCHEDULES
+from common.spec.update_rule import UpdateRule, learning_rate, peak_rate, spelled_out
 
 
-def rates(total_steps, **options):
-    config = TrainConfig(**options)
-    return [learning_rate(config, step, total_steps) for step in range(1, total_steps + 1)]
+def rates(total_steps, epochs=1, **options):
+    """Of a training of `epochs` epochs with `total_steps` steps."""
+    plan = Plan.make(64 * total_steps // epochs, 64, epochs, -1)
+    assert plan.total_steps == total_steps
+    config = TrainConfig(epochs=epochs, batch_size=64, **options)
+    return [learning_rate(config, step, plan) for step in range(1, total_steps + 1)]
 
 
 def test_constant():
@@ -25,8 +36,85 @@ def test_warmup_is_linear_and_reaches_the_peak_in_its_last_step():
     assert found[5] < 0.4
 
 
+def test_step_multiplies_after_so_many_epochs_with_or_without_warmup():
+    found = rates(8, epochs=4, learning_rate=1.0, schedule="step", step_size=1, gamma=0.5)
+    assert found == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+    assert rates(8, epochs=4, learning_rate=1.0, schedule="step", step_size=2) == pytest.approx([1] * 4 + [0.1] * 4)
+    found = rates(8, epochs=4, learning_rate=1.0, schedule="step", step_size=1, gamma=0.5, warmup_steps=3)
+    assert found == pytest.approx([1 / 3, 2 / 3, 1, 0.5, 0.25, 0.25, 0.125, 0.125])
+
+
+def test_step_changes_after_each_third_of_the_epochs_unless_told():
+    assert [spelled_out(TrainConfig(schedule="step", epochs=epochs)).step_size for epochs in (0, 1, 3, 10)] == [
+        1,
+        1,
+        1,
+        4,
+    ]
+
+
+def test_one_cycle_goes_up_to_the_peak_and_down_again():
+    found = rates(100, learning_rate=0.4, schedule="one-cycle", pct_start=0.25, div_factor=10, final_div_factor=100)
+    assert found[0] == pytest.approx(0.04) and found[24] == pytest.approx(0.4) and found[-1] == pytest.approx(0.0004)
+    assert np.all(np.diff(found[:25]) > 0) and np.all(np.diff(found[24:]) < 0)
+    later = rates(105, learning_rate=0.4, schedule="one-cycle", pct_start=0.25, warmup_steps=5)
+    assert later[:5] == pytest.approx([0.08, 0.16, 0.24, 0.32, 0.4]) and later[5] == pytest.approx(0.016)
+
+
+TORCHS = """
+import json, torch
+optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
+scheduler = torch.optim.lr_scheduler.{}
+rates = []
+for _ in range({}):
+    rates.append(optimizer.param_groups[0]["lr"])
+    optimizer.step()
+    scheduler.step()
+print(json.dumps(rates))
+"""
+
+
+@pytest.mark.parametrize("steps", [7, 100])
+def test_schedules_are_pytorchs(steps):
+    one_cycle = f"OneCycleLR(optimizer, max_lr=0.4, total_steps={steps}, cycle_momentum=False)"
+    found = json.loads(run(sys.executable, "-c", TORCHS.format(one_cycle, steps)).stdout)
+    assert rates(steps, learning_rate=0.4, schedule="one-cycle") == pytest.approx(found, rel=1e-12)
+    step = f"StepLR(optimizer, step_size={2 * steps}, gamma=0.3)"  # epochs of so many steps
+    found = json.loads(run(sys.executable, "-c", TORCHS.format(step, 5 * steps)).stdout)
+    options = {"learning_rate": 0.4, "schedule": "step", "step_size": 2, "gamma": 0.3}
+    assert rates(5 * steps, epochs=5, **options) == pytest.approx(found, rel=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_one_cycle_has_a_rate_for_every_step_however_few(steps):
+    assert all(0 < rate <= 0.5 for rate in rates(steps, learning_rate=0.5, schedule="one-cycle"))
+
+
+def test_the_rate_is_scaled_with_the_batch_where_that_is_asked_for():
+    assert peak_rate(TrainConfig(learning_rate=0.1, batch_size=256)) == 0.1
+    assert peak_rate(TrainConfig(learning_rate=0.1, batch_size=256, scale_learning_rate=64)) == pytest.approx(0.4)
+    assert peak_rate(TrainConfig(optimizer="adam", batch_size=32, scale_learning_rate=64)) == pytest.approx(0.0005)
+
+
 def test_hyperparameters_are_numbers_that_float32_holds():
-    rule = UpdateRule.make(TrainConfig(learning_rate=0.05, momentum=0.9, weight_decay=1e-4), 7)
-    assert rule.learning_rates.dtype == np.float32
-    assert rule.momentum != 0.9 and rule.momentum == float(np.float32(0.9))
-    assert rule.weight_decay == float(np.float32(1e-4))
+    update_rule = UpdateRule.make(
+        TrainConfig(learning_rate=0.05, momentum=0.9, weight_decay=1e-4), Plan.make(7, 1, 1, -1)
+    )
+    assert update_rule.learning_rates.dtype == np.float32
+    assert update_rule.rule.momentum != 0.9 and update_rule.rule.momentum == float(np.float32(0.9))
+    assert update_rule.rule.weight_decay == float(np.float32(1e-4))
+
+
+@pytest.mark.parametrize("optimizer", RULES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_hyperparameter_is_spelled_out_and_no_other(optimizer, schedule):
+    config = spelled_out(TrainConfig(optimizer=optimizer, schedule=schedule, epochs=9))
+    own = {one.name for kind in (RULES[optimizer], SCHEDULES[schedule]) for one in dataclasses.fields(kind)}
+    every = {one.name for kinds in (RULES, SCHEDULES) for kind in kinds.values() for one in dataclasses.fields(kind)}
+    assert {name for name in every if getattr(config, name) is not None} == own
+    assert config.learning_rate == RULES[optimizer].learning_rate and spelled_out(config) == config
+
+
+def test_what_is_given_is_kept():
+    config = spelled_out(TrainConfig(optimizer="adamw", learning_rate=0.5, beta2=0.95, weight_decay=0.0))
+    assert (config.learning_rate, config.beta1, config.beta2, config.weight_decay) == (0.5, 0.9, 0.95, 0.0)

@@ -1,0 +1,110 @@
+"""The update rules of all implementations: PyTorch's, with every hyperparameter spelled out.
+
+A step computes, from the gradient g of the loss, the weights w and the step's learning rate r, new weights and new
+slots, which begin at zero. t counts the steps taken, from 1; d is the weight decay. Defaults are PyTorch's, but for
+SGD's momentum. docs/update-rules.md says where Keras's own rules differ.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+OptimizerName = Literal["sgd", "adam", "adamw", "adadelta", "rmsprop"]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Gradient descent with momentum (torch.optim.SGD).
+
+        g = g + d w
+        v = momentum v + g
+        w = w - r (g + momentum v  if nesterov  else  v)
+
+    The rate stays outside the velocity v, unlike in Keras (v = momentum v - r g; w = w + v): the two part as soon as
+    the rate changes.
+    """
+
+    learning_rate: ClassVar[float] = 0.05
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma and Ba, 2015; with `amsgrad` Reddi et al., 2018 (torch.optim.Adam).
+
+    g = g + d w
+    m = beta1 m + (1 - beta1) g
+    v = beta2 v + (1 - beta2) g^2
+    u = max(u, v)  if amsgrad  else  v
+    w = w - r / (1 - beta1^t) m / (sqrt(u / (1 - beta2^t)) + epsilon)
+    """
+
+    learning_rate: ClassVar[float] = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    amsgrad: bool = False
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019; torch.optim.AdamW).
+
+    w = (1 - r d) w comes first; the rest is Adam's without decay.
+    """
+
+    learning_rate: ClassVar[float] = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    amsgrad: bool = False
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True)
+class Adadelta:
+    """Zeiler, 2012 (torch.optim.Adadelta).
+
+    g = g + d w
+    v = rho v + (1 - rho) g^2
+    x = sqrt(u + epsilon) / sqrt(v + epsilon) g
+    u = rho u + (1 - rho) x^2
+    w = w - r x
+    """
+
+    learning_rate: ClassVar[float] = 1.0
+    rho: float = 0.9
+    epsilon: float = 1e-6
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class RMSprop:
+    """Tieleman and Hinton, 2012; with `centered` Graves, 2013 (torch.optim.RMSprop).
+
+    g = g + d w
+    v = alpha v + (1 - alpha) g^2
+    a = alpha a + (1 - alpha) g
+    x = g / (sqrt(v - a^2  if centered  else  v) + epsilon)
+    b = momentum b + x
+    w = w - r b
+    """
+
+    learning_rate: ClassVar[float] = 0.001
+    alpha: float = 0.99
+    epsilon: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+    weight_decay: float = 0.0
+
+
+Rule = SGD | Adam | AdamW | Adadelta | RMSprop
+RULES: dict[OptimizerName, type[Rule]] = {
+    "sgd": SGD,
+    "adam": Adam,
+    "adamw": AdamW,
+    "adadelta": Adadelta,
+    "rmsprop": RMSprop,
+}

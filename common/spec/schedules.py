@@ -1,0 +1,75 @@
+"""Schedules: what the peak of the learning rate is multiplied by in each step.
+
+Each has `factor(step, warmup_steps, plan)`, of a step after the warm-up, from 1. A schedule runs over the steps after
+the warm-up.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from common.spec.batches import Plan
+
+ScheduleName = Literal["constant", "cosine", "step", "one-cycle"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    def factor(self, step: int, warmup_steps: int, plan: Plan) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Cosine annealing without restarts (Loshchilov and Hutter, 2017, equation 5, with a minimum of zero).
+
+    The factor would be zero in the step after the last.
+    """
+
+    def factor(self, step: int, warmup_steps: int, plan: Plan) -> float:
+        return _between(1.0, 0.0, (step - 1 - warmup_steps) / (plan.schedule_steps - warmup_steps))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Times `gamma` after every `step_size` epochs, from the first (torch.optim.lr_scheduler.StepLR)."""
+
+    step_size: int
+    gamma: float = 0.1
+
+    def factor(self, step: int, warmup_steps: int, plan: Plan) -> float:
+        return self.gamma ** ((step - 1) // (self.step_size * plan.batches_per_epoch))
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """Up and down again along half a cosine each (Smith and Topin, 2018; torch.optim.lr_scheduler.OneCycleLR).
+
+    From peak / div_factor up to the peak in a share `pct_start` of the steps, then down to the first rate over
+    final_div_factor. Momentum stays as it is: PyTorch's `cycle_momentum` is no part of it.
+    """
+
+    pct_start: float = 0.3
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+    def factor(self, step: int, warmup_steps: int, plan: Plan) -> float:
+        num_steps, done = plan.schedule_steps - warmup_steps, step - 1 - warmup_steps
+        top, last = self.pct_start * num_steps - 1, num_steps - 1
+        if done <= top:
+            return _between(1 / self.div_factor, 1.0, done / top if top else 1.0)
+        return _between(1.0, 1 / self.div_factor / self.final_div_factor, (done - top) / (last - top))
+
+
+def _between(first: float, last: float, done: float) -> float:
+    """Half a cosine from `first` to `last`, of which a share is `done`."""
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+Schedule = Constant | Cosine | Step | OneCycle
+SCHEDULES: dict[ScheduleName, type[Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "step": Step,
+    "one-cycle": OneCycle,
+}
