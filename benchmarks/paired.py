@@ -32,14 +32,19 @@ LOG_FILE = "log.txt"
 Implementation = Literal["tf", "pt", "ptl", "keras"]
 
 
-class BenchmarkConfig(BaseModel):
-    """The options that the benchmarks have in common."""
+class FolderConfig(BaseModel):
+    """The options that all benchmarks have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    output_dir: Path | None = Field(None, description="folder for runs and results; unset: a new one under results/")
+
+
+class BenchmarkConfig(FolderConfig):
+    """And of those that measure speed."""
+
     rounds: int = Field(7, gt=0, description="rounds; each runs every program once, in rotating order")
     data_dir: Path = Field(Path("data"), description="folder of data sets, as for a run")
-    output_dir: Path | None = Field(None, description="folder for runs and results; unset: a new one under results/")
 
 
 class ImplementationsConfig(BenchmarkConfig):
@@ -192,7 +197,7 @@ def write_document(title: str, folder: Path, console: Console, found: dict[str, 
     console.print(f"results: {path}")
 
 
-def make_folder(config: BenchmarkConfig, name: str) -> Path:
+def make_folder(config: FolderConfig, name: str) -> Path:
     """The folder for all that a benchmark writes. Raises UserError where it holds something."""
     folder = config.output_dir or new_run_dir(name, Path("results"))
     folder.mkdir(parents=True, exist_ok=True)

@@ -158,3 +158,13 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
     assert found["train_images_bytes"] > 2.4 * 2**30 and "NO" not in output
     assert len(found["peak_private_bytes_of_a_process"]) == 8
     assert max(found["peak_private_bytes_of_a_process"].values()) < 2 * 2**30
+
+
+@pytest.mark.slow
+def test_update_rules_are_keras_s_where_the_page_says_so(tmp_path):
+    run(sys.executable, "-m", "benchmarks.rules", "--output-dir", tmp_path, timeout=900)
+    found = json.loads((tmp_path / "rules.json").read_text())["largest_relative_differences"]
+    apart = {(rule, way): values[-1] for rule, ways in found.items() for way, values in ways.items()}
+    same = {(rule, "shared rule") for rule in found} | {("adadelta", "Keras's, PyTorch's numbers")}
+    assert {one for one, value in apart.items() if value < 1e-12} == same
+    assert min(value for one, value in apart.items() if one not in same) > 1e-3

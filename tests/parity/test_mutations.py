@@ -144,6 +144,34 @@ MUTATIONS = {
     ),
 }
 
+# The same of the other update rules: (rule and its options, file, code, mistake).
+RULE_MUTATIONS = {
+    "Keras's place of epsilon in Adam": (
+        ("adam", "--amsgrad", "true"),
+        "tf_impl/optimizer.py",
+        "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
+        "change = average / first / (root + tf.cast(rule.epsilon, dtype) / tf.sqrt(second))",
+    ),
+    "decay added to the gradient in AdamW": (
+        ("adamw",),
+        "tf_impl/optimizer.py",
+        "decoupled = isinstance(self.rule, rules.AdamW)",
+        "decoupled = False",
+    ),
+    "epsilon below the root in RMSprop": (
+        ("rmsprop", "--momentum", 0.9),
+        "tf_impl/optimizer.py",
+        "(tf.sqrt(variance) + tf.cast(rule.epsilon, dtype))",
+        "tf.sqrt(variance + tf.cast(rule.epsilon, dtype))",
+    ),
+    "Adadelta's numbers exchanged": (
+        ("adadelta",),
+        "tf_impl/optimizer.py",
+        "tf.sqrt(slots[1] + epsilon) / tf.sqrt(square + epsilon)",
+        "tf.sqrt(slots[1] + epsilon) / tf.sqrt(slots[0] + epsilon)",
+    ),
+}
+
 # Beyond the mistakes that are made most often: among the long runs.
 LONG = {
     "weights loaded in another flatten order",
@@ -182,6 +210,21 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
     assert message is not None, "not caught"
     for text in MUTATIONS[mutation][-1]:
         assert text in message, message
+
+
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(one, marks=() if "Adam" in one else pytest.mark.slow) for one in RULE_MUTATIONS]
+)
+def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
+    rule, file, before, after = RULE_MUTATIONS[mutation]
+    options = ("--train-size", 340, "--batch-size", 16, "--epochs", 3, "--precision", 64, "--optimizer", *rule)
+    path = copy_code(tmp_path / "copy") / file
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    reference = train("pt", tmp_path / "pt", *options)
+    mutant = train("tf", tmp_path / "tf", *options, cwd=tmp_path / "copy")
+    message = find_departure(reference, mutant, 1e-10)
+    assert message is not None and "the first after an update: suspect the gradients or the update rule" in message
 
 
 @pytest.mark.slow

@@ -1,0 +1,61 @@
+"""Update rules: what Keras's own do, and by how much the training then parts from the shared one.
+
+In 64 bits, so that a difference is one of the rule. PyTorch's own rules are the shared ones; TensorFlow with the shared
+rules is in the table to show how small a difference is that comes from rounding.
+
+    python -m benchmarks.rules
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.paired import FolderConfig, Program, make_folder, run, write_document
+from common.platform.cli import parse_options
+from common.platform.errors import as_program
+from common.record.results import read_step_losses
+from common.spec.options import TrainConfig
+from common.spec.rules import RULES
+
+STEPS = (2, 10, 100)
+WAYS = {
+    "shared rule": ("tf_impl", ()),
+    "Keras's, its numbers": ("benchmarks.loops.tf_own_rule", ("defaults",)),
+    "Keras's, PyTorch's numbers": ("benchmarks.loops.tf_own_rule", ("same",)),
+}
+
+
+def main() -> None:
+    options = parse_options(FolderConfig, "python -m benchmarks.rules", "Compares update rules.")
+    console = Console(highlight=False)
+    folder = make_folder(options, "rules")
+    table = Table(title="largest relative difference of a loss from PyTorch's, up to step", box=None)
+    for heading in ("rule", "", *map(str, STEPS)):
+        table.add_column(heading, justify="left" if heading in ("rule", "") else "right")
+    found: dict[str, dict[str, list[float]]] = {}
+    for rule in RULES:
+        config = TrainConfig(optimizer=rule, max_steps=max(STEPS), precision="64", accelerator="cpu")
+        reference = losses(Program("pt", "pt_impl", config), folder / rule)
+        found[rule] = {}
+        for way, (module, arguments) in WAYS.items():
+            other = losses(Program(way, module, config, arguments), folder / rule)
+            apart = np.abs(other - reference) / reference
+            found[rule][way] = [float(apart[:step].max()) for step in STEPS]
+            table.add_row(rule, way, *(f"{value:.0e}" for value in found[rule][way]))
+    console.print(table)
+    write_document("rules", folder, console, {"steps": STEPS, "largest_relative_differences": found})
+
+
+def losses(program: Program, folder: Path) -> NDArray[np.float64]:
+    """Of every step."""
+    run_dir = folder / program.name.replace(" ", "-").replace("'", "")
+    run(program, run_dir)
+    return np.array(read_step_losses(run_dir))
+
+
+if __name__ == "__main__":
+    with as_program("python -m benchmarks.rules"):
+        main()
