@@ -126,6 +126,18 @@ def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode
 
 
 @pytest.mark.xdist_group("settings")
+@pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("keras", "tuned"), ("ptl", "plain")])
+def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
+    """Its means are corrected by the number of steps taken: one more would make the second update a quarter smaller."""
+    options = ("--precision", "16-mixed", "--batch-size", 1, "--train-size", 40, "--epochs", 1)
+    options = (*options, "--optimizer", "adam", "--learning-rate", 0.003, "--schedule", "constant")
+    reference, other = runs("pt", *options), runs(implementation, *options, "--mode", mode, "--compile", "false")
+    assert read_result(other).skipped_steps == read_result(reference).skipped_steps >= 1
+    losses = first_losses(reference, other, steps=20)
+    assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 0.01
+
+
+@pytest.mark.xdist_group("settings")
 def test_the_scale_grows_and_falls_by_one_rule(tmp_path):
     """With a scale that doubles after every second step it soon overflows, again and again, in the same steps."""
     folder = copy_code(tmp_path)
