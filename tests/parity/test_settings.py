@@ -133,8 +133,9 @@ def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
     options = (*options, "--optimizer", "adam", "--learning-rate", 0.003, "--schedule", "constant")
     reference, other = runs("pt", *options), runs(implementation, *options, "--mode", mode, "--compile", "false")
     assert read_result(other).skipped_steps == read_result(reference).skipped_steps >= 1
-    losses = first_losses(reference, other, steps=20)
-    assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 0.01
+    # The sixth step is skipped. Up to the eighth float16 makes a difference of 0.0014; one step too many, 0.016.
+    losses = first_losses(reference, other, steps=8)
+    assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 0.005
 
 
 @pytest.mark.xdist_group("settings")
