@@ -12,7 +12,7 @@ from keras_impl.inspection import predict, save_first_batch
 from keras_impl.networks import make_network
 from keras_impl.optimizer import make_optimizer
 from keras_impl.precision import DTYPES
-from keras_impl.replicas import device_peak_memory_bytes
+from keras_impl.replicas import device_peak_memory_bytes, share_statistics
 from keras_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -103,6 +103,8 @@ class Recording(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.recorder.start_evaluation()
+        # Instead of each replica's own statistics: the first one's.
+        share_statistics(self.model.network)
 
     def on_test_end(self, logs: Any = None) -> None:
         self.recorder.end_epoch(float(logs["loss_sum"]), int(logs["correct"]), int(logs["count"]))

@@ -13,7 +13,7 @@ from common.record.recorder import Recorder
 from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
 from pt_impl.replicas import concatenate_over_replicas
-from pt_impl.weights import flattened_to_canonical, to_canonical
+from pt_impl.weights import flattened_to_canonical, statistics_kept, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
 
@@ -29,9 +29,10 @@ def save_first_batch(
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
     images, labels, count, _ = batch
     outputs, hooks = watch_activations(network, experiment.network)
-    with autocast:
-        loss = F.cross_entropy(model(images), labels, reduction="sum") / count
-    (loss * experiment.config.devices).backward()
+    with statistics_kept(network):
+        with autocast:
+            loss = F.cross_entropy(model(images), labels, reduction="sum") / count
+        (loss * experiment.config.devices).backward()
     for hook in hooks:
         hook.remove()
     write_first_batch(experiment, network, outputs, recorder)
@@ -47,7 +48,8 @@ def write_first_batch(
       loss_scale: by which the loss was multiplied before the backward pass.
     """
     gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
-    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, experiment.network))
+    trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
+    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, trained))
 
 
 def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
@@ -58,10 +60,10 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
 
     def hook(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            # Under autocast in half precision, which numpy has only in part.
-            array = output.detach().to(dtype).cpu().numpy()
+            # Under autocast in half precision, which numpy has only in part. A copy, since a ReLU may work in place.
+            array = output.detach().to(dtype, copy=True).cpu().numpy()
             if array.ndim == 4:  # NCHW -> NHWC
-                array = array.transpose(0, 2, 3, 1)
+                array = array.transpose(0, 2, 3, 1).reshape(len(array), *spec.activations[name])
             elif name in spec.flattened:
                 array = flattened_to_canonical(array.T, spec.flattened[name]).T
             outputs[name] = array

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
@@ -106,6 +107,13 @@ def synchronize() -> None:
     """Waits for this process's device."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def share_statistics(network: nn.Module) -> None:
+    """Gives every replica the first one's running statistics of batch normalisation."""
+    if dist.is_initialized():
+        for buffer in network.buffers():
+            dist.broadcast(buffer, 0)
 
 
 def concatenate_over_replicas(arrays: Arrays) -> Arrays:

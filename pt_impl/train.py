@@ -16,7 +16,7 @@ from pt_impl.inspection import predict, save_first_batch
 from pt_impl.networks import make_network
 from pt_impl.optimizer import make_optimizer
 from pt_impl.precision import LossScaler, make_autocast
-from pt_impl.replicas import device_peak_memory_bytes, sum_over_replicas
+from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
 from pt_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
@@ -61,6 +61,8 @@ def evaluate(
 ) -> None:
     """Over the whole test set, each example once."""
     recorder.start_evaluation()
+    # Instead of each rank's own statistics, which DistributedDataParallel makes one before a training step alone.
+    share_statistics(network)
     network.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     with torch.inference_mode():

@@ -17,6 +17,7 @@ from common.experiment import Experiment
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
 from pt_impl.data import ArrayDataset, Batch, Normalise, ShardSampler, make_samplers
+from pt_impl.weights import statistics_kept
 
 # --- Settings that are left at auto ---
 
@@ -58,7 +59,7 @@ def compile_ahead(
     for start, stop, _ in loader.sampler.bounds()[[0, -1]].tolist():
         images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
         for _ in range(3):  # CUDA graphs are captured in the second pass
-            with autocast:
+            with autocast, statistics_kept(model):
                 model(loader.normalise(images)).sum().backward()
             model.zero_grad(set_to_none=True)
 

@@ -1,5 +1,7 @@
 """Weights in PyTorch: canonical names and layout, to and from NCHW images, OIHW kernels, (out, in) dense."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,24 +13,26 @@ from common.spec.layers import Parameter
 from common.spec.networks import NetworkSpec, Weights
 
 Array = NDArray[Any]
-KINDS = {"kernel": "weight", "bias": "bias"}  # canonical -> PyTorch's
+# Canonical -> PyTorch's.
+KINDS = {"kernel": "weight", "bias": "bias"}
+KINDS |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"}
 
 
 def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
     state = {native_name(one): torch.from_numpy(to_native(one, weights[one.name]).copy()) for one in spec.parameters}
-    network.load_state_dict(state)
+    counters = {name: value for name, value in network.named_buffers() if name.endswith("num_batches_tracked")}
+    network.load_state_dict(state | counters)
 
 
 def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
     """Canonical name -> array in the network's precision."""
-    return to_canonical(dict(network.named_parameters()), spec)
+    return to_canonical(network.state_dict(), spec.parameters)
 
 
-def to_canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
+def to_canonical(tensors: dict[str, torch.Tensor], parameters: Iterable[Parameter]) -> Weights:
     """Canonical name -> array, of parameters or anything shaped like them: `load_weights` backwards."""
-    arrays = {one.name: tensors[native_name(one)].detach().cpu().numpy() for one in spec.parameters}
-    return {one.name: from_native(one, arrays[one.name]) for one in spec.parameters}
+    return {one.name: from_native(one, tensors[native_name(one)].detach().cpu().numpy()) for one in parameters}
 
 
 def native_name(parameter: Parameter) -> str:
@@ -66,3 +70,12 @@ def reorder(array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int,
     """Transposes the first axis of `array`, (shape[0] * shape[1] * shape[2], ...), taken as three."""
     split = array.reshape(*shape, -1)
     return split.transpose(*axes, 3).reshape(array.shape)
+
+
+@contextmanager
+def statistics_kept(network: nn.Module) -> Iterator[None]:
+    """What the network sees meanwhile leaves its running statistics as they were."""
+    before = [buffer.clone() for buffer in network.buffers()]
+    yield
+    for buffer, value in zip(network.buffers(), before, strict=True):
+        buffer.copy_(value)

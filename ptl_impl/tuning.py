@@ -20,6 +20,7 @@ from torch import nn
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from pt_impl import tuning as pt_tuning
+from pt_impl.replicas import share_statistics
 from ptl_impl.data import Batch, ExampleData
 from ptl_impl.precision import make_autocast
 from ptl_impl.train import Classifier
@@ -92,6 +93,7 @@ class TunedClassifier(Classifier):
 
     def on_validation_start(self) -> None:
         self.recorder.start_evaluation()
+        share_statistics(self.network)  # of itself Lightning does so where validation goes through the wrapped module
 
     def on_validation_end(self) -> None:
         loss_sum, correct, count = self.totals.tolist()

@@ -27,7 +27,7 @@ ALLOWED = {
     "benchmarks/loops/ptl_*.py": {"benchmarks", "lightning", "torch", "pt_impl", "ptl_impl"},
     "benchmarks/**/*.py": {"benchmarks"},
     "tf_impl/*.py": {"tensorflow", "keras", "tf_impl"},
-    "pt_impl/*.py": {"torch", "pt_impl"},
+    "pt_impl/*.py": {"torch", "torchvision", "pt_impl"},
     "ptl_impl/*.py": {"lightning", "torch", "ptl_impl", "pt_impl"},
     "keras_impl/*.py": {"tensorflow", "keras", "keras_impl", "tf_impl"},
     "exercises/TF_*.py": {"exercises", "tensorflow", "keras"},
@@ -142,6 +142,10 @@ def test_no_file_is_long_without_a_reason():
 # What frameworks document as attributes to be set.
 DOCUMENTED_SETTINGS = {"sys.dont_write_bytecode"}
 DOCUMENTED_SETTINGS |= {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
+DOCUMENTED_SETTINGS |= {
+    "network.conv1",
+    "network.maxpool",
+}  # torchvision's networks are changed by setting their layers
 DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks
 
 

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import normalise
 from tf_impl.precision import DTYPES
-from tf_impl.weights import named_parameters
+from tf_impl.weights import named_parameters, statistics_kept
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -27,7 +27,9 @@ def save_first_batch(
       batch: for each replica its shard, see `tf_impl.data.Shard`.
     """
     dtype = DTYPES[experiment.config.precision]
-    layers = keras.Model(network.inputs, {layer.name: layer.output for layer in network.layers})
+    # What is no layer of the specification, such as a ReLU, has a name of Keras's own.
+    named = [layer for layer in network.layers if layer.name in experiment.network.activations]
+    layers = keras.Model(network.inputs, {layer.name: layer.output for layer in named})
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
@@ -36,7 +38,8 @@ def save_first_batch(
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
         return outputs, tape.gradient(loss, network.trainable_variables)
 
-    outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
+    with statistics_kept(network):
+        outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
 
     def joined(value: Any) -> NDArray[np.floating]:
         return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])

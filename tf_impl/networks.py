@@ -1,21 +1,32 @@
 """The networks in Keras. Its layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
 
 import keras
-from keras import layers
+import tensorflow as tf
+from keras import layers, ops
 
+from common.spec.layers import EPSILON, MOMENTUM
 from common.spec.networks import NetworkSpec
 from common.spec.options import Precision
 from tf_impl.precision import DTYPES, POLICIES
+
+Tensor = keras.KerasTensor
 
 
 def make_network(spec: NetworkSpec, precision: Precision) -> keras.Model:
     """The network of `spec`: normalised images (N, H, W, C) to logits (N, classes), in that precision."""
     keras.config.set_dtype_policy(POLICIES[precision])
     images = keras.Input(spec.image_shape, dtype=DTYPES[precision])  # the policy leaves inputs at float32
-    return {"cnn": make_cnn, "lenet": make_lenet}[spec.name](spec, images)
+    make = {
+        "cnn": make_cnn,
+        "lenet": make_lenet,
+        "resnet8": make_resnet8,
+        "resnet18": make_resnet18,
+        "resnet50": make_resnet50,
+    }
+    return make[spec.name](spec, images)
 
 
-def make_cnn(spec: NetworkSpec, images: keras.KerasTensor) -> keras.Model:
+def make_cnn(spec: NetworkSpec, images: Tensor) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -30,7 +41,7 @@ def make_cnn(spec: NetworkSpec, images: keras.KerasTensor) -> keras.Model:
     )
 
 
-def make_lenet(spec: NetworkSpec, images: keras.KerasTensor) -> keras.Model:
+def make_lenet(spec: NetworkSpec, images: Tensor) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -43,3 +54,102 @@ def make_lenet(spec: NetworkSpec, images: keras.KerasTensor) -> keras.Model:
             layers.Dense(spec.num_classes, name="dense2"),
         ]
     )
+
+
+# --- Residual networks, with torchvision's names ---
+
+
+class BatchNormalization(layers.Layer):
+    """Instead of Keras's own, whose running variance is the biased one, and which differs from replica to replica.
+
+    Its names are the canonical ones.
+    """
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        channels, options = shape[-1:], {"autocast": False}
+        self.scale = self.add_weight(shape=channels, initializer="ones", name="scale", **options)
+        self.offset = self.add_weight(shape=channels, initializer="zeros", name="offset", **options)
+        # Each replica has its own, until `share_statistics` gives all of them the first one's.
+        options |= {"trainable": False, "aggregation": "none"}
+        self.mean = self.add_weight(shape=channels, initializer="zeros", name="mean", **options)
+        self.variance = self.add_weight(shape=channels, initializer="ones", name="variance", **options)
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        inputs = ops.cast(inputs, self.variable_dtype)  # in half precision sums would overflow
+        mean, variance = self.moments(inputs) if training else (self.mean, self.variance)
+        scale, offset = self.scale, self.offset
+        outputs = ops.batch_normalization(inputs, mean, variance, -1, offset=offset, scale=scale, epsilon=EPSILON)
+        return ops.cast(outputs, self.compute_dtype)
+
+    def moments(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance of each channel, which move the running ones. A shard may be empty: not the first one."""
+        count = tf.cast(tf.maximum(tf.size(inputs[..., 0]), 1), inputs.dtype)
+        mean = tf.reduce_sum(inputs, [0, 1, 2]) / count
+        variance = tf.reduce_sum(tf.square(inputs - mean), [0, 1, 2]) / count
+        unbiased = variance * count / tf.maximum(count - 1, 1)
+        for running, new in ((self.mean, mean), (self.variance, unbiased)):
+            running.assign((1 - MOMENTUM) * running + MOMENTUM * new)
+        return mean, variance
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+
+def convolution(x: Tensor, name: str, filters: int, size: int, stride: int = 1) -> Tensor:
+    # Instead of padding "same", which with a stride of 2 pads on one side only: zeros on each side, as PyTorch does.
+    if size > 1:
+        x = layers.ZeroPadding2D(size // 2)(x)
+    return layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
+
+
+def normalised(x: Tensor, conv: str, norm: str, filters: int, size: int, stride: int = 1) -> Tensor:
+    return BatchNormalization(name=norm)(convolution(x, conv, filters, size, stride))
+
+
+def basic_block(x: Tensor, name: str, filters: int, stride: int) -> Tensor:
+    shortcut = x
+    if stride > 1:
+        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", filters, 3, stride))
+    x = normalised(x, f"{name}.conv2", f"{name}.bn2", filters, 3)
+    return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
+
+
+def bottleneck_block(x: Tensor, name: str, filters: int, stride: int, projected: bool) -> Tensor:
+    shortcut = x
+    if projected:
+        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", 4 * filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", filters, 1))
+    x = layers.ReLU()(normalised(x, f"{name}.conv2", f"{name}.bn2", filters, 3, stride))
+    x = normalised(x, f"{name}.conv3", f"{name}.bn3", 4 * filters, 1)
+    return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
+
+
+def classified(spec: NetworkSpec, images: Tensor, x: Tensor) -> keras.Model:
+    x = layers.GlobalAveragePooling2D(name="avgpool")(x)
+    return keras.Model(images, layers.Dense(spec.num_classes, name="fc")(x))
+
+
+def make_resnet8(spec: NetworkSpec, images: Tensor) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", 16, 3))
+    for number, (filters, stride) in enumerate([(16, 1), (32, 2), (64, 2)], 1):
+        x = basic_block(x, f"layer{number}.0", filters, stride)
+    return classified(spec, images, x)
+
+
+def make_resnet18(spec: NetworkSpec, images: Tensor) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", 64, 3))
+    for number, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1):
+        x = basic_block(x, f"layer{number}.0", filters, stride)
+        x = basic_block(x, f"layer{number}.1", filters, 1)
+    return classified(spec, images, x)
+
+
+def make_resnet50(spec: NetworkSpec, images: Tensor) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", 64, 7, 2))
+    # Zeros do no harm here: after a ReLU nothing is smaller.
+    x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
+    for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
+        for index in range(blocks):
+            x = bottleneck_block(x, f"layer{number}.{index}", filters, stride if index == 0 else 1, index == 0)
+    return classified(spec, images, x)

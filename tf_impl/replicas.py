@@ -2,6 +2,7 @@
 
 import sys
 
+import keras
 import tensorflow as tf
 
 from common.platform.launch import Launch
@@ -47,6 +48,12 @@ def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
         [f"CPU:{index}" for index in range(config.devices)],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
+
+
+def share_statistics(network: keras.Model) -> None:
+    """Gives every replica the first one's running statistics."""
+    for variable in network.non_trainable_variables:
+        variable.assign(variable.numpy())
 
 
 def device_name(config: TrainConfig) -> str:

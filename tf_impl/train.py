@@ -13,7 +13,7 @@ from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import Optimizer, make_optimizer
-from tf_impl.replicas import device_peak_memory_bytes
+from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -114,7 +114,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
 
         shards = train_shards, test_shards
         if config.compile and plan.total_steps:
-            tuning.compile_ahead(experiment, strategy, train_shards, compute)
+            tuning.compile_ahead(experiment, strategy, train_shards, network, compute)
         tuned = tuning.TunedLoop(experiment, strategy, shards, replica_train_step, replica_eval_step, recorder)
         train_epoch, evaluate = tuned.train_epoch, tuned.evaluate
     if config.save_first_batch:
@@ -124,6 +124,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.start_epoch()
         train_epoch(epoch)
         recorder.end_training()
+        # Instead of each replica's own statistics: the first one's.
+        share_statistics(network)
         evaluate()
     if plan.num_epochs == 0:
         evaluate()

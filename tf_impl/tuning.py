@@ -15,6 +15,7 @@ sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -25,8 +26,9 @@ from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
 from tf_impl.data import Batch, Shard, Shards, TrainShards, normalise
 from tf_impl.precision import DTYPES
+from tf_impl.weights import statistics_kept
 
-SUM = tf.distribute.ReduceOp.SUM
+SUM, Strategy = tf.distribute.ReduceOp.SUM, tf.distribute.Strategy
 ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
 
 # --- Settings that are left at auto ---
@@ -55,7 +57,7 @@ class Resident:
     replica `shard`, which makes examples of them.
     """
 
-    def __init__(self, shards: Shards, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, shards: Shards, strategy: Strategy) -> None:
         self.shards = shards
         self.images, self.labels = (on_devices(array, strategy) for array in (shards.images, shards.labels))
 
@@ -77,7 +79,7 @@ class Resident:
 class Streamed:
     """The same from a tf.data pipeline, which gathers and copies batches ahead of the steps: one for all epochs."""
 
-    def __init__(self, shards: Shards, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, shards: Shards, strategy: Strategy) -> None:
         self.shards = shards
         num_replicas = strategy.num_replicas_in_sync
         images, labels = shards.images, shards.labels
@@ -119,7 +121,7 @@ def on_host(array: NDArray[Any]) -> tf.Tensor:
         return tf.constant(array)
 
 
-def on_devices(array: NDArray[Any], strategy: tf.distribute.Strategy) -> Any:
+def on_devices(array: NDArray[Any], strategy: Strategy) -> Any:
     """On every GPU; in the host's memory once, if that is where the replicas are."""
     if strategy.num_replicas_in_sync == 1:
         return tf.constant(array)
@@ -145,7 +147,7 @@ class TunedLoop:
     def __init__(
         self,
         experiment: Experiment,
-        strategy: tf.distribute.Strategy,
+        strategy: Strategy,
         shards: tuple[TrainShards, Shards],
         train_step: ReplicaStep,
         eval_step: ReplicaStep,
@@ -219,7 +221,7 @@ class TunedLoop:
 
 
 def compile_ahead(
-    experiment: Experiment, strategy: tf.distribute.Strategy, shards: TrainShards, compute: Callable[..., Any]
+    experiment: Experiment, strategy: Strategy, shards: TrainShards, network: keras.Model, compute: Callable[..., Any]
 ) -> None:
     """Compiles for both sizes of shards, a whole batch's and the last one's, now, as a part of start-up.
 
@@ -237,8 +239,9 @@ def compile_ahead(
                 lambda context: make(context.replica_id_in_sync_group)
             )
 
-        call(
-            of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica], *shape], dtype)),
-            of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica]], tf.int64)),
-            of_each(lambda replica, counts=counts: tf.constant(counts[replica])),
-        )
+        with statistics_kept(network):
+            call(
+                of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica], *shape], dtype)),
+                of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica]], tf.int64)),
+                of_each(lambda replica, counts=counts: tf.constant(counts[replica])),
+            )

@@ -47,6 +47,8 @@ def tolerance_of(experiment: Experiment, first_loss: float | None) -> float | No
     config = experiment.config
     if first_loss is None or config.precision != "32" or config.tf32 is True:
         return None
+    if any(not parameter.trainable for parameter in experiment.network.parameters):
+        return None  # by what batch normalisation divides, weights don't tell
     if config.initial_weights is not None:  # the size of the logits is known for weights that are drawn
         return None
     weights, count = experiment.initial_weights, experiment.plan.count(1)

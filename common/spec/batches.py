@@ -36,13 +36,15 @@ def shards(num_examples: int, batch_size: int, num_replicas: int) -> NDArray[np.
     """int64 (num_batches, num_replicas, 3): start, stop and global count for each batch and replica.
 
     Batch b holds positions b * batch_size up to (b + 1) * batch_size of the order; the last one holds what
-    is left. Its replicas take neighbouring slices whose sizes differ by one at most; a slice may be empty.
+    is left. Its replicas take neighbouring slices, each as large as the first as long as examples are left, as
+    torch.chunk and tf.distribute cut a batch; the last ones may be smaller, or empty.
     The global count is the size of the whole batch: a step's loss is the sum over all replicas divided
     once by it.
     """
     starts = np.arange(0, num_examples, batch_size, dtype=np.int64)
     counts = np.minimum(batch_size, num_examples - starts)
-    cuts = starts[:, None] + counts[:, None] * np.arange(num_replicas + 1) // num_replicas
+    sizes = -(-counts // num_replicas)
+    cuts = starts[:, None] + np.minimum(sizes[:, None] * np.arange(num_replicas + 1), counts[:, None])
     whole = np.broadcast_to(counts[:, None], (len(starts), num_replicas))
     return np.stack([cuts[:, :-1], cuts[:, 1:], whole], axis=-1)
 

@@ -32,14 +32,25 @@ class Conv:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """Normalisation of each channel, with scale and offset; mean and variance are statistics, not trained."""
+    """Normalisation of each channel, with scale and offset (Ioffe and Szegedy, 2015); PyTorch's rule.
+
+        y = (x - m) / sqrt(v + EPSILON) scale + offset
+
+    In training m and v are mean and variance over the shard of a batch, v divided by the number n of its values in
+    the channel. In evaluation they are statistics, which are not trained: in each training step
+    s = (1 - MOMENTUM) s + MOMENTUM m, and for the variance alike with v n / (n - 1). Of several replicas the
+    statistics are the first one's.
+    """
 
     name: str
+
+
+EPSILON, MOMENTUM = 1e-5, 0.1
 
 
 @dataclass(frozen=True)
 class Relu:
-    name: str
+    """After a layer that has none of its own; it has no name, and its output is none of the network's activations."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,8 @@ class Trace:
 
     Attributes:
       parameters: in the order of the layers.
-      activations: canonical name of each layer -> shape of its output, without the batch; of blocks too.
+      activations: canonical name of each layer -> shape of its output, without the batch; of residuals too, but not of
+        blocks, whose output is their last layer's.
       flattened: of the layers among them whose output is flat -> (height, width, channels) of what it is made from.
       flops: floating-point operations, a multiplication and an addition counted as two; convolutions and dense layers,
         without biases, normalisation, ReLU and pooling, as torch.utils.flop_counter counts.
@@ -161,13 +173,16 @@ class Trace:
         """Through all of them; returns the shape of the last one's output."""
         spread: Shape | None = None  # what the values are flattened from
         for layer in layers:
+            if isinstance(layer, Relu):
+                continue
             name = prefix + layer.name
             if isinstance(layer, Flatten):
                 spread = shape
             shape = self._through(layer, name, shape, spread)
             if isinstance(layer, Dense):
                 spread = None
-            self.activations[name] = shape
+            if not isinstance(layer, Block):
+                self.activations[name] = shape
             if spread is not None:
                 self.flattened[name] = spread
         return shape
@@ -212,11 +227,15 @@ def _steps(length: int, window: int, stride: int) -> int:
 
 
 def layer_names(layers: Sequence[Layer], prefix: str = "") -> Iterator[str]:
-    """Canonical names, in the order in which an image passes the layers."""
+    """Canonical names of `Trace.activations`, in the order in which an image passes the layers."""
     for layer in layers:
         match layer:
+            case Relu():
+                pass
             case Block(layers=inner):
                 yield from layer_names(inner, f"{prefix}{layer.name}.")
             case Residual(body=body, shortcut=shortcut):
                 yield from layer_names((*body, *shortcut), f"{prefix}{layer.name}.")
-        yield prefix + layer.name
+                yield prefix + layer.name
+            case _:
+                yield prefix + layer.name

@@ -9,11 +9,58 @@ import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
-from common.spec.layers import Conv, Dense, Flatten, Layer, MaxPool, Parameter, Shape, Trace
+from common.spec.layers import (
+    BatchNorm,
+    Block,
+    Conv,
+    Dense,
+    Flatten,
+    GlobalAveragePool,
+    Layer,
+    MaxPool,
+    Parameter,
+    Relu,
+    Residual,
+    Shape,
+    Trace,
+)
 from common.spec.options import ModelName
 from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
 Weights = Arrays  # canonical name -> array of floats
+
+
+def _normalised(number: int, filters: int, size: int, stride: int = 1) -> tuple[Layer, Layer]:
+    conv = Conv(f"conv{number}", filters, size, padding=size // 2, stride=stride, use_bias=False, relu=False)
+    return conv, BatchNorm(f"bn{number}")
+
+
+def _residual(name: str, body: tuple[Layer, ...], filters: int, stride: int, projected: bool) -> Residual:
+    """`projected`: the shortcut is a convolution too, where shapes differ."""
+    conv = Conv("0", filters, 1, stride=stride, use_bias=False, relu=False)
+    return Residual(name, body, (Block("downsample", (conv, BatchNorm("1"))),) if projected else ())
+
+
+def _basic_stage(number: int, blocks: int, filters: int, stride: int, projected: bool) -> Block:
+    """Blocks of two convolutions 3 x 3, of which the first one changes size and channels."""
+    residuals = []
+    for index in range(blocks):
+        first_stride = stride if index == 0 else 1
+        body = (*_normalised(1, filters, 3, first_stride), Relu(), *_normalised(2, filters, 3))
+        residuals.append(_residual(str(index), body, filters, first_stride, projected and index == 0))
+    return Block(f"layer{number}", tuple(residuals))
+
+
+def _bottleneck_stage(number: int, blocks: int, filters: int, stride: int) -> Block:
+    """Blocks of convolutions 1 x 1, 3 x 3, which has the stride, and 1 x 1 with four times the channels."""
+    residuals = []
+    for index in range(blocks):
+        first_stride = stride if index == 0 else 1
+        wide = _normalised(3, 4 * filters, 1)
+        body = (*_normalised(1, filters, 1), Relu(), *_normalised(2, filters, 3, first_stride), Relu(), *wide)
+        residuals.append(_residual(str(index), body, 4 * filters, first_stride, index == 0))
+    return Block(f"layer{number}", tuple(residuals))
+
 
 LAYERS: dict[ModelName, tuple[Layer, ...]] = {
     "cnn": (
@@ -35,8 +82,42 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
         Dense("dense1", 500),
         Dense("dense2"),
     ),
+    # Residual networks (He et al., 2016), "Deep Residual Learning for Image Recognition"; the names are torchvision's.
+    # Their first three for CIFAR-10 have 3, 5 and 7 blocks a stage; this one has one.
+    "resnet8": (
+        *_normalised(1, 16, 3),
+        Relu(),
+        _basic_stage(1, 1, 16, stride=1, projected=False),
+        _basic_stage(2, 1, 32, stride=2, projected=True),
+        _basic_stage(3, 1, 64, stride=2, projected=True),
+        GlobalAveragePool("avgpool"),
+        Dense("fc"),
+    ),
+    # With the stem of the networks for CIFAR-10: a convolution 3 x 3 and no pooling.
+    "resnet18": (
+        *_normalised(1, 64, 3),
+        Relu(),
+        _basic_stage(1, 2, 64, stride=1, projected=False),
+        _basic_stage(2, 2, 128, stride=2, projected=True),
+        _basic_stage(3, 2, 256, stride=2, projected=True),
+        _basic_stage(4, 2, 512, stride=2, projected=True),
+        GlobalAveragePool("avgpool"),
+        Dense("fc"),
+    ),
+    "resnet50": (
+        *_normalised(1, 64, 7, stride=2),
+        Relu(),
+        MaxPool("maxpool", size=3, stride=2, padding=1),
+        _bottleneck_stage(1, 3, 64, stride=1),
+        _bottleneck_stage(2, 4, 128, stride=2),
+        _bottleneck_stage(3, 6, 256, stride=2),
+        _bottleneck_stage(4, 3, 512, stride=2),
+        GlobalAveragePool("avgpool"),
+        Dense("fc"),
+    ),
 }
-SMALLEST_IMAGE: dict[ModelName, int] = {"cnn": 4, "lenet": 16}
+# Of height and width. Normalised channels keep more than one value each, also of a single image.
+SMALLEST_IMAGE: dict[ModelName, int] = {"cnn": 4, "lenet": 16, "resnet8": 8, "resnet18": 16, "resnet50": 64}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size,
     seen = []
     for batch in bounds:
         sizes = batch[:, 1] - batch[:, 0]
-        assert sizes.max() - sizes.min() <= 1
+        full = -(-sizes.sum() // num_replicas)
+        assert (sizes[: sizes.sum() // full] == full).all()  # the first ones, and of the rest at most one has any
+        assert (sizes[sizes.sum() // full + 1 :] == 0).all()
         assert (batch[:, 2] == sizes.sum()).all()
         seen += [index for start, stop, _ in batch for index in range(start, stop)]
     assert seen == list(range(num_examples))
@@ -35,7 +37,8 @@ def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size,
 
 
 def test_a_last_batch_smaller_than_the_number_of_replicas_leaves_some_without_examples():
-    assert (shards(9, 4, 3)[-1][:, 1] - shards(9, 4, 3)[-1][:, 0]).tolist() == [0, 0, 1]
+    assert (shards(9, 4, 3)[-1][:, 1] - shards(9, 4, 3)[-1][:, 0]).tolist() == [1, 0, 0]
+    assert (shards(13, 10, 4)[:, :, 1] - shards(13, 10, 4)[:, :, 0]).tolist() == [[3, 3, 3, 1], [1, 1, 1, 0]]
 
 
 def test_plan_counts_steps_epochs_and_images():

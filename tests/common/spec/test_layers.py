@@ -3,80 +3,84 @@
 import json
 import sys
 
+import pytest
 from conftest import run
 
-from common.spec.layers import (
-    BatchNorm,
-    Block,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    GlobalAveragePool,
-    MaxPool,
-    Relu,
-    Residual,
-    Trace,
-    layer_names,
-)
+from common.spec.layers import Conv, Dense, Dropout, Flatten, Trace, layer_names
+from common.spec.networks import LAYERS, SMALLEST_IMAGE
 
 TORCHVISIONS = """
 import json, torch, torchvision
 from torch.utils.flop_counter import FlopCounterMode
-network = torchvision.models.resnet18().eval()
+network = torchvision.models.{}().eval()
 with FlopCounterMode(display=False) as counter, torch.inference_mode():
     network(torch.zeros(1, 3, 224, 224))
-shapes = {name: list(parameter.shape) for name, parameter in network.named_parameters()}
-statistics = sum(array.numel() for name, array in network.named_buffers() if "running" in name)
-print(json.dumps({"flops": counter.get_total_flops(), "shapes": shapes, "statistics": statistics}))
+shapes = {{name: list(array.shape) for name, array in network.state_dict().items()}}
+print(json.dumps({{"flops": counter.get_total_flops(), "shapes": shapes}}))
 """
+KINDS = {"kernel": "weight", "bias": "bias", "scale": "weight", "offset": "bias"}
+KINDS |= {"mean": "running_mean", "variance": "running_var"}
 
 
-def convolution(number, filters, size=3, stride=1):
-    """Without bias or ReLU, then normalised."""
-    conv = Conv(f"conv{number}", filters, size, padding=size // 2, stride=stride, use_bias=False, relu=False)
-    return conv, BatchNorm(f"norm{number}")
+def torchvisions(name):
+    return json.loads(run(sys.executable, "-c", TORCHVISIONS.format(name)).stdout)
 
 
-def basic_block(name, filters, stride, shortcut):
-    body = (*convolution(1, filters, stride=stride), Relu("relu1"), *convolution(2, filters))
-    return Residual(name, body, convolution(3, filters, size=1, stride=stride) if shortcut else ())
+def native_shapes(parameters):
+    """Torch's name -> its shape."""
+    shapes = {}
+    for parameter in parameters:
+        layer, _, kind = parameter.name.rpartition(".")
+        shape = list(parameter.shape)
+        shapes[f"{layer}.{KINDS[kind]}"] = [shape[3], shape[2], *shape[:2]] if len(shape) == 4 else shape[::-1]
+    return shapes
 
 
-def resnet18():
-    """He et al. (2016), "Deep Residual Learning for Image Recognition", as torchvision builds it."""
-    stages = [
-        Block(f"stage{n}", (basic_block("block1", filters, stride, n > 1), basic_block("block2", filters, 1, False)))
-        for n, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1)
-    ]
-    stem = (*convolution(0, 64, size=7, stride=2), Relu("relu"), MaxPool("pool", size=3, stride=2, padding=1))
-    return (*stem, *stages, GlobalAveragePool("average"), Dense("dense"))
+def test_resnet50_is_torchvisions_layer_for_layer():
+    theirs, trace = torchvisions("resnet50"), Trace(num_classes=1000)
+    assert trace.follow(LAYERS["resnet50"], (224, 224, 3)) == (1000,)
+    assert trace.flops == theirs["flops"]
+    expected = {name: shape for name, shape in theirs["shapes"].items() if not name.endswith("num_batches_tracked")}
+    assert native_shapes(trace.parameters) == expected
+    assert sum(one.size for one in trace.parameters if one.trainable) == 25_557_032
 
 
-def test_a_residual_network_has_torchvisions_parameters_and_operations():
-    theirs = json.loads(run(sys.executable, "-c", TORCHVISIONS).stdout)
-    trace = Trace(num_classes=1000)
-    assert trace.follow(resnet18(), (224, 224, 3)) == (1000,)
-    trained = [parameter for parameter in trace.parameters if parameter.trainable]
-    assert len(trained) == len(theirs["shapes"]) and trace.flops == theirs["flops"]
-    native = [
-        (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
-        for shape in (parameter.shape for parameter in trained)
-    ]
-    assert sorted(native) == sorted(map(tuple, theirs["shapes"].values()))
-    assert sum(one.size for one in trace.parameters if not one.trainable) == theirs["statistics"]
-    names = [parameter.name for parameter in trace.parameters]
-    assert "stage2.block1.conv1.kernel" in names and "stage4.block1.norm3.variance" in names
-    assert len(set(names)) == len(names)
+def test_resnet18_is_torchvisions_but_for_its_stem():
+    theirs, trace = torchvisions("resnet18"), Trace(num_classes=1000)
+    assert trace.follow(LAYERS["resnet18"], (32, 32, 3)) == (1000,)
+    expected = {name: shape for name, shape in theirs["shapes"].items() if not name.endswith("num_batches_tracked")}
+    assert native_shapes(trace.parameters) == expected | {"conv1.weight": [64, 3, 3, 3]}
+    # He et al. (2016) train it on images of 224 x 224, whose features are 7 x 7 at last; here they are 4 x 4.
+    assert trace.activations["layer4.1"] == (4, 4, 512) and trace.activations["layer1.0"] == (32, 32, 64)
 
 
-def test_every_layer_has_an_output_and_a_place_in_the_order():
+def test_resnet8_has_three_stages_of_one_block():
     trace = Trace(num_classes=10)
-    trace.follow(resnet18(), (32, 32, 3))
-    order = list(layer_names(resnet18()))
-    assert order == list(trace.activations)
-    assert order.index("stage1.block1.norm2") < order.index("stage1.block1") < order.index("stage1")
-    assert trace.activations["stage1.block1"] == (8, 8, 64) and trace.activations["stage4"] == (1, 1, 512)
+    trace.follow(LAYERS["resnet8"], (32, 32, 3))
+    stages = [trace.activations[f"layer{number}.0"] for number in (1, 2, 3)]
+    assert stages == [(32, 32, 16), (16, 16, 32), (8, 8, 64)]
+    assert sum(isinstance(name, str) and ".conv" in name for name in trace.activations) == 6
+
+
+@pytest.mark.parametrize("model", LAYERS)
+def test_every_layer_has_an_output_and_a_place_in_the_order(model):
+    trace = Trace(num_classes=10)
+    trace.follow(LAYERS[model], (64, 64, 3))
+    order = list(layer_names(LAYERS[model]))
+    assert order == list(trace.activations) and len(set(order)) == len(order)
+    if model.startswith("resnet"):
+        assert order.index("layer2.0.bn2") < order.index("layer2.0.downsample.1") < order.index("layer2.0")
+        assert "layer2" not in order
+
+
+@pytest.mark.parametrize("model", LAYERS)
+def test_the_smallest_image_leaves_something_to_average_over(model):
+    """Batch normalisation needs more than one value in a channel, also of a single image."""
+    size = SMALLEST_IMAGE[model]
+    trace = Trace(num_classes=10)
+    trace.follow(LAYERS[model], (size, size, 1))
+    spatial = [shape[0] * shape[1] for name, shape in trace.activations.items() if len(shape) == 3]
+    assert min(spatial) >= (4 if model.startswith("resnet") else 1)
 
 
 def test_what_is_flattened_is_known_until_the_next_dense_layer():

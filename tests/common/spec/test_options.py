@@ -6,7 +6,7 @@ from conftest import REPOSITORY
 
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
-from common.spec import options
+from common.spec import option_kinds
 from common.spec.command_line import parse_train_config
 from common.spec.option_kinds import fields_of_kind
 from common.spec.options import TrainConfig
@@ -89,7 +89,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--batch-size x", "--batch-size x: should be a valid integer"),
         ("--momentum 1", "--momentum 1: should be less than 1"),
         ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
-        ("--model vgg", "--model vgg: should be 'cnn' or 'lenet'"),
+        ("--model vgg", "--model vgg: should be 'cnn', 'lenet', 'resnet8', 'resnet18' or 'resnet50'"),
         ("--precision 16", "--precision 16: should be 'auto', '32', '64', 'bf16-mixed' or '16-mixed'"),
         ("--devices 0", "--devices 0: should be 'auto' or should be greater than 0"),
         ("--image-shape 8 8", "--image-shape: expected 3 arguments"),
@@ -130,7 +130,14 @@ def test_help_prints_every_option_with_its_bounds(capsys):
     text = capsys.readouterr().out
     for name in TrainConfig.model_fields:
         assert "--" + name.replace("_", "-") in text
-    for bounds in ("INT>0", "{cnn,lenet}", "FLOAT>=0,<1", "H W C", "auto or INT>0", "(default: 64)"):
+    for bounds in (
+        "INT>0",
+        "{cnn,lenet,resnet8,resnet18,resnet50}",
+        "FLOAT>=0,<1",
+        "H W C",
+        "auto or INT>0",
+        "(default: 64)",
+    ):
         assert bounds in text
 
 
@@ -159,7 +166,7 @@ def test_configurations_that_ship_are_whole_and_for_all_programs(path):
 
 
 def test_every_option_says_what_kind_it_is():
-    kinds = get_args(options.Kind)
+    kinds = get_args(option_kinds.Kind)
     assert fields_of_kind(TrainConfig, *kinds) == list(TrainConfig.model_fields)
     assert fields_of_kind(CompareConfig, *kinds, *get_args(compare_options.Kind)) == list(CompareConfig.model_fields)
     for kind in kinds:
