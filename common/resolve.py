@@ -66,7 +66,8 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     """`config` with precision, compile, tf32 and data_on decided; `tuned`: what `--mode tuned` makes of auto here.
 
     Raises:
-      UserError: TF32 on a CPU, which has no such products; half precision on a CPU that dies of it.
+      UserError: TF32 on a CPU, which has no such products; half precision on a CPU that dies of it; synchronised batch
+        normalisation in a compiled step of several replicas.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
@@ -76,6 +77,8 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         resident = config.mode == "tuned" and images_nbytes(config) <= MAX_RESIDENT_BYTES
         left["data_on"] = "device" if resident else "host"
     config = spelled_out(config.replace(**left))
+    if config.compile and config.sync_batchnorm and config.devices != 1:
+        raise UserError("--sync-batchnorm true: a step in which replicas talk can't be compiled; use --compile false")
     return _require_half_precision(config, by_hand="precision" not in left)
 
 

@@ -13,7 +13,7 @@ from common.spec.layers import layer_names
 from common.spec.networks import LAYERS
 from common.spec.option_kinds import fields_of_kind
 from common.spec.options import ModelName, TrainConfig
-from common.spec.update_rule import learning_rate
+from common.spec.update_rule import learning_rates
 
 FIRST_STEPS = 10
 OTHER_SETTINGS = "not the same settings"
@@ -101,7 +101,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     apart = np.flatnonzero(~(differences <= tolerance))
     if len(apart):
         step = int(apart[0]) + 1
-        rates = [learning_rate(config, past, plan) for past in range(1, step)]
+        rates = learning_rates(config, plan)[: step - 1]
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
         return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
 

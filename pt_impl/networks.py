@@ -2,15 +2,19 @@
 
 from collections import OrderedDict
 
+import torch
 from torch import nn
 
 from common.spec.networks import NetworkSpec
-from common.spec.options import Precision
+from common.spec.options import TrainConfig
 from pt_impl.precision import DTYPES
+from pt_impl.replicas import SumOverReplicas
+
+Norm = type[nn.Module]
 
 
-def make_network(spec: NetworkSpec, precision: Precision) -> nn.Module:
-    """The network of `spec`: normalised images (N, C, H, W) to logits (N, classes), in that precision."""
+def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
+    """The network of `spec`: normalised images (N, C, H, W) to logits (N, classes), in the run's precision."""
     make = {
         "cnn": make_cnn,
         "lenet": make_lenet,
@@ -18,10 +22,17 @@ def make_network(spec: NetworkSpec, precision: Precision) -> nn.Module:
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec).to(DTYPES[precision])
+    return make[spec.name](spec, norm_layer(config)).to(DTYPES[config.precision])
 
 
-def make_cnn(spec: NetworkSpec) -> nn.Sequential:
+def norm_layer(config: TrainConfig) -> Norm:
+    """The kind of batch normalisation."""
+    if not config.sync_batchnorm or config.devices == 1:
+        return nn.BatchNorm2d
+    return nn.SyncBatchNorm if config.accelerator == "gpu" else SyncBatchNorm
+
+
+def make_cnn(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
     height, width, channels = spec.image_shape
     return nn.Sequential(
         OrderedDict(
@@ -39,7 +50,7 @@ def make_cnn(spec: NetworkSpec) -> nn.Sequential:
     )
 
 
-def make_lenet(spec: NetworkSpec) -> nn.Sequential:
+def make_lenet(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
     height, width, channels = (((size - 4) // 2 - 4) // 2 for size in spec.image_shape)
     return nn.Sequential(
         OrderedDict(
@@ -60,20 +71,38 @@ def make_lenet(spec: NetworkSpec) -> nn.Sequential:
 # --- Residual networks: torchvision's. It is imported where it is needed, since that takes as long as torch itself ---
 
 
-def make_resnet8(spec: NetworkSpec) -> nn.Sequential:
+class SyncBatchNorm(nn.BatchNorm2d):
+    """Instead of torch's SyncBatchNorm, which refuses the CPU: the same over the batch of all replicas."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return super().forward(images)
+        images, dtype = images.to(self.weight.dtype), images.dtype  # in half precision sums would overflow
+        count = SumOverReplicas.apply(images.new_full((), images[:, 0].numel()))
+        mean = SumOverReplicas.apply(images.sum((0, 2, 3))) / count
+        centred = images - mean[:, None, None]
+        variance = SumOverReplicas.apply(centred.square().sum((0, 2, 3))) / count
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+        factor = self.weight / torch.sqrt(variance + self.eps)
+        return (centred * factor[:, None, None] + self.bias[:, None, None]).to(dtype)
+
+
+def make_resnet8(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
     from torchvision.models.resnet import BasicBlock
 
     def projection(inputs: int, outputs: int) -> nn.Sequential:
-        return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), nn.BatchNorm2d(outputs))
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), norm(outputs))
 
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(spec.image_shape[2], 16, 3, padding=1, bias=False),
-            bn1=nn.BatchNorm2d(16),
+            bn1=norm(16),
             relu=nn.ReLU(inplace=True),
-            layer1=nn.Sequential(BasicBlock(16, 16)),
-            layer2=nn.Sequential(BasicBlock(16, 32, stride=2, downsample=projection(16, 32))),
-            layer3=nn.Sequential(BasicBlock(32, 64, stride=2, downsample=projection(32, 64))),
+            layer1=nn.Sequential(BasicBlock(16, 16, norm_layer=norm)),
+            layer2=nn.Sequential(BasicBlock(16, 32, stride=2, downsample=projection(16, 32), norm_layer=norm)),
+            layer3=nn.Sequential(BasicBlock(32, 64, stride=2, downsample=projection(32, 64), norm_layer=norm)),
             avgpool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
             fc=nn.Linear(64, spec.num_classes),
@@ -81,20 +110,20 @@ def make_resnet8(spec: NetworkSpec) -> nn.Sequential:
     )
 
 
-def make_resnet18(spec: NetworkSpec) -> nn.Module:
+def make_resnet18(spec: NetworkSpec, norm: Norm) -> nn.Module:
     from torchvision.models import resnet18
 
-    network = resnet18(num_classes=spec.num_classes)
+    network = resnet18(num_classes=spec.num_classes, norm_layer=norm)
     # As usual for images of 32 x 32, which its own stem would make 8 x 8.
     network.conv1 = nn.Conv2d(spec.image_shape[2], 64, 3, padding=1, bias=False)
     network.maxpool = nn.Identity()
     return network
 
 
-def make_resnet50(spec: NetworkSpec) -> nn.Module:
+def make_resnet50(spec: NetworkSpec, norm: Norm) -> nn.Module:
     from torchvision.models import resnet50
 
-    network = resnet50(num_classes=spec.num_classes)
+    network = resnet50(num_classes=spec.num_classes, norm_layer=norm)
     if spec.image_shape[2] != 3:
         network.conv1 = nn.Conv2d(spec.image_shape[2], 64, 7, stride=2, padding=3, bias=False)
     return network

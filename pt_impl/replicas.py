@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,6 +96,18 @@ def sum_over_replicas(tensor: torch.Tensor) -> torch.Tensor:
     if dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
     return tensor
+
+
+class SumOverReplicas(torch.autograd.Function):
+    """The sum of every replica's tensor as a part of a network: its gradient is the sum of every replica's."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return sum_over_replicas(tensor.clone())
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return sum_over_replicas(gradient.clone())
 
 
 def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:

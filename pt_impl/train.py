@@ -85,7 +85,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def train(experiment: Experiment, rank: int, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    network: nn.Module = make_network(experiment.network, config.precision)
+    network: nn.Module = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.initial_weights)
     network.to(device)
     train_loader, test_loader = make_loaders(experiment, rank)

@@ -26,7 +26,7 @@ class Classifier(pl.LightningModule):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
         self.experiment = experiment
-        self.network: nn.Module = make_network(experiment.network, experiment.config.precision)
+        self.network: nn.Module = make_network(experiment.network, experiment.config)
         load_weights(self.network, experiment.network, experiment.initial_weights)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -113,6 +113,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         plugins=[*make_environment(), *make_plugins(config, scaler)],
         max_epochs=plan.num_epochs,
         callbacks=callbacks,
+        sync_batchnorm=False,  # instead of Lightning's, which refuses the CPU: the network has such layers already
         use_distributed_sampler=False,  # instead of Lightning's, which would pad: the samplers know their rank
         num_sanity_val_steps=0,
         logger=False,

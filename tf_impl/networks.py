@@ -1,21 +1,23 @@
 """The networks in Keras. Its layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 from keras import layers, ops
 
 from common.spec.layers import EPSILON, MOMENTUM
 from common.spec.networks import NetworkSpec
-from common.spec.options import Precision
+from common.spec.options import TrainConfig
 from tf_impl.precision import DTYPES, POLICIES
 
 Tensor = keras.KerasTensor
 
 
-def make_network(spec: NetworkSpec, precision: Precision) -> keras.Model:
-    """The network of `spec`: normalised images (N, H, W, C) to logits (N, classes), in that precision."""
-    keras.config.set_dtype_policy(POLICIES[precision])
-    images = keras.Input(spec.image_shape, dtype=DTYPES[precision])  # the policy leaves inputs at float32
+def make_network(spec: NetworkSpec, config: TrainConfig) -> keras.Model:
+    """The network of `spec`: normalised images (N, H, W, C) to logits (N, classes), in the run's precision."""
+    keras.config.set_dtype_policy(POLICIES[config.precision])
+    images = keras.Input(spec.image_shape, dtype=DTYPES[config.precision])  # the policy leaves inputs at float32
     make = {
         "cnn": make_cnn,
         "lenet": make_lenet,
@@ -23,10 +25,10 @@ def make_network(spec: NetworkSpec, precision: Precision) -> keras.Model:
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec, images)
+    return make[spec.name](spec, images, config.sync_batchnorm)
 
 
-def make_cnn(spec: NetworkSpec, images: Tensor) -> keras.Model:
+def make_cnn(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -41,7 +43,7 @@ def make_cnn(spec: NetworkSpec, images: Tensor) -> keras.Model:
     )
 
 
-def make_lenet(spec: NetworkSpec, images: Tensor) -> keras.Model:
+def make_lenet(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -65,6 +67,10 @@ class BatchNormalization(layers.Layer):
     Its names are the canonical ones.
     """
 
+    def __init__(self, synchronized: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.synchronized = synchronized
+
     def build(self, shape: tuple[int | None, ...]) -> None:
         channels, options = shape[-1:], {"autocast": False}
         self.scale = self.add_weight(shape=channels, initializer="ones", name="scale", **options)
@@ -83,9 +89,14 @@ class BatchNormalization(layers.Layer):
 
     def moments(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of each channel, which move the running ones. A shard may be empty: not the first one."""
-        count = tf.cast(tf.maximum(tf.size(inputs[..., 0]), 1), inputs.dtype)
-        mean = tf.reduce_sum(inputs, [0, 1, 2]) / count
-        variance = tf.reduce_sum(tf.square(inputs - mean), [0, 1, 2]) / count
+
+        def total(values: tf.Tensor) -> tf.Tensor:
+            replica = tf.distribute.get_replica_context()
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, values) if self.synchronized and replica else values
+
+        count = tf.maximum(total(tf.cast(tf.size(inputs[..., 0]), inputs.dtype)), 1)
+        mean = total(tf.reduce_sum(inputs, [0, 1, 2])) / count
+        variance = total(tf.reduce_sum(tf.square(inputs - mean), [0, 1, 2])) / count
         unbiased = variance * count / tf.maximum(count - 1, 1)
         for running, new in ((self.mean, mean), (self.variance, unbiased)):
             running.assign((1 - MOMENTUM) * running + MOMENTUM * new)
@@ -102,26 +113,26 @@ def convolution(x: Tensor, name: str, filters: int, size: int, stride: int = 1) 
     return layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
 
 
-def normalised(x: Tensor, conv: str, norm: str, filters: int, size: int, stride: int = 1) -> Tensor:
-    return BatchNormalization(name=norm)(convolution(x, conv, filters, size, stride))
+def normalised(x: Tensor, conv: str, norm: str, sync: bool, filters: int, size: int, stride: int = 1) -> Tensor:
+    return BatchNormalization(sync, name=norm)(convolution(x, conv, filters, size, stride))
 
 
-def basic_block(x: Tensor, name: str, filters: int, stride: int) -> Tensor:
+def basic_block(x: Tensor, name: str, sync: bool, filters: int, stride: int) -> Tensor:
     shortcut = x
     if stride > 1:
-        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", filters, 1, stride)
-    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", filters, 3, stride))
-    x = normalised(x, f"{name}.conv2", f"{name}.bn2", filters, 3)
+        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", sync, filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", sync, filters, 3, stride))
+    x = normalised(x, f"{name}.conv2", f"{name}.bn2", sync, filters, 3)
     return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
 
 
-def bottleneck_block(x: Tensor, name: str, filters: int, stride: int, projected: bool) -> Tensor:
+def bottleneck_block(x: Tensor, name: str, sync: bool, filters: int, stride: int, projected: bool) -> Tensor:
     shortcut = x
     if projected:
-        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", 4 * filters, 1, stride)
-    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", filters, 1))
-    x = layers.ReLU()(normalised(x, f"{name}.conv2", f"{name}.bn2", filters, 3, stride))
-    x = normalised(x, f"{name}.conv3", f"{name}.bn3", 4 * filters, 1)
+        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", sync, 4 * filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", sync, filters, 1))
+    x = layers.ReLU()(normalised(x, f"{name}.conv2", f"{name}.bn2", sync, filters, 3, stride))
+    x = normalised(x, f"{name}.conv3", f"{name}.bn3", sync, 4 * filters, 1)
     return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
 
 
@@ -130,26 +141,26 @@ def classified(spec: NetworkSpec, images: Tensor, x: Tensor) -> keras.Model:
     return keras.Model(images, layers.Dense(spec.num_classes, name="fc")(x))
 
 
-def make_resnet8(spec: NetworkSpec, images: Tensor) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", 16, 3))
+def make_resnet8(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", sync, 16, 3))
     for number, (filters, stride) in enumerate([(16, 1), (32, 2), (64, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", filters, stride)
+        x = basic_block(x, f"layer{number}.0", sync, filters, stride)
     return classified(spec, images, x)
 
 
-def make_resnet18(spec: NetworkSpec, images: Tensor) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", 64, 3))
+def make_resnet18(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", sync, 64, 3))
     for number, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", filters, stride)
-        x = basic_block(x, f"layer{number}.1", filters, 1)
+        x = basic_block(x, f"layer{number}.0", sync, filters, stride)
+        x = basic_block(x, f"layer{number}.1", sync, filters, 1)
     return classified(spec, images, x)
 
 
-def make_resnet50(spec: NetworkSpec, images: Tensor) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", 64, 7, 2))
+def make_resnet50(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", sync, 64, 7, 2))
     # Zeros do no harm here: after a ReLU nothing is smaller.
     x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
     for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
         for index in range(blocks):
-            x = bottleneck_block(x, f"layer{number}.{index}", filters, stride if index == 0 else 1, index == 0)
+            x = bottleneck_block(x, f"layer{number}.{index}", sync, filters, stride if index == 0 else 1, index == 0)
     return classified(spec, images, x)

@@ -66,7 +66,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     with strategy.scope():
-        network = make_network(experiment.network, config.precision)
+        network = make_network(experiment.network, config)
         load_weights(network, experiment.initial_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
     train_shards, test_shards = make_shards(experiment, strategy)

@@ -28,7 +28,7 @@ def make_bare(experiment: Experiment) -> BareLoop:
     config = experiment.config
     rank = dist.get_rank() if dist.is_initialized() else 0
     device = torch.device("cuda", rank) if config.accelerator == "gpu" else torch.device("cpu")
-    network = make_network(experiment.network, config.precision)
+    network = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.initial_weights)
     model: nn.Module = network.to(device, memory_format=torch.channels_last)
     if config.devices > 1:

@@ -45,7 +45,7 @@ def main() -> None:
     device = join_group(config, 0, "")
     loader = make_loader(config)
     # In the order that tensors have unless told otherwise.
-    model = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config.precision)
+    model = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config)
     model.to(device, memory_format=torch.contiguous_format)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
 

@@ -22,7 +22,7 @@ class Model(pl.LightningModule):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         self.config = config
-        network = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config.precision)
+        network = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config)
         self.network = network.to(memory_format=torch.contiguous_format)  # as they are unless told otherwise
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:

@@ -31,7 +31,7 @@ def make_bare(experiment: Experiment) -> BareLoop:
             cross_device_ops=tf.distribute.ReductionToOneDevice() if kind == "CPU" else None,
         )
     with strategy.scope():
-        network = make_network(experiment.network, config.precision)
+        network = make_network(experiment.network, config)
         load_weights(network, experiment.initial_weights)
         optimizer = keras.optimizers.SGD(1e-3, momentum=config.momentum)
         optimizer.build(network.trainable_variables)

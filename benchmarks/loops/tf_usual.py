@@ -29,7 +29,7 @@ def main() -> None:
     dataset = Experiment.make(config).dataset
     count = config.max_steps * config.batch_size
     images = dataset.train_images[:count].astype("float32") / 255
-    model = make_network(Experiment.make(config).network, config.precision)
+    model = make_network(Experiment.make(config).network, config)
     model.compile(
         optimizer=keras.optimizers.SGD(config.learning_rate, momentum=config.momentum),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

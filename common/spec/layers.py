@@ -37,9 +37,9 @@ class BatchNorm:
         y = (x - m) / sqrt(v + EPSILON) scale + offset
 
     In training m and v are mean and variance over the shard of a batch, v divided by the number n of its values in
-    the channel. In evaluation they are statistics, which are not trained: in each training step
-    s = (1 - MOMENTUM) s + MOMENTUM m, and for the variance alike with v n / (n - 1). Of several replicas the
-    statistics are the first one's.
+    the channel; with `--sync-batchnorm` over the whole batch. In evaluation they are statistics, which are not trained:
+    in each training step s = (1 - MOMENTUM) s + MOMENTUM m, and for the variance alike with v n / (n - 1). Of several
+    replicas the statistics are the first one's.
     """
 
     name: str

@@ -63,6 +63,9 @@ class DataOptions(BaseModel):
     )
 
     model: ModelName = option("network", "cnn", description="the network")
+    sync_batchnorm: bool = option(
+        "network", False, description="batch normalisation over the batch of all replicas, not over each one's shard"
+    )
     initial_weights: Path | None = option(
         "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )

@@ -45,8 +45,7 @@ class UpdateRule:
         kind: Any = RULES[config.optimizer]
         values: dict[str, Any] = {one.name: getattr(config, one.name) for one in fields(kind)}
         rule = kind(**{name: float32(value) if isinstance(value, float) else value for name, value in values.items()})
-        rates = [learning_rate(config, step, plan) for step in range(1, plan.schedule_steps + 1)]
-        return cls(rule, np.array(rates, dtype=np.float32))
+        return cls(rule, np.array(learning_rates(config, plan), dtype=np.float32))
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,11 @@ def peak_rate(config: TrainConfig) -> float:
     return config.learning_rate * (config.batch_size / (config.scale_learning_rate or config.batch_size))
 
 
-def learning_rate(config: TrainConfig, step: int, plan: Plan) -> float:
-    """The rate of `step` (from 1): linear up to the peak in `warmup_steps`, then the schedule."""
-    peak = peak_rate(config)
-    if step <= config.warmup_steps:
-        return peak * step / config.warmup_steps
-    return peak * make_schedule(config).factor(step, config.warmup_steps, plan)
-
-
-def make_schedule(config: TrainConfig) -> Schedule:
-    config, kind = spelled_out(config), SCHEDULES[config.schedule]
-    return kind(**{one.name: getattr(config, one.name) for one in fields(kind)})
+def learning_rates(config: TrainConfig, plan: Plan) -> list[float]:
+    """The rate of every step: linear up to the peak in `warmup_steps`, then the schedule."""
+    config, peak = spelled_out(config), peak_rate(config)
+    kind: Any = SCHEDULES[config.schedule]
+    schedule: Schedule = kind(**{one.name: getattr(config, one.name) for one in fields(kind)})
+    warmup = config.warmup_steps
+    rising = [peak * step / warmup for step in range(1, min(warmup, plan.schedule_steps) + 1)]
+    return rising + [peak * schedule.factor(step, warmup, plan) for step in range(warmup + 1, plan.schedule_steps + 1)]

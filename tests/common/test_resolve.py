@@ -28,6 +28,12 @@ def test_what_is_given_by_hand_holds_in_either_mode():
     assert describe_settings(resolved(precision="64", compile=True)) == "64-bit, compiled"
 
 
+def test_synchronised_batch_normalisation_is_not_compiled():
+    with pytest.raises(UserError, match="--sync-batchnorm true: a step in which replicas talk can't be compiled"):
+        resolved(sync_batchnorm=True, compile=True, devices=2)
+    assert resolved(sync_batchnorm=True, compile=True, devices=1).compile is True
+
+
 def test_tf32_is_for_gpus():
     with pytest.raises(UserError, match="--tf32 true: only GPUs have TF32"):
         resolved(tf32=True)

@@ -9,10 +9,13 @@ COUNT = """
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from common.spec.networks import NetworkSpec
+from common.spec.options import TrainConfig
 from pt_impl.networks import make_network
-for model, shape in (("cnn", (9, 12, 3)), ("lenet", (28, 28, 1))):
+shapes = {"cnn": (9, 12, 3), "lenet": (28, 28, 1), "resnet8": (20, 9, 3), "resnet18": (32, 32, 1)}
+shapes["resnet50"] = 64, 65, 3
+for model, shape in shapes.items():
     spec = NetworkSpec.make(model, shape, 10)
-    network = make_network(spec, "32")
+    network = make_network(spec, TrainConfig(precision="32"))
     with FlopCounterMode(display=False) as counter:
         network(torch.zeros(1, shape[2], *shape[:2]))
     assert counter.get_total_flops() == spec.flops_per_image, (model, counter.get_total_flops(), spec.flops_per_image)
@@ -23,12 +26,13 @@ ROUND_TRIP = {
     "pt": """
 import numpy as np
 from common.spec.networks import NetworkSpec
+from common.spec.options import TrainConfig
 from pt_impl.networks import make_network
 from pt_impl.weights import get_weights, load_weights
-for model in ("cnn", "lenet"):
-    spec = NetworkSpec.make(model, (17, 22, 3), 7)
-    weights = spec.initial_weights(1)
-    network = make_network(spec, "64")
+for model in ("cnn", "lenet", "resnet8", "resnet50"):
+    spec = NetworkSpec.make(model, (65, 70, 3), 7)
+    weights = {name: array + 0.5 for name, array in spec.initial_weights(1).items()}
+    network = make_network(spec, TrainConfig(precision="64"))
     load_weights(network, spec, weights)
     found = get_weights(network, spec)
     assert list(found) == list(weights) and all(np.array_equal(found[name], weights[name]) for name in weights)
@@ -37,16 +41,17 @@ for model in ("cnn", "lenet"):
 import numpy as np
 import tf_impl
 from common.spec.networks import NetworkSpec
+from common.spec.options import TrainConfig
 from tf_impl.networks import make_network
 from tf_impl.weights import get_weights, load_weights
-for model in ("cnn", "lenet"):
-    spec = NetworkSpec.make(model, (17, 22, 3), 7)
-    weights = spec.initial_weights(1)
-    network = make_network(spec, "64")
+for model in ("cnn", "lenet", "resnet8", "resnet50"):
+    spec = NetworkSpec.make(model, (65, 70, 3), 7)
+    weights = {name: array + 0.5 for name, array in spec.initial_weights(1).items()}
+    network = make_network(spec, TrainConfig(precision="64"))
     load_weights(network, weights)
     found = get_weights(network)
     assert list(found) == list(weights) and all(np.array_equal(found[name], weights[name]) for name in weights)
-    assert network.count_params() == spec.num_parameters
+    assert network.count_params() == sum(parameter.size for parameter in spec.parameters)
 """,
 }
 

@@ -36,6 +36,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         train_size=5,
         test_size=6,
         model="lenet",
+        sync_batchnorm=True,
         initial_weights="w",
         epochs=2,
         max_steps=3,

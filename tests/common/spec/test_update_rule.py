@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
-from common.spec.update_rule import UpdateRule, learning_rate, peak_rate, spelled_out
+from common.spec.update_rule import UpdateRule, learning_rates, peak_rate, spelled_out
 
 
 def rates(total_steps, epochs=1, **options):
@@ -18,7 +19,7 @@ def rates(total_steps, epochs=1, **options):
     plan = Plan.make(64 * total_steps // epochs, 64, epochs, -1)
     assert plan.total_steps == total_steps
     config = TrainConfig(epochs=epochs, batch_size=64, **options)
-    return [learning_rate(config, step, plan) for step in range(1, total_steps + 1)]
+    return learning_rates(config, plan)
 
 
 def test_constant():
@@ -118,3 +119,9 @@ def test_every_hyperparameter_is_spelled_out_and_no_other(optimizer, schedule):
 def test_what_is_given_is_kept():
     config = spelled_out(TrainConfig(optimizer="adamw", learning_rate=0.5, beta2=0.95, weight_decay=0.0))
     assert (config.learning_rate, config.beta1, config.beta2, config.weight_decay) == (0.5, 0.9, 0.95, 0.0)
+
+
+def test_the_rates_of_a_long_training_are_made_in_seconds():
+    started = time.process_time()
+    assert len(learning_rates(TrainConfig(), Plan.make(64, 64, 1_000_000, -1))) == 1_000_000
+    assert time.process_time() - started < 10

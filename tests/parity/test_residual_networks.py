@@ -1,0 +1,130 @@
+"""Residual networks and batch normalisation: statistics and all, in every framework and on any number of devices."""
+
+import functools
+import json
+import sys
+
+import numpy as np
+import pytest
+from conftest import CPU, IMPLEMENTATIONS, MODES, run, train
+
+from common.platform.files import read_arrays
+from common.record.predictions import Predictions
+from common.record.results import read_result, read_step_losses
+from comparison.lockstep import OTHER_SETTINGS, find_departure
+
+TOLERANCE = 1e-10  # 1e-15 is what is seen in the first steps
+# 34 batches an epoch; the last has one example: of three devices two get none.
+OPTIONS = (
+    *(
+        "--model",
+        "resnet8",
+        "--dataset",
+        "synthetic",
+        "--image-shape",
+        12,
+        9,
+        3,
+        "--train-size",
+        331,
+        "--test-size",
+        51,
+    ),
+    *("--batch-size", 10, "--epochs", 3, "--precision", 64, "--learning-rate", 0.01, "--save-first-batch", "true"),
+)
+# Devices, and whether batch normalisation is over all of them: with it they are held to one device.
+WAYS = [(1, False), (2, False), (3, False), (2, True), (3, True)]
+QUICK = {
+    ("tf", "plain", 1, False),
+    ("keras", "tuned", 1, False),
+    ("ptl", "plain", 2, False),
+    ("keras", "plain", 3, False),
+    ("tf", "tuned", 3, False),
+    ("pt", "tuned", 2, True),
+    ("tf", "plain", 3, True),
+    ("ptl", "tuned", 3, True),
+}
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory):
+    """Number of devices -> PyTorch's plain run on so many, each normalising its own shards."""
+
+    @functools.cache
+    def trained(devices):
+        return train("pt", tmp_path_factory.mktemp(f"resnet8-{devices}"), *OPTIONS, "--devices", devices)
+
+    return trained
+
+
+@pytest.mark.xdist_group("resnet8")
+@pytest.mark.parametrize(
+    ("implementation", "mode", "devices", "sync"),
+    [
+        pytest.param(name, mode, *way, marks=() if (name, mode, *way) in QUICK else pytest.mark.slow)
+        for name in IMPLEMENTATIONS
+        for mode in MODES
+        for way in WAYS
+        if not (name == "pt" and mode == "plain" and not way[1])
+    ],
+)
+def test_losses_statistics_and_evaluations_agree(references, tmp_path, implementation, mode, devices, sync):
+    options = (*OPTIONS, "--mode", mode, "--devices", devices, "--sync-batchnorm", str(sync).lower())
+    reference, other = references(1 if sync else devices), train(implementation, tmp_path, *options)
+    assert read_result(other).num_steps == 102 and read_result(other).first_loss_tolerance is None
+    message = find_departure(reference, other, TOLERANCE)
+    if sync:  # an option that differs, whose result does not
+        assert message.startswith(OTHER_SETTINGS) and "sync_batchnorm" in message
+    else:
+        assert message is None, message
+    losses, other_losses = (np.array(read_step_losses(one)) for one in (reference, other))
+    assert np.max(np.abs(losses - other_losses) / losses) <= TOLERANCE
+    for file in ("model.safetensors", "first_batch.safetensors"):
+        arrays, others = read_arrays(reference / file), read_arrays(other / file)
+        assert arrays.keys() == others.keys()
+        for name, array in arrays.items():
+            assert np.max(np.abs(array - others[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
+    predictions = [Predictions.read(one) for one in (reference, other)]
+    assert (predictions[0].guesses == predictions[1].guesses).all()
+
+
+@pytest.mark.xdist_group("resnet8")
+def test_without_synchronisation_replicas_part_from_one_device(references):
+    losses = [np.array(read_step_losses(references(devices))) for devices in (1, 2)]
+    apart = np.abs(losses[0] - losses[1]) / losses[0]
+    assert apart[0] > 1e-4  # in the very first step: each shard has its own mean and variance
+
+
+TORCHVISIONS = """
+import json, sys, torch, torchvision
+from pathlib import Path
+from common.data.datasets import load_dataset
+from common.platform.files import write_arrays
+from common.spec.networks import NetworkSpec
+from common.spec.options import TrainConfig
+from pt_impl.data import Normalise
+from pt_impl.weights import get_weights
+torch.manual_seed(0)
+network = torchvision.models.resnet50(num_classes=10).double()
+network.train()(torch.randn(4, 3, 64, 64).double())  # statistics that are not those of the beginning
+config = TrainConfig(dataset="synthetic", image_shape=(64, 64, 3), train_size=2, test_size=5, model="resnet50")
+spec, dataset = NetworkSpec.make("resnet50", (64, 64, 3), 10), load_dataset(config)
+folder = Path(sys.argv[1])
+write_arrays(folder / "weights.safetensors", get_weights(network, spec))
+with torch.inference_mode():
+    logits = network.eval()(Normalise(dataset, "64")(torch.from_numpy(dataset.test_images)))
+scores = logits.softmax(dim=1).max(dim=1).values.tolist()
+loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(dataset.test_labels)).item()
+print(json.dumps([loss, logits.argmax(dim=1).tolist(), scores]))
+"""
+
+
+@pytest.mark.parametrize("implementation", ["tf", "pt", pytest.param("ptl", marks=pytest.mark.slow)])
+def test_torchvisions_resnet50_gives_the_same_answers(tmp_path, implementation):
+    loss, guesses, scores = json.loads(run(sys.executable, "-c", TORCHVISIONS, tmp_path).stdout)
+    options = ("--model", "resnet50", "--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 2)
+    options = (*options, "--test-size", 5, "--epochs", 0, "--precision", 64, *CPU)
+    run_dir = train(implementation, tmp_path / "r", *options, "--initial-weights", tmp_path / "weights.safetensors")
+    assert read_result(run_dir).test_loss == pytest.approx(loss, rel=1e-12)
+    predictions = Predictions.read(run_dir)
+    assert predictions.guesses.tolist() == guesses and predictions.scores.tolist() == pytest.approx(scores, rel=1e-6)
