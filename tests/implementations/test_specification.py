@@ -50,7 +50,7 @@ for model in ("cnn", "lenet", "resnet8", "resnet50"):
     network = make_network(spec, TrainConfig(precision="64"))
     load_weights(network, weights)
     found = get_weights(network)
-    assert list(found) == list(weights) and all(np.array_equal(found[name], weights[name]) for name in weights)
+    assert found.keys() == weights.keys() and all(np.array_equal(found[name], weights[name]) for name in weights)
     assert network.count_params() == sum(parameter.size for parameter in spec.parameters)
 """,
 }
