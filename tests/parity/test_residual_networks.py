@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
 
 from common.platform.files import read_arrays
 from common.record.predictions import Predictions
@@ -127,3 +127,54 @@ def test_torchvisions_resnet50_gives_the_same_answers(tmp_path, implementation):
     assert read_result(run_dir).test_loss == pytest.approx(loss, rel=1e-12)
     predictions = Predictions.read(run_dir)
     assert predictions.guesses.tolist() == guesses and predictions.scores.tolist() == pytest.approx(scores, rel=1e-6)
+
+
+# name: (implementation, devices, synchronised, file, code, mistake, what the message says)
+MUTATIONS = {
+    "Keras's running variance": (
+        *("tf", 1, "false", "tf_impl/networks.py"),
+        "unbiased = variance * count / tf.maximum(count - 1, 1)",
+        "unbiased = variance",
+        "evaluation after epoch 1: test_loss is",
+    ),
+    "each replica's own statistics": (
+        *("pt", 2, "false", "pt_impl/train.py"),
+        "    share_statistics(network)\n",
+        "",
+        "evaluation after epoch 1: test_loss is",
+    ),
+    "a variance that is not synchronised": (
+        *("pt", 2, "true", "pt_impl/networks.py"),
+        "variance = SumOverReplicas.apply(centred.square().sum((0, 2, 3))) / count",
+        "variance = centred.square().mean((0, 2, 3))",
+        "first batch: activation.bn1 differs",
+    ),
+    "a gradient that is not synchronised": (
+        *("ptl", 2, "true", "pt_impl/replicas.py"),
+        "return sum_over_replicas(gradient.clone())",
+        "return gradient.clone()",
+        "suspect the loss or the backward pass",
+    ),
+    "another epsilon": (
+        *("keras", 1, "false", "tf_impl/networks.py"),
+        "epsilon=EPSILON)",
+        "epsilon=1e-3)",
+        "first batch: activation.bn1 differs",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(one, marks=() if one.startswith("Keras") else pytest.mark.slow) for one in MUTATIONS]
+)
+def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
+    implementation, devices, sync, file, before, after, said = MUTATIONS[mutation]
+    path = copy_code(tmp_path / "copy") / file
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    options = (*OPTIONS, "--train-size", 91, "--epochs", 1, "--devices", devices, "--sync-batchnorm", sync)
+    other = "tf" if implementation == "pt" else "pt"
+    reference = train(other, tmp_path / "reference", *options)
+    mutant = train(implementation, tmp_path / "mutant", *options, cwd=tmp_path / "copy")
+    message = find_departure(reference, mutant, TOLERANCE)
+    assert message is not None and said in message, message

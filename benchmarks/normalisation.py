@@ -1,0 +1,44 @@
+"""Batch normalisation on several replicas: by how much the training parts from that on one device.
+
+In 64 bits, PyTorch; tests/parity/test_residual_networks.py holds that the others are the same on as many devices.
+
+    python -m benchmarks.normalisation
+"""
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.paired import FolderConfig, Program, make_folder, write_document
+from benchmarks.rules import losses
+from common.platform.cli import parse_options
+from common.platform.errors import as_program
+from common.spec.options import TrainConfig
+
+STEPS = (1, 10, 100)
+
+
+def main() -> None:
+    options = parse_options(FolderConfig, "python -m benchmarks.normalisation", "Compares numbers of replicas.")
+    console = Console(highlight=False)
+    folder = make_folder(options, "normalisation")
+    config = TrainConfig(model="resnet8", max_steps=max(STEPS), precision="64", accelerator="cpu", devices=1)
+    reference = losses(Program("1", "pt_impl", config), folder)
+    table = Table(title="largest relative difference of a loss from one device's, up to step", box=None)
+    for heading in ("devices", "sync-batchnorm", *map(str, STEPS)):
+        table.add_column(heading, justify="right")
+    found: dict[str, list[float]] = {}
+    for devices in (2, 4):
+        for sync in (False, True):
+            name = f"{devices} {str(sync).lower()}"
+            program = Program(name, "pt_impl", config.replace(devices=devices, sync_batchnorm=sync))
+            apart = np.abs(losses(program, folder) - reference) / reference
+            found[name] = [float(apart[:step].max()) for step in STEPS]
+            table.add_row(*name.split(), *(f"{value:.0e}" for value in found[name]))
+    console.print(table)
+    write_document("normalisation", folder, console, {"steps": STEPS, "largest_relative_differences": found})
+
+
+if __name__ == "__main__":
+    with as_program("python -m benchmarks.normalisation"):
+        main()
