@@ -172,7 +172,7 @@ def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     path = copy_code(tmp_path / "copy") / file
     assert before in path.read_text()
     path.write_text(path.read_text().replace(before, after))
-    options = (*OPTIONS, "--train-size", 91, "--epochs", 1, "--devices", devices, "--sync-batchnorm", sync)
+    options = (*OPTIONS, "--train-size", 95, "--epochs", 1, "--devices", devices, "--sync-batchnorm", sync)
     other = "tf" if implementation == "pt" else "pt"
     reference = train(other, tmp_path / "reference", *options)
     mutant = train(implementation, tmp_path / "mutant", *options, cwd=tmp_path / "copy")
