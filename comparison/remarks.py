@@ -49,6 +49,8 @@ def _update_rule(config: TrainConfig) -> str:
         value, shown = getattr(config, one.name), one.name.replace("_", " ")
         if value:
             parts.append(shown if value is True else f"{shown} {value:g}")
+    if config.label_smoothing:
+        parts.append(f"label smoothing {config.label_smoothing:g}")
     return f"{config.optimizer}: {', '.join(parts)}"
 
 

@@ -28,9 +28,12 @@ class Classifier(keras.Model):
         super().__init__(dtype=DTYPES[experiment.config.precision])
         self.network = network
         # Instead of the mean over this shard: the sum of losses, each weighted by its share of the global batch.
-        self.loss_fn = keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="sum", dtype=DTYPES[experiment.config.precision]
-        )
+        options = {"from_logits": True, "reduction": "sum", "dtype": DTYPES[experiment.config.precision]}
+        self.smoothing = experiment.config.label_smoothing
+        if self.smoothing:
+            self.loss_fn = keras.losses.CategoricalCrossentropy(label_smoothing=self.smoothing, **options)
+        else:
+            self.loss_fn = keras.losses.SparseCategoricalCrossentropy(**options)
         if experiment.config.compile:
             # Instead of compile(jit_compile=True), which makes one program of all replicas and their communication.
             signature = weighted_signature(experiment)
@@ -57,7 +60,8 @@ class Classifier(keras.Model):
         """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
         with tf.GradientTape() as tape:
             logits = self(images, training=True)
-            loss = self.loss_fn(labels, logits, sample_weight=weights)
+            targets = tf.one_hot(labels, logits.shape[1], dtype=logits.dtype) if self.smoothing else labels
+            loss = self.loss_fn(targets, logits, sample_weight=weights)
             scaled_loss = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled_loss, self.network.trainable_variables)
         return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)

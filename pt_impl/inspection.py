@@ -31,7 +31,8 @@ def save_first_batch(
     outputs, hooks = watch_activations(network, experiment.network)
     with statistics_kept(network):
         with autocast:
-            loss = F.cross_entropy(model(images), labels, reduction="sum") / count
+            smoothing = experiment.config.label_smoothing
+            loss = F.cross_entropy(model(images), labels, reduction="sum", label_smoothing=smoothing) / count
         (loss * experiment.config.devices).backward()
     for hook in hooks:
         hook.remove()

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.options import TrainConfig
 from pt_impl.data import Batch, make_loaders
 from pt_impl.inspection import predict, save_first_batch
 from pt_impl.networks import make_network
@@ -29,7 +30,7 @@ def train_step(
     scaler: LossScaler,
     autocast: torch.autocast,
     batch: Batch,
-    world_size: int,
+    config: TrainConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This replica's shares of the global loss and of the number of correct answers, both left on the device."""
     images, labels, count, _ = batch
@@ -37,9 +38,9 @@ def train_step(
     with autocast:
         logits = model(images)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
-        loss = F.cross_entropy(logits, labels, reduction="sum") / count
+        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
     # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
-    scaler.scale(loss * world_size).backward()
+    scaler.scale(loss * config.devices).backward()
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
@@ -116,7 +117,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         recorder.start_epoch()
         for batch in train_loader:
             batch = to_device(batch, device)
-            recorder.step(*train_step(model, optimizer, scheduler, scaler, autocast, batch, config.devices))
+            recorder.step(*train_step(model, optimizer, scheduler, scaler, autocast, batch, config))
         recorder.end_training()
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
         evaluate(network, autocast, test_loader, device, recorder)

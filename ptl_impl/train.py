@@ -36,7 +36,8 @@ class Classifier(pl.LightningModule):
         images, labels, count, _ = batch
         logits = self(images)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
-        share = F.cross_entropy(logits, labels, reduction="sum") / count
+        smoothing = self.experiment.config.label_smoothing
+        share = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
         correct = (logits.detach().argmax(dim=1) == labels).sum()
         # Instead of the average that the ddp strategy takes of the replicas' gradients: times their number, the sum.
         return {"loss": share * self.trainer.world_size, "share": share.detach(), "correct": correct}

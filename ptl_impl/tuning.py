@@ -75,7 +75,8 @@ class TunedClassifier(Classifier):
         (images, labels, count, _), _, _ = next(dataloader_iter)
         self.optimizer.zero_grad()
         logits = self(images)
-        loss = F.cross_entropy(logits, labels, reduction="sum") / count
+        smoothing = self.experiment.config.label_smoothing
+        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
         self.manual_backward(loss * self.trainer.world_size)
         self.optimizer.step()
         self.scheduler.step()

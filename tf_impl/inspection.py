@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import normalise
+from tf_impl.networks import cross_entropy
 from tf_impl.precision import DTYPES
 from tf_impl.weights import named_parameters, statistics_kept
 
@@ -34,7 +35,8 @@ def save_first_batch(
     def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             outputs = {name: tf.cast(output, dtype) for name, output in layers(images, training=True).items()}
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs[network.layers[-1].name])
+            logits = outputs[network.layers[-1].name]
+            losses = cross_entropy(labels, logits, experiment.config.label_smoothing)
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
         return outputs, tape.gradient(loss, network.trainable_variables)
 

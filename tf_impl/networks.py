@@ -28,6 +28,17 @@ def make_network(spec: NetworkSpec, config: TrainConfig) -> keras.Model:
     return make[spec.name](spec, images, config.sync_batchnorm)
 
 
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """(n,): the loss of each example; a share `smoothing` of its label is spread evenly over all classes."""
+    if not smoothing:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    classes = logits.shape[1]
+    spread = smoothing / classes
+    return tf.nn.softmax_cross_entropy_with_logits(
+        tf.one_hot(labels, classes, 1 - smoothing + spread, spread, dtype=logits.dtype), logits
+    )
+
+
 def make_cnn(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
     return keras.Sequential(
         [

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
-from tf_impl.networks import make_network
+from tf_impl.networks import cross_entropy, make_network
 from tf_impl.optimizer import Optimizer, make_optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights, load_weights
@@ -23,13 +23,18 @@ ForwardBackward = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, l
 
 
 def forward_backward(
-    network: keras.Model, optimizer: Optimizer, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor
+    network: keras.Model,
+    optimizer: Optimizer,
+    smoothing: float,
+    images: tf.Tensor,
+    labels: tf.Tensor,
+    count: tf.Tensor,
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
         logits = tf.cast(network(images, training=True), images.dtype)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        losses = cross_entropy(labels, logits, smoothing)
         loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
         scaled_loss = optimizer.scale_loss(loss)
     gradients = tape.gradient(scaled_loss, network.trainable_variables)
@@ -72,7 +77,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     train_shards, test_shards = make_shards(experiment, strategy)
     train_dataset, test_dataset = (make_dataset(experiment, strategy, one) for one in (train_shards, test_shards))
 
-    compute = partial(forward_backward, network, optimizer)
+    compute = partial(forward_backward, network, optimizer, config.label_smoothing)
     if config.compile:
         compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
 

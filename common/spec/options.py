@@ -86,6 +86,9 @@ class TrainingOptions(UpdateOptions, DataOptions):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    label_smoothing: float = option(
+        "training", 0.0, ge=0, lt=1, description="share of each training label that is spread evenly over all classes"
+    )
     seed: int = option(
         "training", 0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data"
     )

@@ -41,12 +41,18 @@ SCENARIOS = {
 QUICK = {("cnn-plain", "plain"), ("lenet-full", "tuned")}
 
 
-# Every update rule with every hyperparameter in force, and every schedule; quick with each implementation, mode and
-# number of devices at least once, the rest of the product among the long runs.
+# Every update rule with every hyperparameter in force, and every schedule, with labels smoothed or not; quick with each
+# implementation, mode and number of devices at least once, the rest of the product among the long runs.
 RULES = {
     "adam": (*("--amsgrad", "true", "--weight-decay", 1e-3), *("--schedule", "step", "--step-size", 1, "--gamma", 0.5)),
-    "adamw": ("--weight-decay", 0.05, "--learning-rate", 0.003, "--schedule", "one-cycle", "--pct-start", 0.4),
-    "adadelta": ("--weight-decay", 1e-3, "--learning-rate", 0.5, "--warmup-steps", 10, "--schedule", "step"),
+    "adamw": (
+        *("--weight-decay", 0.05, "--learning-rate", 0.003, "--schedule", "one-cycle", "--pct-start", 0.4),
+        *("--label-smoothing", 0.1),
+    ),
+    "adadelta": (
+        *("--weight-decay", 1e-3, "--learning-rate", 0.5, "--warmup-steps", 10, "--schedule", "step"),
+        *("--label-smoothing", 0.2),
+    ),
     "rmsprop": (
         *("--centered", "true", "--momentum", 0.9, "--weight-decay", 1e-3, "--warmup-steps", 10),
         *("--schedule", "one-cycle", "--scale-learning-rate", 32),

@@ -60,8 +60,8 @@ MUTATIONS = {
     ),
     "the mean of the replicas' means": (
         *("pt", 3, "pt_impl/train.py"),
-        'loss = F.cross_entropy(logits, labels, reduction="sum") / count',
-        'loss = F.cross_entropy(logits, labels, reduction="mean") / 3',
+        'reduction="sum", label_smoothing=config.label_smoothing) / count',
+        'reduction="sum", label_smoothing=config.label_smoothing) / max(len(labels), 1) / 3',
         ["step 1 of 66", "suspect initial weights, the first batch, the network or the loss"],
     ),
     "gradients averaged over the replicas": (
@@ -138,37 +138,49 @@ MUTATIONS = {
     ),
     "images cut to float32 at the input": (
         *("tf", 1, "tf_impl/networks.py"),
-        "keras.Input(spec.image_shape, dtype=DTYPES[precision])",
+        "keras.Input(spec.image_shape, dtype=DTYPES[config.precision])",
         "keras.Input(spec.image_shape)",
         ["first batch: activation.conv1 differs"],
     ),
 }
 
-# The same of the other update rules: (rule and its options, file, code, mistake).
+FIRST_UPDATE = "the first after an update: suspect the gradients or the update rule"
+# The same of the other update rules, and of smoothed labels: (rule and its options, file, code, mistake, message).
 RULE_MUTATIONS = {
     "Keras's place of epsilon in Adam": (
         ("adam", "--amsgrad", "true"),
         "tf_impl/optimizer.py",
         "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
         "change = average / first / (root + tf.cast(rule.epsilon, dtype) / tf.sqrt(second))",
+        FIRST_UPDATE,
     ),
     "decay added to the gradient in AdamW": (
         ("adamw",),
         "tf_impl/optimizer.py",
         "decoupled = isinstance(self.rule, rules.AdamW)",
         "decoupled = False",
+        FIRST_UPDATE,
     ),
     "epsilon below the root in RMSprop": (
         ("rmsprop", "--momentum", 0.9),
         "tf_impl/optimizer.py",
         "(tf.sqrt(variance) + tf.cast(rule.epsilon, dtype))",
         "tf.sqrt(variance + tf.cast(rule.epsilon, dtype))",
+        FIRST_UPDATE,
     ),
     "Adadelta's numbers exchanged": (
         ("adadelta",),
         "tf_impl/optimizer.py",
         "tf.sqrt(slots[1] + epsilon) / tf.sqrt(square + epsilon)",
         "tf.sqrt(slots[1] + epsilon) / tf.sqrt(slots[0] + epsilon)",
+        FIRST_UPDATE,
+    ),
+    "labels smoothed over the other classes": (
+        ("adam", "--label-smoothing", 0.1),
+        "tf_impl/networks.py",
+        "spread = smoothing / classes",
+        "spread = smoothing / (classes - 1)",
+        "the first, before any update: suspect initial weights, the first batch, the network or the loss",
     ),
 }
 
@@ -216,7 +228,7 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
     "mutation", [pytest.param(one, marks=() if "Adam" in one else pytest.mark.slow) for one in RULE_MUTATIONS]
 )
 def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
-    rule, file, before, after = RULE_MUTATIONS[mutation]
+    rule, file, before, after, said = RULE_MUTATIONS[mutation]
     options = ("--train-size", 340, "--batch-size", 16, "--epochs", 3, "--precision", 64, "--optimizer", *rule)
     path = copy_code(tmp_path / "copy") / file
     assert before in path.read_text()
@@ -224,7 +236,7 @@ def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
     reference = train("pt", tmp_path / "pt", *options)
     mutant = train("tf", tmp_path / "tf", *options, cwd=tmp_path / "copy")
     message = find_departure(reference, mutant, 1e-10)
-    assert message is not None and "the first after an update: suspect the gradients or the update rule" in message
+    assert message is not None and said in message, message
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         momentum=0.5,
         nesterov=True,
         weight_decay=1e-9,
+        label_smoothing=0.1,
         seed=9,
         accelerator="cpu",
         devices=2,
