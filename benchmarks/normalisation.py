@@ -5,12 +5,11 @@ In 64 bits, PyTorch; tests/parity/test_residual_networks.py holds that the other
     python -m benchmarks.normalisation
 """
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import FolderConfig, Program, make_folder, write_document
-from benchmarks.rules import losses
+from benchmarks.rules import largest_differences, losses
 from common.platform.cli import parse_options
 from common.platform.errors import as_program
 from common.spec.options import TrainConfig
@@ -32,8 +31,7 @@ def main() -> None:
         for sync in (False, True):
             name = f"{devices} {str(sync).lower()}"
             program = Program(name, "pt_impl", config.replace(devices=devices, sync_batchnorm=sync))
-            apart = np.abs(losses(program, folder) - reference) / reference
-            found[name] = [float(apart[:step].max()) for step in STEPS]
+            found[name] = largest_differences(reference, losses(program, folder), STEPS)
             table.add_row(*name.split(), *(f"{value:.0e}" for value in found[name]))
     console.print(table)
     write_document("normalisation", folder, console, {"steps": STEPS, "largest_relative_differences": found})

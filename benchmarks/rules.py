@@ -6,6 +6,7 @@ rules is in the table to show how small a difference is that comes from rounding
     python -m benchmarks.rules
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from common.record.results import read_step_losses
 from common.spec.options import TrainConfig
 from common.spec.rules import RULES
 
+Losses = NDArray[np.float64]  # of every step
 STEPS = (2, 10, 100)
 WAYS = {
     "shared rule": ("tf_impl", ()),
@@ -42,18 +44,23 @@ def main() -> None:
         found[rule] = {}
         for way, (module, arguments) in WAYS.items():
             other = losses(Program(way, module, config, arguments), folder / rule)
-            apart = np.abs(other - reference) / reference
-            found[rule][way] = [float(apart[:step].max()) for step in STEPS]
+            found[rule][way] = largest_differences(reference, other, STEPS)
             table.add_row(rule, way, *(f"{value:.0e}" for value in found[rule][way]))
     console.print(table)
     write_document("rules", folder, console, {"steps": STEPS, "largest_relative_differences": found})
 
 
-def losses(program: Program, folder: Path) -> NDArray[np.float64]:
+def losses(program: Program, folder: Path) -> Losses:
     """Of every step."""
     run_dir = folder / program.name.replace(" ", "-").replace("'", "")
     run(program, run_dir)
     return np.array(read_step_losses(run_dir))
+
+
+def largest_differences(reference: Losses, other: Losses, steps: Sequence[int]) -> list[float]:
+    """Relative, up to each of `steps`."""
+    apart = np.abs(other - reference) / reference
+    return [float(apart[:step].max()) for step in steps]
 
 
 if __name__ == "__main__":

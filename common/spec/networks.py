@@ -3,6 +3,7 @@
 An implementation writes the network natively, and converts weights to and from the canonical layout (layers.py).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,25 +42,25 @@ def _residual(name: str, body: tuple[Layer, ...], filters: int, stride: int, pro
     return Residual(name, body, (Block("downsample", (conv, BatchNorm("1"))),) if projected else ())
 
 
-def _basic_stage(number: int, blocks: int, filters: int, stride: int, projected: bool) -> Block:
-    """Blocks of two convolutions 3 x 3, of which the first one changes size and channels."""
-    residuals = []
-    for index in range(blocks):
-        first_stride = stride if index == 0 else 1
-        body = (*_normalised(1, filters, 3, first_stride), Relu(), *_normalised(2, filters, 3))
-        residuals.append(_residual(str(index), body, filters, first_stride, projected and index == 0))
-    return Block(f"layer{number}", tuple(residuals))
+def _basic(name: str, filters: int, stride: int, projected: bool) -> Residual:
+    """Two convolutions 3 x 3, of which the first one has the stride."""
+    body = (*_normalised(1, filters, 3, stride), Relu(), *_normalised(2, filters, 3))
+    return _residual(name, body, filters, stride, projected)
 
 
-def _bottleneck_stage(number: int, blocks: int, filters: int, stride: int) -> Block:
-    """Blocks of convolutions 1 x 1, 3 x 3, which has the stride, and 1 x 1 with four times the channels."""
-    residuals = []
-    for index in range(blocks):
-        first_stride = stride if index == 0 else 1
-        wide = _normalised(3, 4 * filters, 1)
-        body = (*_normalised(1, filters, 1), Relu(), *_normalised(2, filters, 3, first_stride), Relu(), *wide)
-        residuals.append(_residual(str(index), body, 4 * filters, first_stride, index == 0))
-    return Block(f"layer{number}", tuple(residuals))
+def _bottleneck(name: str, filters: int, stride: int, projected: bool) -> Residual:
+    """Convolutions 1 x 1, 3 x 3, which has the stride, and 1 x 1 with four times the channels."""
+    wide = _normalised(3, 4 * filters, 1)
+    body = (*_normalised(1, filters, 1), Relu(), *_normalised(2, filters, 3, stride), Relu(), *wide)
+    return _residual(name, body, 4 * filters, stride, projected)
+
+
+def _stage(
+    number: int, make: Callable[..., Residual], blocks: int, filters: int, stride: int, projected: bool = True
+) -> Block:
+    """Blocks of one kind, of which the first one changes size and channels; `projected`: its shortcut too."""
+    first = make("0", filters, stride, projected)
+    return Block(f"layer{number}", (first, *(make(str(index), filters, 1, False) for index in range(1, blocks))))
 
 
 LAYERS: dict[ModelName, tuple[Layer, ...]] = {
@@ -87,9 +88,9 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
     "resnet8": (
         *_normalised(1, 16, 3),
         Relu(),
-        _basic_stage(1, 1, 16, stride=1, projected=False),
-        _basic_stage(2, 1, 32, stride=2, projected=True),
-        _basic_stage(3, 1, 64, stride=2, projected=True),
+        _stage(1, _basic, 1, 16, stride=1, projected=False),
+        _stage(2, _basic, 1, 32, stride=2),
+        _stage(3, _basic, 1, 64, stride=2),
         GlobalAveragePool("avgpool"),
         Dense("fc"),
     ),
@@ -97,10 +98,10 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
     "resnet18": (
         *_normalised(1, 64, 3),
         Relu(),
-        _basic_stage(1, 2, 64, stride=1, projected=False),
-        _basic_stage(2, 2, 128, stride=2, projected=True),
-        _basic_stage(3, 2, 256, stride=2, projected=True),
-        _basic_stage(4, 2, 512, stride=2, projected=True),
+        _stage(1, _basic, 2, 64, stride=1, projected=False),
+        _stage(2, _basic, 2, 128, stride=2),
+        _stage(3, _basic, 2, 256, stride=2),
+        _stage(4, _basic, 2, 512, stride=2),
         GlobalAveragePool("avgpool"),
         Dense("fc"),
     ),
@@ -108,10 +109,10 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
         *_normalised(1, 64, 7, stride=2),
         Relu(),
         MaxPool("maxpool", size=3, stride=2, padding=1),
-        _bottleneck_stage(1, 3, 64, stride=1),
-        _bottleneck_stage(2, 4, 128, stride=2),
-        _bottleneck_stage(3, 6, 256, stride=2),
-        _bottleneck_stage(4, 3, 512, stride=2),
+        _stage(1, _bottleneck, 3, 64, stride=1),
+        _stage(2, _bottleneck, 4, 128, stride=2),
+        _stage(3, _bottleneck, 6, 256, stride=2),
+        _stage(4, _bottleneck, 3, 512, stride=2),
         GlobalAveragePool("avgpool"),
         Dense("fc"),
     ),
