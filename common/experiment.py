@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_arrays
+from common.spec.augmentation import Augmentation
 from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec, Weights
 from common.spec.options import TrainConfig
@@ -13,23 +14,26 @@ from common.spec.update_rule import UpdateRule
 
 @dataclass(frozen=True)
 class Experiment:
-    """Data, network, initial weights, steps and update rule of one configuration."""
+    """Data, augmentation, network, initial weights, steps and update rule of one configuration."""
 
     config: TrainConfig
     dataset: Dataset
     network: NetworkSpec
     plan: Plan
     update_rule: UpdateRule
+    augmentation: Augmentation | None
     initial_weights: Weights
 
     @classmethod
     def make(cls, config: TrainConfig) -> "Experiment":
-        """Raises UserError where the configuration can't be trained: data, image size, weights, warm-up."""
+        """Raises UserError where the configuration can't be trained: data, image size, augmentation, weights,
+        warm-up."""
         dataset = load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         plan = Plan.make(
             len(dataset.train_images), config.batch_size, config.epochs, config.max_steps, config.verify_steps
         )
+        augmentation = Augmentation.of(config, dataset.image_shape)
         if config.warmup_steps >= plan.schedule_steps > 0:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
         if config.initial_weights is None:
@@ -38,4 +42,4 @@ class Experiment:
             weights = network.check(
                 read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
             )
-        return cls(config, dataset, network, plan, UpdateRule.make(config, plan), weights)
+        return cls(config, dataset, network, plan, UpdateRule.make(config, plan), augmentation, weights)

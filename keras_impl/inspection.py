@@ -14,6 +14,6 @@ def save_first_batch(
     experiment: Experiment, strategy: tf.distribute.Strategy, network: keras.Model, recorder: Recorder
 ) -> None:
     """Writes every layer's output and every parameter's gradient on the first batch, before any step."""
-    shards, _ = make_shards(experiment, strategy)
-    batch = next(iter(make_dataset(experiment, strategy, shards)))
+    shards, _ = make_shards(experiment, strategy.num_replicas_in_sync)
+    batch = next(iter(make_dataset(strategy, shards)))
     tf_inspection.save_first_batch(experiment, strategy, network, batch, recorder)

@@ -51,15 +51,15 @@ class Classifier(keras.Model):
         """Those of the evaluation, which Keras sets to zero before each."""
         return [self.loss_sum, self.correct, self.count]
 
-    def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-        return tf.cast(self.network(images, training=training), images.dtype)
+    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        return tf.cast(self.network(inputs, training=training), self.network.variable_dtype)
 
     def forward_backward(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+        self, inputs: Any, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
         with tf.GradientTape() as tape:
-            logits = self(images, training=True)
+            logits = self(inputs, training=True)
             targets = tf.one_hot(labels, logits.shape[1], dtype=logits.dtype) if self.smoothing else labels
             loss = self.loss_fn(targets, logits, sample_weight=weights)
             scaled_loss = self.optimizer.scale_loss(loss)
@@ -74,8 +74,8 @@ class Classifier(keras.Model):
         return tf.distribute.get_replica_context().all_reduce(SUM, {"loss": loss, "correct": correct})
 
     def test_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
-        images, labels, _ = data
-        logits = self(images)
+        inputs, labels, _ = data
+        logits = self(inputs)
         # Instead of keras.metrics.Mean in 32 bits: sums in 64, which count every example alike.
         self.loss_sum.update_state(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         self.correct.update_state(tf.argmax(logits, axis=1) == labels)

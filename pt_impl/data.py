@@ -1,6 +1,7 @@
 """Batches in PyTorch: a DataLoader over the shared arrays, whose sampler gives each rank its shard of each batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +11,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.spec.augmentation import Augmentation
 from common.spec.batches import Batch as Batch
 from common.spec.batches import Plan, epoch_order, shards
 from common.spec.options import Precision
+from common.spec.randomness import positions, visits
+from pt_impl.augment import Augment
 from pt_impl.precision import DTYPES
 
-# Which examples a shard holds, int64 (n,), and the size of the global batch it is part of.
+# The visits of a shard, int64 (n,), see common/spec/randomness.py, and the size of the global batch it is part of.
 Shard = tuple[torch.Tensor, int]
 
 
@@ -30,17 +34,34 @@ class Normalise:
         return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2).contiguous()
 
 
+class Prepare:
+    """Stored images to what a network takes, see `Batch`; augmented where there is an augmentation."""
+
+    def __init__(self, experiment: Experiment, normalise: Normalise, augmentation: Augmentation | None = None) -> None:
+        self.normalise, self.augmentation, self.drops = normalise, augmentation, experiment.network.drops
+
+    def __call__(self, images: torch.Tensor, visits: torch.Tensor) -> Any:
+        """`images`: uint8 (n, H, W, C)."""
+        if self.augmentation:
+            augment = Augment(self.augmentation, visits)
+            images = augment.cut_out(self.normalise(augment.crop_and_flip(images)))
+        else:
+            images = self.normalise(images)
+        return (images, visits) if self.drops else images
+
+
 class ArrayDataset(Dataset[Batch]):
     """The shared arrays, in memory or mapped from a file. Its items are whole shards, not single images."""
 
-    def __init__(self, images: Images, labels: Labels, transform: Normalise | None = None) -> None:
-        """`transform`: None leaves the images as they are stored, uint8 (n, H, W, C)."""
+    def __init__(self, images: Images, labels: Labels, transform: Callable[..., Any]) -> None:
+        """`transform`: of uint8 images (n, H, W, C) and visits, see `Prepare`."""
         self.images, self.labels, self.transform = images, labels, transform
 
     def __getitem__(self, shard: Shard) -> Batch:
-        indices, count = shard
-        images, labels = (torch.from_numpy(array[indices.numpy()]) for array in (self.images, self.labels))
-        return Batch(self.transform(images) if self.transform else images, labels, count, indices)
+        visits, count = shard
+        indices = positions(visits.numpy())
+        images, labels = (torch.from_numpy(array[indices]) for array in (self.images, self.labels))
+        return Batch(self.transform(images, visits), labels, count)
 
 
 class ShardSampler(Sampler[Shard]):
@@ -52,7 +73,7 @@ class ShardSampler(Sampler[Shard]):
     def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
         self.num_examples, self.all_bounds = num_examples, shards(num_examples, batch_size, num_replicas)[:, rank]
 
-    def order(self) -> torch.Tensor:
+    def visits(self) -> torch.Tensor:
         """int64 (num_examples,): the examples in the order in which batches take them."""
         return torch.arange(self.num_examples)
 
@@ -61,9 +82,9 @@ class ShardSampler(Sampler[Shard]):
         return self.all_bounds
 
     def __iter__(self) -> Iterator[Shard]:
-        order = self.order()
+        visits = self.visits()
         for start, stop, count in self.bounds().tolist():
-            yield order[start:stop], count
+            yield visits[start:stop], count
 
     def __len__(self) -> int:
         return len(self.bounds())
@@ -80,8 +101,9 @@ class TrainSampler(ShardSampler):
         """Epochs count from 0 here, as for DistributedSampler. Lightning calls it too."""
         self.epoch = epoch
 
-    def order(self) -> torch.Tensor:
-        return torch.from_numpy(epoch_order(self.seed, self.epoch + 1, self.plan.train_size))
+    def visits(self) -> torch.Tensor:
+        epoch = self.epoch + 1
+        return torch.from_numpy(visits(epoch, epoch_order(self.seed, epoch, self.plan.train_size)))
 
     def bounds(self) -> NDArray[np.int64]:
         return self.plan.shards(self.epoch + 1, self.num_replicas)[:, self.rank]
@@ -91,15 +113,28 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     """The training and the test batches of one rank; `loader.sampler.set_epoch` comes before every training epoch."""
     dataset, config = experiment.dataset, experiment.config
     train_sampler, test_sampler = make_samplers(experiment, rank)
-    transform = Normalise(dataset, config.precision)
-    train_set = ArrayDataset(dataset.train_images, dataset.train_labels, transform)
-    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, transform)
+    normalise = Normalise(dataset, config.precision)
+    prepare_train, prepare_test = (
+        Prepare(experiment, normalise, experiment.augmentation),
+        Prepare(experiment, normalise),
+    )
+    train_set = ArrayDataset(dataset.train_images, dataset.train_labels, prepare_train)
+    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, prepare_test)
     # batch_size=None: the items are whole shards already. Pinned memory lets copies to a GPU overlap with the step.
     pin_memory = config.accelerator == "gpu"
     return (
         DataLoader(train_set, sampler=train_sampler, batch_size=None, pin_memory=pin_memory),
         DataLoader(test_set, sampler=test_sampler, batch_size=None, pin_memory=pin_memory),
     )
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    inputs = batch.inputs
+    if isinstance(inputs, tuple | list):
+        inputs = tuple(one.to(device, non_blocking=True) for one in inputs)
+    else:
+        inputs = inputs.to(device, non_blocking=True)
+    return Batch(inputs, batch.labels.to(device, non_blocking=True), batch.count)
 
 
 def make_samplers(experiment: Experiment, rank: int) -> tuple[TrainSampler, ShardSampler]:

@@ -27,12 +27,12 @@ def save_first_batch(
     recorder: Recorder,
 ) -> None:
     """Writes every layer's output and every parameter's gradient on a batch, before any step."""
-    images, labels, count, _ = batch
+    inputs, labels, count = batch
     outputs, hooks = watch_activations(network, experiment.network)
     with statistics_kept(network):
         with autocast:
             smoothing = experiment.config.label_smoothing
-            loss = F.cross_entropy(model(images), labels, reduction="sum", label_smoothing=smoothing) / count
+            loss = F.cross_entropy(model(inputs), labels, reduction="sum", label_smoothing=smoothing) / count
         (loss * experiment.config.devices).backward()
     for hook in hooks:
         hook.remove()

@@ -1,5 +1,6 @@
 """The networks in PyTorch. Its layouts: NCHW images, OIHW kernels, (out, in) dense."""
 
+import math
 from collections import OrderedDict
 
 import torch
@@ -7,32 +8,28 @@ from torch import nn
 
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
+from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
 from pt_impl.precision import DTYPES
+from pt_impl.randomness import philox
 from pt_impl.replicas import SumOverReplicas
 
 Norm = type[nn.Module]
 
 
 def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
-    """The network of `spec`: normalised images (N, C, H, W) to logits (N, classes), in the run's precision."""
+    """The network of `spec`: its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
     make = {
         "cnn": make_cnn,
         "lenet": make_lenet,
+        "mnist_dropout": MnistDropout,
         "resnet8": make_resnet8,
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec, norm_layer(config)).to(DTYPES[config.precision])
+    return make[spec.name](spec, config).to(DTYPES[config.precision])
 
 
-def norm_layer(config: TrainConfig) -> Norm:
-    """The kind of batch normalisation."""
-    if not config.sync_batchnorm or config.devices == 1:
-        return nn.BatchNorm2d
-    return nn.SyncBatchNorm if config.accelerator == "gpu" else SyncBatchNorm
-
-
-def make_cnn(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
+def make_cnn(spec: NetworkSpec, config: TrainConfig) -> nn.Sequential:
     height, width, channels = spec.image_shape
     return nn.Sequential(
         OrderedDict(
@@ -50,7 +47,7 @@ def make_cnn(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
     )
 
 
-def make_lenet(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
+def make_lenet(spec: NetworkSpec, config: TrainConfig) -> nn.Sequential:
     height, width, channels = (((size - 4) // 2 - 4) // 2 for size in spec.image_shape)
     return nn.Sequential(
         OrderedDict(
@@ -66,6 +63,64 @@ def make_lenet(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
             dense2=nn.Linear(500, spec.num_classes),
         )
     )
+
+
+# --- Dropout ---
+
+
+class Dropout(nn.Module):
+    """Instead of nn.Dropout, whose draws depend on replica, batch and all draws before: those of common/spec.
+
+    `stream`: 0 for a network's first layer of the kind, 1 for its second.
+    """
+
+    def __init__(self, rate: float, seed: int, stream: int) -> None:
+        super().__init__()
+        self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
+        self.scale = RESOLUTION / (RESOLUTION - self.threshold)
+
+    def forward(self, x: torch.Tensor, visits: torch.Tensor | None) -> torch.Tensor:
+        """x: (n, C, H, W) or (n, units); visits: int64 (n,), not looked at in evaluation."""
+        if not self.training:
+            return x
+        shape = x.shape if x.ndim == 2 else x.permute(0, 2, 3, 1).shape
+        kept = self.kept(visits, math.prod(shape[1:])).reshape(shape)
+        return x * (kept if x.ndim == 2 else kept.permute(0, 3, 1, 2)) * self.scale
+
+    def kept(self, visits: torch.Tensor, size: int) -> torch.Tensor:
+        """bool (n, size), see `common.spec.randomness.kept`."""
+        numbers = torch.arange(-(-size // 8), device=visits.device)
+        words = philox(self.seed, visits[:, None], numbers, self.stream)
+        halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), word >> 16)]
+        return torch.cat(halves, dim=1)[:, :size]
+
+
+class MnistDropout(nn.Module):
+    """The network of the usual course script, which is told the visits of its images."""
+
+    def __init__(self, spec: NetworkSpec, config: TrainConfig) -> None:
+        super().__init__()
+        height, width, channels = spec.image_shape
+        self.conv1 = nn.Conv2d(channels, 32, 3)
+        self.conv1_relu = nn.ReLU()
+        self.conv2 = nn.Conv2d(32, 64, 3)
+        self.conv2_relu = nn.ReLU()
+        self.pool = nn.MaxPool2d(2)
+        self.dropout1 = Dropout(0.25, config.seed, stream=0)
+        self.flatten = nn.Flatten()  # channel, height, width
+        self.dense1 = nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128)
+        self.dense1_relu = nn.ReLU()
+        self.dropout2 = Dropout(0.5, config.seed, stream=1)
+        self.dense2 = nn.Linear(128, spec.num_classes)
+
+    def forward(self, inputs: tuple[torch.Tensor, torch.Tensor] | torch.Tensor) -> torch.Tensor:
+        """`inputs`: images and visits; in evaluation images are enough."""
+        images, visits = inputs if isinstance(inputs, tuple | list) else (inputs, None)
+        x = self.conv1_relu(self.conv1(images))
+        x = self.pool(self.conv2_relu(self.conv2(x)))
+        x = self.flatten(self.dropout1(x, visits))
+        x = self.dense1_relu(self.dense1(x))
+        return self.dense2(self.dropout2(x, visits))
 
 
 # --- Residual networks: torchvision's. It is imported where it is needed, since that takes as long as torch itself ---
@@ -89,8 +144,17 @@ class SyncBatchNorm(nn.BatchNorm2d):
         return (centred * factor[:, None, None] + self.bias[:, None, None]).to(dtype)
 
 
-def make_resnet8(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
+def norm_layer(config: TrainConfig) -> Norm:
+    """The kind of batch normalisation."""
+    if not config.sync_batchnorm or config.devices == 1:
+        return nn.BatchNorm2d
+    return nn.SyncBatchNorm if config.accelerator == "gpu" else SyncBatchNorm
+
+
+def make_resnet8(spec: NetworkSpec, config: TrainConfig) -> nn.Sequential:
     from torchvision.models.resnet import BasicBlock
+
+    norm = norm_layer(config)
 
     def projection(inputs: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), norm(outputs))
@@ -110,20 +174,20 @@ def make_resnet8(spec: NetworkSpec, norm: Norm) -> nn.Sequential:
     )
 
 
-def make_resnet18(spec: NetworkSpec, norm: Norm) -> nn.Module:
+def make_resnet18(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
     from torchvision.models import resnet18
 
-    network = resnet18(num_classes=spec.num_classes, norm_layer=norm)
+    network = resnet18(num_classes=spec.num_classes, norm_layer=norm_layer(config))
     # As usual for images of 32 x 32, which its own stem would make 8 x 8.
     network.conv1 = nn.Conv2d(spec.image_shape[2], 64, 3, padding=1, bias=False)
     network.maxpool = nn.Identity()
     return network
 
 
-def make_resnet50(spec: NetworkSpec, norm: Norm) -> nn.Module:
+def make_resnet50(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
     from torchvision.models import resnet50
 
-    network = resnet50(num_classes=spec.num_classes, norm_layer=norm)
+    network = resnet50(num_classes=spec.num_classes, norm_layer=norm_layer(config))
     if spec.image_shape[2] != 3:
         network.conv1 = nn.Conv2d(spec.image_shape[2], 64, 7, stride=2, padding=3, bias=False)
     return network

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.options import TrainConfig
-from pt_impl.data import Batch, make_loaders
+from pt_impl.data import Batch, make_loaders, to_device
 from pt_impl.inspection import predict, save_first_batch
 from pt_impl.networks import make_network
 from pt_impl.optimizer import make_optimizer
@@ -33,10 +33,10 @@ def train_step(
     config: TrainConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """This replica's shares of the global loss and of the number of correct answers, both left on the device."""
-    images, labels, count, _ = batch
+    inputs, labels, count = batch
     optimizer.zero_grad()
     with autocast:
-        logits = model(images)
+        logits = model(inputs)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
     # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
@@ -49,9 +49,9 @@ def train_step(
 
 def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
     """float64 (3,): sum of losses, correct answers, examples."""
-    images, labels, _, _ = batch
+    inputs, labels, _ = batch
     with autocast:
-        logits = network(images)
+        logits = network(inputs)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
     correct = (logits.argmax(dim=1) == labels).sum()
     return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
@@ -73,11 +73,6 @@ def evaluate(
     network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
     recorder.end_epoch(loss_sum, int(correct), int(count))
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    images, labels = (tensor.to(device, non_blocking=True) for tensor in (batch.images, batch.labels))
-    return batch._replace(images=images, labels=labels)
 
 
 # --- Loop ---

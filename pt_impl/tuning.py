@@ -16,7 +16,8 @@ from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
-from pt_impl.data import ArrayDataset, Batch, Normalise, ShardSampler, make_samplers
+from common.spec.randomness import positions
+from pt_impl.data import ArrayDataset, Batch, Normalise, Prepare, ShardSampler, make_samplers, to_device
 from pt_impl.weights import statistics_kept
 
 # --- Settings that are left at auto ---
@@ -58,9 +59,10 @@ def compile_ahead(
     """
     for start, stop, _ in loader.sampler.bounds()[[0, -1]].tolist():
         images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
+        visits = torch.zeros(stop - start, dtype=torch.int64, device=loader.device)
         for _ in range(3):  # CUDA graphs are captured in the second pass
             with autocast, statistics_kept(model):
-                model(loader.normalise(images)).sum().backward()
+                model(loader.prepare(images, visits)).sum().backward()
             model.zero_grad(set_to_none=True)
 
 
@@ -97,15 +99,17 @@ class ResidentLoader:
 
     batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning asks for it
 
-    def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, normalise: NormaliseOnDevice) -> None:
-        self.sampler, self.normalise, self.device = sampler, normalise, normalise.shift.device
+    def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
+        self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
         self.images, self.labels = torch.tensor(images).to(self.device), torch.from_numpy(labels).to(self.device)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self.sampler.order().to(self.device)
+        visits = self.sampler.visits().to(self.device)
+        order = positions(visits)
         for start, stop, count in self.sampler.bounds().tolist():
             indices = order[start:stop]
-            yield Batch(self.normalise(self.images[indices]), self.labels[indices], count, indices)
+            inputs = self.prepare(self.images[indices], visits[start:stop])
+            yield Batch(inputs, self.labels[indices], count)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -116,15 +120,15 @@ class StreamedLoader:
 
     batch_sampler = None
 
-    def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, normalise: NormaliseOnDevice) -> None:
-        self.sampler, self.normalise, self.device = sampler, normalise, normalise.shift.device
-        data, pinned = ArrayDataset(images, labels), self.device.type == "cuda"
+    def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
+        self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
+        data, pinned = ArrayDataset(images, labels, lambda images, visits: (images, visits)), self.device.type == "cuda"
         self.loader = DataLoader(data, sampler=sampler, batch_size=None, pin_memory=pinned)
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self.loader:
-            images, labels = (tensor.to(self.device, non_blocking=True) for tensor in (batch.images, batch.labels))
-            yield batch._replace(images=self.normalise(images), labels=labels)
+            batch = to_device(batch, self.device)
+            yield batch._replace(inputs=self.prepare(*batch.inputs))
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -138,8 +142,12 @@ def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tup
     dataset, config = experiment.dataset, experiment.config
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = NormaliseOnDevice(dataset, config, device)
+    prepare_train, prepare_test = (
+        Prepare(experiment, normalise, experiment.augmentation),
+        Prepare(experiment, normalise),
+    )
     kind = ResidentLoader if config.data_on == "device" else StreamedLoader
     return (
-        kind(dataset.train_images, dataset.train_labels, train_sampler, normalise),
-        kind(dataset.test_images, dataset.test_labels, test_sampler, normalise),
+        kind(dataset.train_images, dataset.train_labels, train_sampler, prepare_train),
+        kind(dataset.test_images, dataset.test_labels, test_sampler, prepare_test),
     )

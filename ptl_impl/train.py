@@ -29,12 +29,12 @@ class Classifier(pl.LightningModule):
         self.network: nn.Module = make_network(experiment.network, experiment.config)
         load_weights(self.network, experiment.network, experiment.initial_weights)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.network(images)
+    def forward(self, inputs: Any) -> torch.Tensor:
+        return self.network(inputs)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
-        images, labels, count, _ = batch
-        logits = self(images)
+        inputs, labels, count = batch
+        logits = self(inputs)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         smoothing = self.experiment.config.label_smoothing
         share = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
@@ -46,8 +46,8 @@ class Classifier(pl.LightningModule):
         self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        images, labels, _, _ = batch
-        logits = self(images)
+        inputs, labels, _ = batch
+        logits = self(inputs)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
         correct = (logits.argmax(dim=1) == labels).sum()
         # Instead of self.log, the mean of the batches' means in 32 bits: sums in 64, which count every example alike.

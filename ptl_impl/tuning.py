@@ -66,15 +66,15 @@ class TunedClassifier(Classifier):
             autocast = make_autocast(config.precision, self.device)
             pt_tuning.compile_ahead(self, autocast, loader, self.experiment.network.image_shape)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return (self.trained_network if self.training else self.network)(images)
+    def forward(self, inputs: Any) -> torch.Tensor:
+        return (self.trained_network if self.training else self.network)(inputs)
 
     def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
         # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
         # whatever a batch might be. Gain: 1.16, 1.00.
-        (images, labels, count, _), _, _ = next(dataloader_iter)
+        (inputs, labels, count), _, _ = next(dataloader_iter)
         self.optimizer.zero_grad()
-        logits = self(images)
+        logits = self(inputs)
         smoothing = self.experiment.config.label_smoothing
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
         self.manual_backward(loss * self.trainer.world_size)

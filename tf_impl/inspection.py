@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import normalise
+from tf_impl.data import make_shards
 from tf_impl.networks import cross_entropy
 from tf_impl.precision import DTYPES
 from tf_impl.weights import named_parameters, statistics_kept
@@ -32,9 +32,9 @@ def save_first_batch(
     named = [layer for layer in network.layers if layer.name in experiment.network.activations]
     layers = keras.Model(network.inputs, {layer.name: layer.output for layer in named})
 
-    def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
+    def replica_step(inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
-            outputs = {name: tf.cast(output, dtype) for name, output in layers(images, training=True).items()}
+            outputs = {name: tf.cast(output, dtype) for name, output in layers(inputs, training=True).items()}
             logits = outputs[network.layers[-1].name]
             losses = cross_entropy(labels, logits, experiment.config.label_smoothing)
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
@@ -62,5 +62,6 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     parts = (images[start : start + config.eval_batch_size] for start in range(0, len(images), config.eval_batch_size))
-    normalised = (normalise(part, experiment.dataset, config.precision) for part in parts)
-    return np.concatenate([tf.cast(network(part), DTYPES[config.precision]).numpy() for part in normalised])
+    _, test_shards = make_shards(experiment, 1)
+    inputs = (test_shards.prepare(part, tf.zeros(len(part), tf.int64)) for part in parts)
+    return np.concatenate([tf.cast(network(one), DTYPES[config.precision]).numpy() for one in inputs])

@@ -1,5 +1,6 @@
 """The networks in Keras. Its layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
 
+import math
 from typing import Any
 
 import keras
@@ -9,23 +10,26 @@ from keras import layers, ops
 from common.spec.layers import EPSILON, MOMENTUM
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
+from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
 from tf_impl.precision import DTYPES, POLICIES
+from tf_impl.randomness import high, philox
 
 Tensor = keras.KerasTensor
 
 
 def make_network(spec: NetworkSpec, config: TrainConfig) -> keras.Model:
-    """The network of `spec`: normalised images (N, H, W, C) to logits (N, classes), in the run's precision."""
+    """The network of `spec`: its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
     keras.config.set_dtype_policy(POLICIES[config.precision])
     images = keras.Input(spec.image_shape, dtype=DTYPES[config.precision])  # the policy leaves inputs at float32
     make = {
         "cnn": make_cnn,
         "lenet": make_lenet,
+        "mnist_dropout": make_mnist_dropout,
         "resnet8": make_resnet8,
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec, images, config.sync_batchnorm)
+    return make[spec.name](spec, images, config)
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
@@ -39,7 +43,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.
     )
 
 
-def make_cnn(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
+def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -54,7 +58,7 @@ def make_cnn(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
     )
 
 
-def make_lenet(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
+def make_lenet(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -67,6 +71,51 @@ def make_lenet(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
             layers.Dense(spec.num_classes, name="dense2"),
         ]
     )
+
+
+# --- Dropout ---
+
+
+class Dropout(layers.Layer):
+    """Instead of Keras's own, whose draws depend on replica, batch and all draws before: those of common/spec.
+
+    `stream`: 0 for a network's first layer of the kind, 1 for its second.
+    """
+
+    def __init__(self, rate: float, seed: int, stream: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
+        self.scale = RESOLUTION / (RESOLUTION - self.threshold)
+
+    def call(self, x: tf.Tensor, visits: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """x: (n, ...); visits: int64 (n,), not looked at in evaluation."""
+        if not training:
+            return x
+        kept = tf.reshape(self.kept(visits, math.prod(x.shape[1:])), tf.shape(x))
+        return x * tf.cast(kept, x.dtype) * self.scale
+
+    def kept(self, visits: tf.Tensor, size: int) -> tf.Tensor:
+        """bool (n, size), see `common.spec.randomness.kept`."""
+        numbers = tf.range(-(-size // 8), dtype=tf.int64)
+        words = philox(self.seed, visits[:, None], numbers, self.stream)
+        halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), high(word, 16))]
+        return tf.concat(halves, axis=1)[:, :size]
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...], *others: Any) -> tuple[int | None, ...]:
+        return input_shape
+
+
+def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+    """The network of the usual course script, which is told the visits of its images."""
+    visits = keras.Input((), dtype="int64")
+    x = layers.Conv2D(32, 3, activation="relu", name="conv1")(images)
+    x = layers.Conv2D(64, 3, activation="relu", name="conv2")(x)
+    x = layers.MaxPooling2D(2, name="pool")(x)
+    x = Dropout(0.25, config.seed, stream=0, name="dropout1")(x, visits)
+    x = layers.Flatten(name="flatten")(x)  # height, width, channel
+    x = layers.Dense(128, activation="relu", name="dense1")(x)
+    x = Dropout(0.5, config.seed, stream=1, name="dropout2")(x, visits)
+    return keras.Model((images, visits), layers.Dense(spec.num_classes, name="dense2")(x))
 
 
 # --- Residual networks, with torchvision's names ---
@@ -152,26 +201,28 @@ def classified(spec: NetworkSpec, images: Tensor, x: Tensor) -> keras.Model:
     return keras.Model(images, layers.Dense(spec.num_classes, name="fc")(x))
 
 
-def make_resnet8(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", sync, 16, 3))
+def make_resnet8(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 16, 3))
     for number, (filters, stride) in enumerate([(16, 1), (32, 2), (64, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", sync, filters, stride)
+        x = basic_block(x, f"layer{number}.0", config.sync_batchnorm, filters, stride)
     return classified(spec, images, x)
 
 
-def make_resnet18(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", sync, 64, 3))
+def make_resnet18(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 64, 3))
     for number, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", sync, filters, stride)
-        x = basic_block(x, f"layer{number}.1", sync, filters, 1)
+        x = basic_block(x, f"layer{number}.0", config.sync_batchnorm, filters, stride)
+        x = basic_block(x, f"layer{number}.1", config.sync_batchnorm, filters, 1)
     return classified(spec, images, x)
 
 
-def make_resnet50(spec: NetworkSpec, images: Tensor, sync: bool) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", sync, 64, 7, 2))
+def make_resnet50(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 64, 7, 2))
     # Zeros do no harm here: after a ReLU nothing is smaller.
     x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
     for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
         for index in range(blocks):
-            x = bottleneck_block(x, f"layer{number}.{index}", sync, filters, stride if index == 0 else 1, index == 0)
+            x = bottleneck_block(
+                x, f"layer{number}.{index}", config.sync_batchnorm, filters, stride if index == 0 else 1, index == 0
+            )
     return classified(spec, images, x)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,7 +18,7 @@ from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
-ForwardBackward = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
+ForwardBackward = Callable[[Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
 
 # --- Steps: each runs on every replica, on its shard of the batch ---
 
@@ -26,13 +27,13 @@ def forward_backward(
     network: keras.Model,
     optimizer: Optimizer,
     smoothing: float,
-    images: tf.Tensor,
+    inputs: Any,
     labels: tf.Tensor,
     count: tf.Tensor,
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
-        logits = tf.cast(network(images, training=True), images.dtype)
+        logits = tf.cast(network(inputs, training=True), network.variable_dtype)
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         losses = cross_entropy(labels, logits, smoothing)
         loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
@@ -49,7 +50,7 @@ def train_step(
     Args:
       compute: `forward_backward` of this network, which may be compiled.
     """
-    loss, gradients, correct = compute(batch.images, batch.labels, batch.count)
+    loss, gradients, correct = compute(*batch)
     # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
@@ -57,8 +58,8 @@ def train_step(
 
 def eval_step(network: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, correct answers, examples."""
-    images, labels, _, _ = batch
-    logits = tf.cast(network(images, training=False), images.dtype)
+    inputs, labels, _ = batch
+    logits = tf.cast(network(inputs, training=False), network.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
     return tf.reduce_sum(tf.cast(losses, tf.float64)), correct, tf.size(labels, tf.int64)
@@ -74,8 +75,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         network = make_network(experiment.network, config)
         load_weights(network, experiment.initial_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
-    train_shards, test_shards = make_shards(experiment, strategy)
-    train_dataset, test_dataset = (make_dataset(experiment, strategy, one) for one in (train_shards, test_shards))
+    train_shards, test_shards = make_shards(experiment, strategy.num_replicas_in_sync)
+    train_dataset, test_dataset = (make_dataset(strategy, one) for one in (train_shards, test_shards))
 
     compute = partial(forward_backward, network, optimizer, config.label_smoothing)
     if config.compile:

@@ -24,7 +24,8 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
-from tf_impl.data import Batch, Shard, Shards, TrainShards, normalise
+from common.spec.randomness import positions
+from tf_impl.data import Batch, Shard, Shards, TrainShards
 from tf_impl.precision import DTYPES
 from tf_impl.weights import statistics_kept
 
@@ -62,18 +63,19 @@ class Resident:
         self.images, self.labels = (on_devices(array, strategy) for array in (shards.images, shards.labels))
 
     def epoch(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The order of the examples, and the bounds of the shards in it."""
-        return on_host(self.shards.order), on_host(self.shards.bounds)
+        """The visits in the order in which batches take them, and the bounds of the shards in it."""
+        return on_host(self.shards.visits), on_host(self.shards.bounds)
 
     def inputs(self, epoch: tuple[tf.Tensor, tf.Tensor], batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        order, bounds = epoch
-        return self.images, self.labels, order, bounds[batch]
+        visits, bounds = epoch
+        return self.images, self.labels, visits, bounds[batch]
 
-    def shard(self, images: tf.Tensor, labels: tf.Tensor, order: tf.Tensor, bounds: tf.Tensor) -> Batch:
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor, bounds: tf.Tensor) -> Batch:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         start, stop, count = tf.unstack(bounds[replica])
-        indices = order[start:stop]
-        return Batch(tf.gather(images, indices), tf.gather(labels, indices), count)
+        visits = visits[start:stop]
+        indices = positions(visits)
+        return Batch(self.shards.prepare(tf.gather(images, indices), visits), tf.gather(labels, indices), count)
 
 
 class Streamed:
@@ -84,22 +86,29 @@ class Streamed:
         num_replicas = strategy.num_replicas_in_sync
         images, labels = shards.images, shards.labels
 
-        def order_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            return shards.order_of(int(epoch)), shards.bounds.reshape(-1, 3)
+        def visits_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            return shards.visits_of(int(epoch)), shards.bounds.reshape(-1, 3)
 
-        def rows(indices: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        def rows(visits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+            indices = positions(visits)
             return images[indices], labels[indices]  # from the file, where they are memory-mapped
 
-        def gather(order: tf.Tensor, bound: tf.Tensor) -> Shard:
+        def gather(visits: tf.Tensor, bound: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, stop, count = tf.unstack(bound)
-            found = tf.numpy_function(rows, [order[start:stop]], [tf.uint8, tf.int64])
-            return tf.ensure_shape(found[0], [None, *images.shape[1:]]), tf.ensure_shape(found[1], [None]), count
+            visits = visits[start:stop]
+            found = tf.numpy_function(rows, [visits], [tf.uint8, tf.int64])
+            return (
+                tf.ensure_shape(found[0], [None, *images.shape[1:]]),
+                tf.ensure_shape(found[1], [None]),
+                visits,
+                count,
+            )
 
         def batches(epoch: tf.Tensor) -> tf.data.Dataset:
             """The shards of the first batch, one for each replica, then those of the second, and so on."""
-            order, bounds = tf.numpy_function(order_and_bounds, [epoch], [tf.int64, tf.int64])
-            order, bounds = tf.ensure_shape(order, [len(images)]), tf.ensure_shape(bounds, [None, 3])
-            return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(order, bound))
+            visits, bounds = tf.numpy_function(visits_and_bounds, [epoch], [tf.int64, tf.int64])
+            visits, bounds = tf.ensure_shape(visits, [len(images)]), tf.ensure_shape(bounds, [None, 3])
+            return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(visits, bound))
 
         data = tf.data.Dataset.range(tf.int64.max).flat_map(batches).prefetch(2 * num_replicas)
         # From a function, as in data.py: the strategy must not split the batches by itself.
@@ -111,8 +120,8 @@ class Streamed:
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)
 
-    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> Batch:
-        return Batch(images, labels, count)
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor, count: tf.Tensor) -> Batch:
+        return Batch(self.shards.prepare(images, visits), labels, count)
 
 
 def on_host(array: NDArray[Any]) -> tf.Tensor:
@@ -167,7 +176,7 @@ class TunedLoop:
         loss_dtype = DTYPES[self.experiment.config.precision]
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return train_step(*self.normalised(data.shard(*inputs)))
+            return train_step(*data.shard(*inputs))
 
         @tf.function
         def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -185,7 +194,7 @@ class TunedLoop:
         data, strategy = self.testing, self.strategy
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return eval_step(*self.normalised(data.shard(*inputs)))
+            return eval_step(*data.shard(*inputs))
 
         @tf.function
         def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -198,10 +207,6 @@ class TunedLoop:
             return loss_sum, correct, count
 
         return eval_steps
-
-    def normalised(self, batch: Batch) -> Batch:
-        config = self.experiment.config
-        return batch._replace(images=normalise(batch.images, self.experiment.dataset, config.precision))
 
     def train_epoch(self, epoch: int) -> None:
         self.shards.set_epoch(epoch)
@@ -228,20 +233,16 @@ def compile_ahead(
     Args:
       compute: train.py's `forward_backward`, compiled when it is called.
     """
-    shape, dtype = experiment.network.image_shape, DTYPES[experiment.config.precision]
+    shape = experiment.network.image_shape
     call = tf.function(lambda *shard: strategy.run(lambda *one: compute(*one), args=shard))
     for bounds in shards.bounds[[0, -1]]:
         starts, stops, counts = bounds.T
         sizes = stops - starts
 
-        def of_each(make: Callable[[int], tf.Tensor]) -> Any:
-            return strategy.experimental_distribute_values_from_function(
-                lambda context: make(context.replica_id_in_sync_group)
-            )
+        def shard_of(context: Any, sizes: Any = sizes, counts: Any = counts) -> Shard:
+            replica = context.replica_id_in_sync_group
+            images, labels = tf.zeros([sizes[replica], *shape], tf.uint8), tf.zeros([sizes[replica]], tf.int64)
+            return shards.prepare(images, labels), labels, tf.constant(counts[replica])
 
         with statistics_kept(network):
-            call(
-                of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica], *shape], dtype)),
-                of_each(lambda replica, sizes=sizes: tf.zeros([sizes[replica]], tf.int64)),
-                of_each(lambda replica, counts=counts: tf.constant(counts[replica])),
-            )
+            call(*strategy.experimental_distribute_values_from_function(shard_of))

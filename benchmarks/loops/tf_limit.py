@@ -35,8 +35,8 @@ def make_bare(experiment: Experiment) -> BareLoop:
         load_weights(network, experiment.initial_weights)
         optimizer = keras.optimizers.SGD(1e-3, momentum=config.momentum)
         optimizer.build(network.trainable_variables)
-    train_shards, _ = make_shards(experiment, strategy)
-    first_images, first_labels, _ = next(iter(make_dataset(experiment, strategy, train_shards)))
+    train_shards, _ = make_shards(experiment, strategy.num_replicas_in_sync)
+    first_images, first_labels, _ = next(iter(make_dataset(strategy, train_shards)))
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

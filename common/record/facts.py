@@ -51,5 +51,4 @@ def tolerance_of(experiment: Experiment, first_loss: float | None) -> float | No
         return None  # by what batch normalisation divides, weights don't tell
     if config.initial_weights is not None:  # the size of the logits is known for weights that are drawn
         return None
-    weights, count = experiment.initial_weights, experiment.plan.count(1)
-    return first_loss_tolerance(experiment.dataset, weights, config.seed, count, first_loss)
+    return first_loss_tolerance(experiment, first_loss)

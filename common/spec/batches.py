@@ -13,17 +13,15 @@ class Batch(NamedTuple):
     """A replica's shard of a batch, in a framework's own tensors.
 
     Attributes:
-      images: (n, ...), as the network takes them.
+      inputs: what the network takes: images (n, ...); for a network with dropout a pair of them and their visits,
+        int64 (n,), see `common.spec.randomness.visits`.
       labels: int64 (n,).
       count: examples in the global batch, that all replicas' shards make up.
-      positions: int64 (n,): where these examples stand in the data set; None in TensorFlow, whose
-        pipelines would carry them through every step.
     """
 
-    images: Any
+    inputs: Any
     labels: Any
     count: Any
-    positions: Any = None
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:

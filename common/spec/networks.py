@@ -15,6 +15,7 @@ from common.spec.layers import (
     Block,
     Conv,
     Dense,
+    Dropout,
     Flatten,
     GlobalAveragePool,
     Layer,
@@ -83,6 +84,17 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
         Dense("dense1", 500),
         Dense("dense2"),
     ),
+    # The network of the usual course script.
+    "mnist_dropout": (
+        Conv("conv1", 32, 3),
+        Conv("conv2", 64, 3),
+        MaxPool("pool"),
+        Dropout("dropout1", 0.25),
+        Flatten("flatten"),
+        Dense("dense1", 128),
+        Dropout("dropout2", 0.5),
+        Dense("dense2"),
+    ),
     # Residual networks (He et al., 2016), "Deep Residual Learning for Image Recognition"; the names are torchvision's.
     # Their first three for CIFAR-10 have 3, 5 and 7 blocks a stage; this one has one.
     "resnet8": (
@@ -118,7 +130,14 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
     ),
 }
 # Of height and width. Normalised channels keep more than one value each, also of a single image.
-SMALLEST_IMAGE: dict[ModelName, int] = {"cnn": 4, "lenet": 16, "resnet8": 8, "resnet18": 16, "resnet50": 64}
+SMALLEST_IMAGE: dict[ModelName, int] = {
+    "cnn": 4,
+    "lenet": 16,
+    "mnist_dropout": 6,
+    "resnet8": 8,
+    "resnet18": 16,
+    "resnet50": 64,
+}
 
 
 @dataclass(frozen=True)
@@ -154,6 +173,16 @@ class NetworkSpec:
         trace.follow(LAYERS[name], image_shape)
         parameters = tuple(trace.parameters)
         return cls(name, image_shape, num_classes, parameters, trace.activations, trace.flattened, trace.flops)
+
+    @property
+    def dropout_rates(self) -> list[float]:
+        """Of its layers with dropout, in their order."""
+        return [layer.rate for layer in LAYERS[self.name] if isinstance(layer, Dropout)]
+
+    @property
+    def drops(self) -> bool:
+        """Whether it has dropout, and needs to know which examples it is given."""
+        return bool(self.dropout_rates)
 
     @property
     def num_parameters(self) -> int:

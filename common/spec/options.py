@@ -12,7 +12,7 @@ from common.spec.option_kinds import fields_of_kind, option
 from common.spec.update_options import UpdateOptions
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
-ModelName = Literal["cnn", "lenet", "resnet8", "resnet18", "resnet50"]
+ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
 # YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
 AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
@@ -89,8 +89,22 @@ class TrainingOptions(UpdateOptions, DataOptions):
     label_smoothing: float = option(
         "training", 0.0, ge=0, lt=1, description="share of each training label that is spread evenly over all classes"
     )
+    random_crop: int = option(
+        "training",
+        0,
+        ge=0,
+        description="pad training images with N black pixels on each side, and crop them at random to their size",
+    )
+    horizontal_flip: bool = option("training", False, description="mirror half of the training images, at random")
+    cutout: int = option(
+        "training", 0, ge=0, description="set a square of N x N pixels, at random, to the mean colour in training"
+    )
     seed: int = option(
-        "training", 0, ge=0, lt=2**63, description="seed of initial weights, example order and synthetic data"
+        "training",
+        0,
+        ge=0,
+        lt=2**63,
+        description="seed of initial weights, example order, dropout, augmentation and synthetic data",
     )
 
     accelerator: Literal["auto", "cpu", "gpu"] = option(

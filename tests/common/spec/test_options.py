@@ -49,6 +49,9 @@ def test_every_option_survives_the_way_to_an_implementation():
         nesterov=True,
         weight_decay=1e-9,
         label_smoothing=0.1,
+        random_crop=2,
+        horizontal_flip=True,
+        cutout=3,
         seed=9,
         accelerator="cpu",
         devices=2,
@@ -91,7 +94,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--batch-size x", "--batch-size x: should be a valid integer"),
         ("--momentum 1", "--momentum 1: should be less than 1"),
         ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
-        ("--model vgg", "--model vgg: should be 'cnn', 'lenet', 'resnet8', 'resnet18' or 'resnet50'"),
+        ("--model vgg", "--model vgg: should be 'cnn', 'lenet', 'mnist_dropout', 'resnet8', 'resnet18' or 'resnet50'"),
         ("--precision 16", "--precision 16: should be 'auto', '32', '64', 'bf16-mixed' or '16-mixed'"),
         ("--devices 0", "--devices 0: should be 'auto' or should be greater than 0"),
         ("--image-shape 8 8", "--image-shape: expected 3 arguments"),
@@ -134,7 +137,7 @@ def test_help_prints_every_option_with_its_bounds(capsys):
         assert "--" + name.replace("_", "-") in text
     for bounds in (
         "INT>0",
-        "{cnn,lenet,resnet8,resnet18,resnet50}",
+        "{cnn,lenet,mnist_dropout,resnet8,resnet18,resnet50}",
         "FLOAT>=0,<1",
         "H W C",
         "auto or INT>0",

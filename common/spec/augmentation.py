@@ -1,0 +1,69 @@
+"""How training images are changed before a network sees them: the definition, which each framework computes natively.
+
+Everything is drawn once for each example and epoch (common/spec/randomness.py).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig
+from common.spec.randomness import STREAM_AUGMENTATION, Integers, philox, positions
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Crop, flip and cutout, in this order.
+
+    Attributes:
+      padding: an image gets so many black pixels on each side, and is cropped at random to its own size again.
+      flips: every other image, at random, is mirrored left to right.
+      cutout: side of a square, anywhere at random, that is set to the mean colour; it may reach over the edge
+        (DeVries and Taylor, 2017).
+    """
+
+    seed: int
+    padding: int
+    flips: bool
+    cutout: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, image_shape: tuple[int, int, int]) -> "Augmentation | None":
+        """None where nothing is to be changed. Raises UserError for a padding or cutout larger than the images."""
+        for name in ("random_crop", "cutout"):
+            value, most = getattr(config, name), min(image_shape[:2])
+            if value > most:
+                option = "--" + name.replace("_", "-")
+                raise UserError(f"{option} {value}: images are {image_shape[0]} x {image_shape[1]}; at most {most}")
+        if not (config.random_crop or config.horizontal_flip or config.cutout):
+            return None
+        return cls(config.seed, config.random_crop, config.horizontal_flip, config.cutout)
+
+    def __call__(
+        self, images: NDArray[np.uint8], visits: Integers, shift: NDArray[np.float32], scale: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        """float64 (n, H, W, C): images uint8 (n, H, W, C) changed and normalised."""
+        height, width = images.shape[1:3]
+        vertical, horizontal, mirror, place = philox(self.seed, positions(visits), visits >> 32, 0, STREAM_AUGMENTATION)
+        side, pad = 2 * self.padding + 1, self.padding
+        padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        # A word times n, without its lower 32 bits, is one of 0 .. n - 1.
+        rows = np.arange(height) + (vertical * side >> 32)[:, None]
+        columns = np.broadcast_to(np.arange(width), (len(images), width))
+        if self.flips:
+            columns = np.where((mirror >> 31)[:, None] == 1, columns[:, ::-1], columns)
+        columns = columns + (horizontal * side >> 32)[:, None]
+        changed = padded[np.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None, :]]
+        normalised = (changed.astype(np.float64) - shift) * scale
+        if self.cutout:
+            # Of the fourth word the lower half is the square's centre from above, the upper one from the left.
+            top = ((place & 0xFFFF) * height >> 16) - self.cutout // 2
+            left = ((place >> 16) * width >> 16) - self.cutout // 2
+            inside = [
+                (np.arange(length) >= first[:, None]) & (np.arange(length) < first[:, None] + self.cutout)
+                for first, length in ((top, height), (left, width))
+            ]
+            normalised[inside[0][:, :, None] & inside[1][:, None, :]] = 0
+        return normalised

@@ -1,0 +1,45 @@
+"""Augmentation in PyTorch: see common/spec/augmentation.py."""
+
+import torch
+import torch.nn.functional as F
+
+from common.spec.augmentation import Augmentation
+from common.spec.randomness import STREAM_AUGMENTATION
+from pt_impl.randomness import philox
+
+
+class Augment:
+    """Changes the images of a shard, each by its own draws.
+
+    Instead of torchvision's transforms, which draw once for a whole batch, from numbers that depend on all before them.
+    """
+
+    def __init__(self, augmentation: Augmentation, visits: torch.Tensor) -> None:
+        """`visits`: int64 (n,)."""
+        self.augmentation = augmentation
+        words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
+        self.vertical, self.horizontal, self.mirror, self.place = (word[:, None] for word in words)
+
+    def crop_and_flip(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 (n, H, W, C) to the same shape."""
+        (height, width), pad, device = images.shape[1:3], self.augmentation.padding, images.device
+        # A word times n, without its lower 32 bits, is one of 0 .. n - 1.
+        rows = torch.arange(height, device=device) + (self.vertical * (2 * pad + 1) >> 32)
+        columns = torch.arange(width, device=device)
+        if self.augmentation.flips:
+            columns = torch.where(self.mirror >> 31 == 1, columns.flip(0), columns)
+        columns = columns + (self.horizontal * (2 * pad + 1) >> 32)
+        examples = torch.arange(len(images), device=device)
+        return F.pad(images, (0, 0, pad, pad, pad, pad))[examples[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+    def cut_out(self, images: torch.Tensor) -> torch.Tensor:
+        """Normalised images (n, C, H, W) to the same shape."""
+        if not self.augmentation.cutout:
+            return images
+        inside = []
+        for length, centre in ((images.shape[2], self.place & 0xFFFF), (images.shape[3], self.place >> 16)):
+            offset = (
+                torch.arange(length, device=images.device) - (centre * length >> 16) + self.augmentation.cutout // 2
+            )
+            inside.append((offset >= 0) & (offset < self.augmentation.cutout))
+        return images.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0)

@@ -1,0 +1,45 @@
+"""Augmentation in TensorFlow: see common/spec/augmentation.py."""
+
+import tensorflow as tf
+
+from common.spec.augmentation import Augmentation
+from common.spec.randomness import STREAM_AUGMENTATION
+from tf_impl.randomness import high, philox
+
+
+class Augment:
+    """Changes the images of a shard, each by its own draws.
+
+    Instead of Keras's layers, whose draws depend on all before them.
+    """
+
+    def __init__(self, augmentation: Augmentation, visits: tf.Tensor) -> None:
+        """`visits`: int64 (n,)."""
+        self.augmentation = augmentation
+        words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
+        self.vertical, self.horizontal, self.mirror, self.place = (word[:, None] for word in words)
+
+    def crop_and_flip(self, images: tf.Tensor) -> tf.Tensor:
+        """uint8 (n, H, W, C) to the same shape."""
+        (height, width), pad = images.shape[1:3], self.augmentation.padding
+        # A word times n, without its lower 32 bits, is one of 0 .. n - 1.
+        rows = tf.range(height, dtype=tf.int64) + high(self.vertical * (2 * pad + 1))
+        columns = tf.range(width, dtype=tf.int64)
+        if self.augmentation.flips:
+            columns = tf.where(high(self.mirror, 31) == 1, columns[::-1], columns)
+        columns = columns + high(self.horizontal * (2 * pad + 1))
+        padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
+        return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
+
+    def cut_out(self, images: tf.Tensor) -> tf.Tensor:
+        """Normalised images (n, H, W, C) to the same shape."""
+        if not self.augmentation.cutout:
+            return images
+        rows = self.inside(images.shape[1], self.place & 0xFFFF)
+        columns = self.inside(images.shape[2], high(self.place, 16))
+        return tf.where((rows[:, :, None] & columns[:, None, :])[..., None], tf.zeros([], images.dtype), images)
+
+    def inside(self, length: int, centre: tf.Tensor) -> tf.Tensor:
+        """bool (n, length): the rows or columns of the square; `centre`: (n, 1), as a share of 2^16."""
+        offset = tf.range(length, dtype=tf.int64) - high(centre * length, 16) + self.augmentation.cutout // 2
+        return (offset >= 0) & (offset < self.augmentation.cutout)
