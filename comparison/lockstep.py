@@ -163,8 +163,8 @@ def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:
         )
     if in_epoch == 1:
         return (
-            "the first of its epoch: suspect the order of examples, which is new in every epoch, or the update of"
-            " the incomplete batch before it"
+            "the first of its epoch: suspect the order of examples and what is drawn for each, which are new in"
+            " every epoch, or the update of the incomplete batch before it"
         )
     if step == 2:
         return "the first after an update: suspect the gradients or the update rule"
