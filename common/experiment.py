@@ -30,9 +30,7 @@ class Experiment:
         warm-up."""
         dataset = load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
-        plan = Plan.make(
-            len(dataset.train_images), config.batch_size, config.epochs, config.max_steps, config.verify_steps
-        )
+        plan = config.plan(len(dataset.train_images))
         augmentation = Augmentation.of(config, dataset.image_shape)
         if config.warmup_steps >= plan.schedule_steps > 0:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")

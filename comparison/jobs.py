@@ -113,9 +113,9 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                 scaled = config.replace(batch_size=config.batch_size * int(texts["devices"]))
             if options.sweep_learning_rate == "linear":
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": as the batch grows, so does the rate.
-                scaled = scaled.replace(scale_learning_rate=base.batch_size)
+                scaled = scaled.replace(scale_learning_rate=base.examples_per_step)
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
-    if options.sweep_learning_rate != "keep" and len({variant.config.batch_size for variant in variants}) < 2:
+    if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
         raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")
     return variants
 

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
-from common.spec.batches import Plan
 from common.spec.options import Mode, TrainConfig
 from comparison.jobs import Values, Variant, row_name, variant_name
 
@@ -76,7 +75,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
     for variant in variants:
         experiment = Experiment.make(variant.config.replace(seed=seed))
         flops = experiment.network.flops_per_image
-        steps = verify_steps(flops * variant.config.batch_size)
+        steps = verify_steps(flops * variant.config.examples_per_step)
         cut = cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
         for implementation, mode in contenders:
             changes = {"precision": "64", "verify_steps": steps, "seed": seed, "mode": mode, "log_every_n_steps": steps}
@@ -86,7 +85,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
 
 
 def verify_steps(flops: int) -> int:
-    """How many steps are taken: fewer where one takes long. `flops`: of a forward pass over a batch."""
+    """How many steps are taken: fewer where one takes long. `flops`: of a forward pass over the examples of a step."""
     return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_FLOPS / (PASSES * flops))))
 
 
@@ -99,7 +98,7 @@ def cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[st
       flops: of a forward pass of one image.
     """
     count, size = len(dataset.test_images), min(config.batch_size, config.eval_batch_size)
-    plan = Plan.make(len(dataset.train_images), config.batch_size, config.epochs, config.max_steps, config.verify_steps)
+    plan = config.plan(len(dataset.train_images))
     evaluations = max(1, plan.num_epochs) + 1  # and the predictions for the report
     if evaluations * count * flops <= MOST_FLOPS:
         return {}

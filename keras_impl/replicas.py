@@ -16,6 +16,11 @@ from tf_impl.replicas import synchronize as synchronize
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    if config.accumulate_grad_batches > 1:
+        raise UserError(
+            f"--accumulate-grad-batches {config.accumulate_grad_batches}: not in Keras's fit, whose own would leave the"
+            " end of an epoch for the next one; tf_impl has it"
+        )
     if config.data_on == "device":
         raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
     return tf_replicas.setup_devices(config.replace(data_on="host"), "Keras")

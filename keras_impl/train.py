@@ -10,7 +10,7 @@ from common.record.recorder import Recorder
 from keras_impl.data import TrainShards, WeightedBatch, make_batches, make_dataset, weighted_signature
 from keras_impl.inspection import predict, save_first_batch
 from keras_impl.networks import make_network
-from keras_impl.optimizer import make_optimizer
+from keras_impl.optimizer import averaged, make_averaging, make_optimizer
 from keras_impl.precision import DTYPES
 from keras_impl.replicas import device_peak_memory_bytes, share_statistics
 from keras_impl.weights import get_weights, load_weights
@@ -147,12 +147,13 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
                 train_dataset,
                 epochs=plan.num_epochs,
                 validation_data=test_dataset,
-                callbacks=[recording],
+                callbacks=[recording, *make_averaging(optimizer)],
                 verbose=0,  # the recorder shows progress
             )
         else:
             model.evaluate(test_dataset, callbacks=[recording], verbose=0)
 
-    recorder.save_predictions(predict(experiment, network))
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
-    recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)
+    with averaged(network, optimizer):
+        recorder.save_predictions(predict(experiment, network))
+        recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

@@ -12,7 +12,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
-from pt_impl.replicas import concatenate_over_replicas
+from pt_impl.replicas import concatenate_over_replicas, sum_over_replicas
 from pt_impl.weights import flattened_to_canonical, statistics_kept, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
@@ -41,14 +41,22 @@ def save_first_batch(
 
 
 def write_first_batch(
-    experiment: Experiment, network: nn.Module, outputs: Weights, recorder: Recorder, loss_scale: float = 1.0
+    experiment: Experiment,
+    network: nn.Module,
+    outputs: Weights,
+    recorder: Recorder,
+    loss_scale: float = 1.0,
+    reduced: bool = True,
 ) -> None:
     """Gathers the outputs from all replicas and writes them, with the gradients as they stand in `network`.
 
     Args:
       loss_scale: by which the loss was multiplied before the backward pass.
+      reduced: whether the replicas have taken the average of their gradients.
     """
     gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
+    if not reduced:
+        gradients = {name: sum_over_replicas(one) / experiment.config.devices for name, one in gradients.items()}
     trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
     recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, trained))
 

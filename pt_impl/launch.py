@@ -19,6 +19,7 @@ from pt_impl.replicas import (
     fetch_steps,
     join_group,
     leave_group,
+    make_experiment,
     setup_devices,
     synchronize,
     wait_for_replicas,
@@ -37,7 +38,7 @@ def main(config: TrainConfig) -> None:
         run_replica(launch.rank, config, launch.rendezvous, timeline)
         return
     timeline.enter("data")
-    experiment = with_run_dir(Experiment.make(config), "pt")  # finds mistakes and downloads before any worker starts
+    experiment = with_run_dir(make_experiment(config), "pt")  # finds mistakes and downloads before any worker starts
     if config.dry_run:
         return
     config = experiment.config
@@ -73,7 +74,7 @@ def run_replica(
         with Recorder(
             "pt",
             "PyTorch",
-            experiment or Experiment.make(config),
+            experiment or make_experiment(config),
             device_name=device_name(device),
             timeline=timeline,
             writes=rank == 0,
@@ -91,7 +92,7 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
     experiment = None
     if rank == 0:
         try:
-            experiment = with_run_dir(Experiment.make(config), "pt")
+            experiment = with_run_dir(make_experiment(config), "pt")
             outcome = [experiment.config]
         except UserError as error:
             outcome = [error]
@@ -100,4 +101,4 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
     if isinstance(outcome[0], UserError):
         raise outcome[0]
     assert outcome[0] is not None
-    return experiment or Experiment.make(outcome[0])
+    return experiment or make_experiment(outcome[0])

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from common.spec.rules import SGD, Adadelta, Adam, AdamW, RMSprop
 from common.spec.update_rule import UpdateRule
@@ -42,3 +43,10 @@ def make_optimizer(
             )
     rates = [*update_rule.learning_rates.tolist(), 0.0]  # the scheduler looks one step past the last
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
+
+
+def make_average(network: nn.Module, update_rule: UpdateRule) -> AveragedModel | None:
+    """The moving average of the weights, to be updated after every step; the statistics in it are the network's."""
+    if update_rule.ema_decay is None:
+        return None
+    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(update_rule.ema_decay))

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.launch import Launch
@@ -46,6 +47,18 @@ def check_compiler(config: TrainConfig) -> None:
         raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
     if config.save_first_batch:
         raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
+
+
+def make_experiment(config: TrainConfig) -> Experiment:
+    """Raises UserError, beside `Experiment.make`'s, where torch.compile would fail: for most networks, no examples."""
+    experiment = Experiment.make(config)
+    starts, stops, _ = experiment.plan.shards(1, config.devices)[-1].T
+    if config.compile and config.model not in ("cnn", "lenet") and (starts == stops).any():
+        raise UserError(
+            f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.devices} replicas without"
+            f" examples, for which PyTorch can't compile {config.model}; another --batch-size, or --compile false"
+        )
+    return experiment
 
 
 def setup_process(config: TrainConfig) -> None:

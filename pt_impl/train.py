@@ -1,6 +1,9 @@
 """Training in PyTorch; laid out like the train.py of the other implementations, to be read side by side."""
 
-from collections.abc import Iterable
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -12,15 +15,30 @@ from torch.optim.lr_scheduler import LRScheduler
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.options import TrainConfig
+from common.spec.update_rule import float32
 from pt_impl.data import Batch, make_loaders, to_device
 from pt_impl.inspection import predict, save_first_batch
 from pt_impl.networks import make_network
-from pt_impl.optimizer import make_optimizer
+from pt_impl.optimizer import make_average, make_optimizer
 from pt_impl.precision import LossScaler, make_autocast
 from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
 from pt_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
+
+
+def forward_backward(
+    model: nn.Module, scaler: LossScaler, autocast: torch.autocast, batch: Batch, config: TrainConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds to the gradients; returns this replica's shares of the global loss and of the number of correct answers."""
+    inputs, labels, count = batch
+    with autocast:
+        logits = model(inputs)
+        # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
+        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
+    # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
+    scaler.scale(loss * config.devices).backward()
+    return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
 
 def train_step(
@@ -29,22 +47,25 @@ def train_step(
     scheduler: LRScheduler,
     scaler: LossScaler,
     autocast: torch.autocast,
-    batch: Batch,
+    batches: Iterator[Batch],
+    number: int,
     config: TrainConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """This replica's shares of the global loss and of the number of correct answers, both left on the device."""
-    inputs, labels, count = batch
+    """One update from the next `number` batches; returns this replica's shares as `forward_backward` does."""
     optimizer.zero_grad()
-    with autocast:
-        logits = model(inputs)
-        # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
-        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
-    # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
-    scaler.scale(loss * config.devices).backward()
+    shares = []
+    for left in reversed(range(number)):
+        # With --accumulate-grad-batches: replicas add their gradients up with the last batch, not with each.
+        with model.no_sync() if left and config.devices > 1 else nullcontext():
+            shares.append(forward_backward(model, scaler, autocast, next(batches), config))
+    if config.gradient_clip_val is not None:
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), float32(config.gradient_clip_val))
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
-    return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
+    loss, correct = (functools.reduce(operator.add, one) for one in zip(*shares, strict=True))
+    return loss, correct
 
 
 def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
@@ -99,6 +120,8 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     if config.compile:
         model = torch.compile(model, **compile_options)
     optimizer, scheduler = make_optimizer(network, experiment.update_rule, **optimizer_options)
+    average = make_average(network, experiment.update_rule)
+    trained = average.module if average else network
     autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
 
     if config.mode == "tuned" and config.compile and plan.total_steps:
@@ -110,16 +133,20 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     for epoch in range(plan.num_epochs):
         train_loader.sampler.set_epoch(epoch)
         recorder.start_epoch()
-        for batch in train_loader:
-            batch = to_device(batch, device)
-            recorder.step(*train_step(model, optimizer, scheduler, scaler, autocast, batch, config))
+        batches = (to_device(batch, device) for batch in train_loader)
+        for step in plan.steps(epoch + 1):
+            number = plan.batches_in(step)
+            shares = train_step(model, optimizer, scheduler, scaler, autocast, batches, number, config)
+            if average:
+                average.update_parameters(network)
+            recorder.step(*shares)
         recorder.end_training()
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
-        evaluate(network, autocast, test_loader, device, recorder)
+        evaluate(trained, autocast, test_loader, device, recorder)
     if plan.num_epochs == 0:
-        evaluate(network, autocast, test_loader, device, recorder)
+        evaluate(trained, autocast, test_loader, device, recorder)
 
     if rank == 0:
-        recorder.save_predictions(predict(experiment, network, autocast))
-    weights = get_weights(network, experiment.network)
+        recorder.save_predictions(predict(experiment, trained, autocast))
+    weights = get_weights(trained, experiment.network)
     recorder.finish(weights, ("torch",), device_peak_memory_bytes(device), scaler.skipped_steps)

@@ -72,9 +72,11 @@ def compile_ahead(
 def optimizer_options(config: TrainConfig) -> dict[str, Any]:
     """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
 
-    PyTorch has none for the other rules.
+    PyTorch has none for the other rules, and Lightning can't clip what it has scaled.
     """
-    return {"fused": True} if config.accelerator == "gpu" and config.optimizer in ("sgd", "adam", "adamw") else {}
+    clips_scaled = config.gradient_clip_val is not None and config.precision == "16-mixed"
+    fused = config.accelerator == "gpu" and config.optimizer in ("sgd", "adam", "adamw") and not clips_scaled
+    return {"fused": True} if fused else {}
 
 
 # --- The data: images stay uint8 until they are on the device, and are normalised there ---

@@ -18,9 +18,11 @@ class FirstBatch(pl.Callback):
         self.outputs, self.hooks = watch_activations(module.network, module.experiment.network)
 
     def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.global_step > 0:
+        if not self.hooks:
             return
         for hook in self.hooks:
             hook.remove()
+        self.hooks = []
         # The loss is scaled already, where it is scaled at all.
-        write_first_batch(module.experiment, module.network, self.outputs, self.recorder, self.scaler.get_scale())
+        scale, reduced = self.scaler.get_scale(), module.experiment.plan.batches_in(1) == 1
+        write_first_batch(module.experiment, module.network, self.outputs, self.recorder, scale, reduced)

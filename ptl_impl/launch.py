@@ -5,13 +5,12 @@ import warnings
 
 import torch
 
-from common.experiment import Experiment
 from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
-from ptl_impl.replicas import device_name, fetch_steps, setup_devices, synchronize, wait_for_replicas
+from ptl_impl.replicas import device_name, fetch_steps, make_experiment, setup_devices, synchronize, wait_for_replicas
 from ptl_impl.train import train
 
 
@@ -21,7 +20,7 @@ def main(config: TrainConfig) -> None:
     timeline = Timeline.begin(launch.first_pid)
     timeline.enter("data")
     quiet()
-    experiment = Experiment.make(setup_devices(config))
+    experiment = make_experiment(setup_devices(config))
     if launch.is_first:
         experiment = with_run_dir(experiment, "ptl")
     if config.dry_run:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
 from common.experiment import Experiment
@@ -19,3 +20,9 @@ def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndSc
         options = tuning.optimizer_options(experiment.config)
     optimizer, scheduler = pt_optimizer.make_optimizer(network, experiment.update_rule, **options)
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def make_averaging(experiment: Experiment) -> list[EMAWeightAveraging]:
+    """The Trainer's callback for the moving average of the weights; the statistics beside it are the network's."""
+    decay = experiment.update_rule.ema_decay
+    return [] if decay is None else [EMAWeightAveraging(decay=decay, use_buffers=False)]

@@ -1,5 +1,7 @@
 """Training in Lightning; laid out like the train.py of the other implementations, to be read side by side."""
 
+import functools
+import operator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -12,7 +14,7 @@ from common.record.recorder import Recorder
 from ptl_impl.data import Batch, ExampleData
 from ptl_impl.inspection import FirstBatch, predict
 from ptl_impl.networks import make_network
-from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
+from ptl_impl.optimizer import OptimizerAndScheduler, make_averaging, make_optimizer
 from ptl_impl.precision import PRECISIONS, LossScaler, make_autocast, make_plugins
 from ptl_impl.replicas import device_peak_memory_bytes, make_environment
 from ptl_impl.weights import get_weights, load_weights
@@ -39,8 +41,10 @@ class Classifier(pl.LightningModule):
         smoothing = self.experiment.config.label_smoothing
         share = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
         correct = (logits.detach().argmax(dim=1) == labels).sum()
-        # Instead of the average that the ddp strategy takes of the replicas' gradients: times their number, the sum.
-        return {"loss": share * self.trainer.world_size, "share": share.detach(), "correct": correct}
+        # Instead of the average that the ddp strategy takes of the replicas' gradients, and the Trainer of the batches
+        # that it accumulates: times their number, the sum.
+        factor = self.trainer.world_size * self.trainer.accumulate_grad_batches
+        return {"loss": share * factor, "share": share.detach(), "correct": correct}
 
     def on_validation_epoch_start(self) -> None:
         self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)
@@ -65,6 +69,7 @@ class Recording(pl.Callback):
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.shares: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the batches of one step
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Classifier) -> None:
         self.recorder.start_epoch()
@@ -72,7 +77,12 @@ class Recording(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: Classifier, outputs: dict[str, torch.Tensor], batch: Any, batch_idx: int
     ) -> None:
-        self.recorder.step(outputs["share"], outputs["correct"])
+        self.shares.append((outputs["share"], outputs["correct"]))
+        if len(self.shares) < self.recorder.plan.batches_in(self.recorder.steps_done + 1):
+            return
+        loss, correct = (functools.reduce(operator.add, one) for one in zip(*self.shares, strict=True))
+        self.shares.clear()
+        self.recorder.step(loss, correct)
         # Here, and not when evaluation starts: before that Lightning waits for all ranks.
         if self.recorder.steps_done == self.recorder.plan.last_step(trainer.current_epoch + 1):
             self.recorder.end_training()
@@ -94,8 +104,10 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     scaler = LossScaler(config, device)
-    module, data, callbacks = Classifier(experiment), ExampleData(experiment), [Recording(recorder)]
-    options: dict[str, Any] = {}
+    module, data = Classifier(experiment), ExampleData(experiment)
+    callbacks: list[pl.Callback] = [*make_averaging(experiment), Recording(recorder)]
+    options: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
+    options["gradient_clip_val"] = experiment.update_rule.largest_norm
     if config.compile and config.mode == "plain":
         module.network.compile()
     if config.mode == "tuned":

@@ -114,8 +114,8 @@ def defined(path):
 
 @pytest.mark.parametrize("folder", (*LOOPS, *TRAINERS))
 def test_the_implementations_have_the_same_files_and_functions(folder):
-    probe = {"probe"} if folder in LOOPS else set()
-    assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | probe
+    frameworks = {"probe", "augment", "randomness"} if folder in LOOPS else set()  # the trainers' are the same
+    assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | frameworks
     for name, wanted in LAYOUT.items():
         assert wanted <= set(defined(REPOSITORY / folder / f"{name}.py")), f"{folder}/{name}.py"
 

@@ -3,7 +3,8 @@
 Instead of Keras's own, which are other rules under the same names: docs/update-rules.md says where.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from common.spec import rules
 from common.spec.options import TrainConfig
-from common.spec.update_rule import LossScaling, UpdateRule
+from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
 from tf_impl.precision import LossScale
 
 Tensors = list[tf.Tensor]
@@ -32,8 +33,10 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def __init__(self, update_rule: UpdateRule, scaling: LossScaling | None) -> None:
         """`scaling`: None where the loss is not scaled."""
-        super().__init__(LearningRates(update_rule))
+        averages = {"use_ema": True, "ema_momentum": update_rule.ema_decay} if update_rule.ema_decay else {}
+        super().__init__(LearningRates(update_rule), **averages)
         self.rule: Any = update_rule.rule
+        self.largest_norm = update_rule.largest_norm
         self.loss_scale = LossScale(scaling) if scaling else None
 
     @property
@@ -63,7 +66,19 @@ class Optimizer(keras.optimizers.Optimizer):
         gradients, variables = zip(*grads_and_vars, strict=True)
         if self.loss_scale:
             gradients = self.loss_scale.unscaled(gradients)
+        if self.largest_norm is not None:
+            gradients = self.clipped(gradients)
         return super().apply_gradients(zip(gradients, variables, strict=True))
+
+    def clipped(self, gradients: Tensors) -> Tensors:
+        """This replica's gradients, made smaller where the sum of all replicas' is too large.
+
+        Instead of Keras's global_clipnorm, which looks at each replica's own gradients.
+        """
+        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        norm = tf.linalg.global_norm(sums)
+        factor = tf.minimum(tf.ones([], norm.dtype), self.largest_norm / (norm + NORM_EPSILON))
+        return [gradient * factor for gradient in gradients]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Keras calls it for each variable; sets the variable and its slots."""
@@ -178,3 +193,37 @@ def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainC
     optimizer = kind(update_rule, LossScaling() if config.precision == "16-mixed" else None)
     optimizer.build(network.trainable_variables)  # in the strategy's scope, where the caller is
     return optimizer
+
+
+@contextmanager
+def averaged(network: keras.Model, optimizer: Optimizer) -> Iterator[None]:
+    """The moving average of the weights in their place; without effect where there is none."""
+    if not optimizer.use_ema:
+        yield
+        return
+    weights = network.get_weights()
+    optimizer.finalize_variable_values(network.trainable_variables)
+    yield
+    network.set_weights(weights)
+
+
+class Accumulator:
+    """Sums of gradients over the batches of a step, of each replica by itself; made in the strategy's scope.
+
+    Instead of Keras's gradient_accumulation_steps, which leaves the end of an epoch for the next one.
+    """
+
+    def __init__(self, variables: list[keras.Variable]) -> None:
+        own = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+        self.sums = [tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, **own) for one in variables]
+
+    def add(self, gradients: Tensors) -> None:
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            total.assign_add(gradient)
+
+    def take(self) -> Tensors:
+        """The sums, which begin at zero again."""
+        gradients = [tf.identity(total) for total in self.sums]
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))
+        return gradients

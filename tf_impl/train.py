@@ -1,8 +1,8 @@
 """Training in TensorFlow; laid out like the train.py of the other implementations, to be read side by side."""
 
-import itertools
+import functools
+import operator
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ from common.record.recorder import Recorder
 from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import cross_entropy, make_network
-from tf_impl.optimizer import Optimizer, make_optimizer
+from tf_impl.optimizer import Accumulator, Optimizer, averaged, make_optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights, load_weights
 
@@ -56,6 +56,18 @@ def train_step(
     return loss, correct
 
 
+def accumulate_step(accumulator: Accumulator, compute: ForwardBackward, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same shares; the gradients are only added up."""
+    loss, gradients, correct = compute(*batch)
+    accumulator.add(gradients)
+    return loss, correct
+
+
+def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumulator) -> None:
+    """Replicas add their gradients up here, not with each batch."""
+    optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
+
+
 def eval_step(network: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, correct answers, examples."""
     inputs, labels, _ = batch
@@ -75,15 +87,21 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         network = make_network(experiment.network, config)
         load_weights(network, experiment.initial_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
+        accumulator = Accumulator(network.trainable_variables) if config.accumulate_grad_batches > 1 else None
     train_shards, test_shards = make_shards(experiment, strategy.num_replicas_in_sync)
     train_dataset, test_dataset = (make_dataset(strategy, one) for one in (train_shards, test_shards))
 
-    compute = partial(forward_backward, network, optimizer, config.label_smoothing)
+    compute = functools.partial(forward_backward, network, optimizer, config.label_smoothing)
     if config.compile:
         compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
 
     def replica_train_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        if accumulator:
+            return accumulate_step(accumulator, compute, Batch(*shard))
         return train_step(network, optimizer, compute, Batch(*shard))
+
+    def replica_update_step() -> None:
+        update_step(network, optimizer, accumulator)
 
     def replica_eval_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return eval_step(network, Batch(*shard))
@@ -94,6 +112,10 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         loss, correct = strategy.run(replica_train_step, args=shard)
         return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
 
+    @tf.function
+    def distributed_update_step() -> None:
+        strategy.run(replica_update_step)
+
     @tf.function(input_signature=[test_dataset.element_spec])
     def distributed_eval_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         sums = strategy.run(replica_eval_step, args=shard)
@@ -101,9 +123,13 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
 
     def train_epoch(epoch: int) -> None:
         train_shards.set_epoch(epoch)
-        # --max-steps may end the last epoch early.
-        for batch in itertools.islice(train_dataset, plan.steps_in_epoch(epoch + 1)):
-            recorder.step(*distributed_train_step(batch))
+        batches = iter(train_dataset)
+        for step in plan.steps(epoch + 1):
+            shares = [distributed_train_step(next(batches)) for _ in range(plan.batches_in(step))]
+            if accumulator:
+                distributed_update_step()
+            loss, correct = (functools.reduce(operator.add, one) for one in zip(*shares, strict=True))
+            recorder.step(loss, correct)
 
     def evaluate() -> None:
         """Over the whole test set, each example once."""
@@ -121,7 +147,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         shards = train_shards, test_shards
         if config.compile and plan.total_steps:
             tuning.compile_ahead(experiment, strategy, train_shards, network, compute)
-        tuned = tuning.TunedLoop(experiment, strategy, shards, replica_train_step, replica_eval_step, recorder)
+        steps = replica_train_step, replica_update_step, replica_eval_step
+        tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder)
         train_epoch, evaluate = tuned.train_epoch, tuned.evaluate
     if config.save_first_batch:
         save_first_batch(experiment, strategy, network, next(iter(train_dataset)), recorder)
@@ -132,10 +159,12 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.end_training()
         # Instead of each replica's own statistics: the first one's.
         share_statistics(network)
-        evaluate()
+        with averaged(network, optimizer):
+            evaluate()
     if plan.num_epochs == 0:
         evaluate()
 
-    recorder.save_predictions(predict(experiment, network))
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
-    recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)
+    with averaged(network, optimizer):
+        recorder.save_predictions(predict(experiment, network))
+        recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

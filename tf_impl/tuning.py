@@ -1,4 +1,6 @@
-"""What `--mode tuned` adds in TensorFlow: faster, and still the same training. train.py alone is complete without it.
+"""What `--mode tuned` adds in TensorFlow: faster, and still the same training. Long: it is all of it.
+
+train.py alone is complete without it.
 
 Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
 32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md.
@@ -150,7 +152,7 @@ class TunedLoop:
     """`train_epoch` and `evaluate` instead of train.py's. Gain: 1.39 (digits), 1.12 (MNIST).
 
     Args:
-      train_step, eval_step: train.py's, on one replica.
+      steps: train.py's for training, update (with accumulated gradients) and evaluation, on one replica.
     """
 
     def __init__(
@@ -158,34 +160,48 @@ class TunedLoop:
         experiment: Experiment,
         strategy: Strategy,
         shards: tuple[TrainShards, Shards],
-        train_step: ReplicaStep,
-        eval_step: ReplicaStep,
+        steps: tuple[ReplicaStep, ReplicaStep, ReplicaStep],
         recorder: Recorder,
     ) -> None:
         self.experiment, self.strategy, self.recorder = experiment, strategy, recorder
         source = Resident if experiment.config.data_on == "device" else Streamed
         self.shards, self.test_shards = shards
         self.training, self.testing = (source(one, strategy) for one in shards)
-        self.train_steps = self.make_train_steps(train_step)
+        train_step, update_step, eval_step = steps
+        self.train_steps = self.make_train_steps(train_step, update_step)
         self.eval_steps = self.make_eval_steps(eval_step)
         # Traced now, as a part of start-up, and not in the first evaluation.
         self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
 
-    def make_train_steps(self, train_step: ReplicaStep) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    def make_train_steps(
+        self, train_step: ReplicaStep, update_step: ReplicaStep
+    ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
         data, strategy = self.training, self.strategy
+        accumulated, last = self.experiment.plan.accumulated, len(self.shards.bounds)
         loss_dtype = DTYPES[self.experiment.config.precision]
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return train_step(*data.shard(*inputs))
 
+        def one_batch(epoch: Any, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            loss, correct = strategy.run(replica_step, args=data.inputs(epoch, batch))
+            return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
+
         @tf.function
         def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            """Global losses and correct answers, (number,) each, of an epoch's batches `first`, `first` + 1, ..."""
+            """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ..."""
             losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
             for step in tf.range(number):
-                shares = strategy.run(replica_step, args=data.inputs(epoch, first + step))
-                losses = losses.write(step, strategy.reduce(SUM, shares[0], axis=None))
-                correct = correct.write(step, strategy.reduce(SUM, shares[1], axis=None))
+                if accumulated == 1:
+                    loss, right = one_batch(epoch, first + step)
+                else:
+                    loss, right = tf.zeros([], loss_dtype), tf.zeros([], tf.int64)
+                    batch = (first + step) * accumulated
+                    for index in tf.range(batch, tf.minimum(batch + accumulated, last)):
+                        shares = one_batch(epoch, index)
+                        loss, right = loss + shares[0], right + shares[1]
+                    strategy.run(update_step)
+                losses, correct = losses.write(step, loss), correct.write(step, right)
             return losses.stack(), correct.stack()
 
         return train_steps

@@ -110,8 +110,7 @@ class RunResult(BaseModel):
     @property
     def plan(self) -> Plan:
         """The steps that it took."""
-        config = self.config
-        return Plan.make(self.train_count, config.batch_size, config.epochs, config.max_steps, config.verify_steps)
+        return self.config.plan(self.train_count)
 
     @property
     def code(self) -> str:

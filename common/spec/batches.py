@@ -16,7 +16,8 @@ class Batch(NamedTuple):
       inputs: what the network takes: images (n, ...); for a network with dropout a pair of them and their visits,
         int64 (n,), see `common.spec.randomness.visits`.
       labels: int64 (n,).
-      count: examples in the global batch, that all replicas' shards make up.
+      count: examples in the global batch, that all replicas' shards make up; of all batches of a step where gradients
+        are accumulated.
     """
 
     inputs: Any
@@ -53,8 +54,9 @@ class Plan:
 
     Attributes:
       train_size: number of training examples.
-      batch_size: global batch size.
-      batches_per_epoch: that the training set makes, the incomplete last one included.
+      batch_size: examples of a step, all devices together.
+      accumulated: batches that make a step, one after the other; of the last step of an epoch maybe fewer.
+      batches_per_epoch: of `batch_size`, that the training set makes, the incomplete last one included.
       schedule_steps: of the whole training, `max_steps` applied; the learning rate's schedule runs over these.
       steps_per_epoch: that the run takes in a full epoch: `batches_per_epoch`; fewer with `verify_steps`: the first
         batches of the epoch and its last one.
@@ -64,6 +66,7 @@ class Plan:
 
     train_size: int
     batch_size: int
+    accumulated: int
     batches_per_epoch: int
     schedule_steps: int
     steps_per_epoch: int
@@ -72,7 +75,13 @@ class Plan:
 
     @classmethod
     def make(
-        cls, train_size: int, batch_size: int, epochs: int, max_steps: int, verify_steps: int | None = None
+        cls,
+        train_size: int,
+        batch_size: int,
+        epochs: int,
+        max_steps: int,
+        verify_steps: int | None = None,
+        accumulated: int = 1,
     ) -> "Plan":
         batches = -(-train_size // batch_size)
         steps = batches * epochs if max_steps < 0 else min(batches * epochs, max_steps)
@@ -81,10 +90,14 @@ class Plan:
             total = verify_steps
             # A mistake may show at the end of an epoch, where the last batch is smaller, or in the next one's order.
             in_epoch = min(batches, verify_steps // 2 + 1 if steps > batches else verify_steps)
-        return cls(train_size, batch_size, batches, steps, in_epoch, total, -(-total // in_epoch))
+        return cls(train_size, batch_size, accumulated, batches, steps, in_epoch, total, -(-total // in_epoch))
 
     def steps_in_epoch(self, epoch: int) -> int:
         return self.last_step(epoch) - (epoch - 1) * self.steps_per_epoch
+
+    def steps(self, epoch: int) -> range:
+        """The numbers of the steps that `epoch` takes."""
+        return range((epoch - 1) * self.steps_per_epoch + 1, self.last_step(epoch) + 1)
 
     def last_step(self, epoch: int) -> int:
         """The step that ends `epoch`."""
@@ -97,10 +110,20 @@ class Plan:
         """Number of examples in a step's global batch."""
         return self.batch_size if step % self.steps_per_epoch else self._last_count
 
+    def batches_in(self, step: int) -> int:
+        """Number of batches whose gradients make this step."""
+        return -(-self.count(step) * self.accumulated // self.batch_size)
+
     def shards(self, epoch: int, num_replicas: int) -> NDArray[np.int64]:
-        """int64 (steps_in_epoch, num_replicas, 3): the rows of `shards` that the steps of `epoch` take."""
-        whole = shards(self.train_size, self.batch_size, num_replicas)
-        return np.concatenate([whole[: self.steps_per_epoch - 1], whole[-1:]])[: self.steps_in_epoch(epoch)]
+        """int64 (n, num_replicas, 3): the rows of `shards` that the steps of `epoch` take.
+
+        There are as many as `batches_in` says of all these steps. The global count is the size of the whole step.
+        """
+        rows = shards(self.train_size, self.batch_size // self.accumulated, num_replicas)
+        step = rows[:, 0, 0] // self.batch_size  # of a whole epoch, from 0
+        rows[:, :, 2] = np.minimum(self.batch_size, self.train_size - step * self.batch_size)[:, None]
+        taken = [*range(self.steps_per_epoch - 1), self.batches_per_epoch - 1][: self.steps_in_epoch(epoch)]
+        return rows[np.isin(step, taken)]
 
     def images(self, first_step: int, last_step: int) -> int:
         """Number of examples trained on in steps first_step to last_step, both included."""

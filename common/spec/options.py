@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from common.platform.errors import option_name
+from common.spec.batches import Plan
 from common.spec.option_kinds import fields_of_kind, option
 from common.spec.update_options import UpdateOptions
 
@@ -177,6 +178,16 @@ class TrainConfig(TrainingOptions):
         " rates stay those of the whole training",
     )
     dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
+
+    @property
+    def examples_per_step(self) -> int:
+        """Of the batches that make one step, all devices together."""
+        return self.batch_size * self.accumulate_grad_batches
+
+    def plan(self, train_size: int) -> Plan:
+        """The steps of a training on so many examples."""
+        size, accumulated = self.examples_per_step, self.accumulate_grad_batches
+        return Plan.make(train_size, size, self.epochs, self.max_steps, self.verify_steps, accumulated)
 
     @model_validator(mode="after")
     def _fits_its_mode(self) -> Self:

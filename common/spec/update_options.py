@@ -99,6 +99,29 @@ class UpdateOptions(BaseModel):
         f" {_defaults('weight_decay')}",
     )
 
+    accumulate_grad_batches: int = option(
+        "training",
+        1,
+        gt=0,
+        le=10**6,
+        description="batches whose gradients make one step: K small batches are one K times as large",
+    )
+    gradient_clip_val: float | None = option(
+        "training",
+        None,
+        gt=0,
+        le=1e38,
+        description="the largest norm of all gradients together, to which larger ones are scaled; unset: any",
+    )
+    ema_decay: float | None = option(
+        "training",
+        None,
+        gt=0,
+        lt=1,
+        description="evaluate and keep the exponential moving average of the weights: after each step so much of the"
+        " old average; unset: the weights themselves",
+    )
+
     @model_validator(mode="after")
     def _fits_its_rule(self) -> Self:
         for chooser, kinds in (("optimizer", RULES), ("schedule", SCHEDULES)):

@@ -27,6 +27,9 @@ def spelled_out(config: TrainConfig) -> TrainConfig:
     return config.replace(**{name: value for name, value in values.items() if getattr(config, name) is None})
 
 
+NORM_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_'s
+
+
 @dataclass(frozen=True)
 class UpdateRule:
     """Numbers are rounded to float32 once, since Keras keeps its own in float32 variables.
@@ -34,10 +37,16 @@ class UpdateRule:
     Attributes:
       rule: with its hyperparameters.
       learning_rates: float32 (schedule_steps,), the rate of step s at index s - 1.
+      largest_norm: of the gradients g of all parameters together, summed over all replicas: with n their norm, the
+        root of the sum of their squares, the rule is given min(1, largest_norm / (n + NORM_EPSILON)) g; None: g.
+      ema_decay: after step t the average of the weights is a = ema_decay a + (1 - ema_decay) w; after the first one w
+        itself. It is what is evaluated and kept, but no part of a step. None: there is none.
     """
 
     rule: Rule
     learning_rates: NDArray[np.float32]
+    largest_norm: float | None
+    ema_decay: float | None
 
     @classmethod
     def make(cls, config: TrainConfig, plan: Plan) -> "UpdateRule":
@@ -45,7 +54,9 @@ class UpdateRule:
         kind: Any = RULES[config.optimizer]
         values: dict[str, Any] = {one.name: getattr(config, one.name) for one in fields(kind)}
         rule = kind(**{name: float32(value) if isinstance(value, float) else value for name, value in values.items()})
-        return cls(rule, np.array(learning_rates(config, plan), dtype=np.float32))
+        rates = np.array(learning_rates(config, plan), dtype=np.float32)
+        norm, decay = (None if one is None else float32(one) for one in (config.gradient_clip_val, config.ema_decay))
+        return cls(rule, rates, norm, decay)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def peak_rate(config: TrainConfig) -> float:
     """The learning rate after warm-up, scaled with the batch where that is asked for (Goyal et al., 2017)."""
     config = spelled_out(config)
     assert config.learning_rate is not None
-    return config.learning_rate * (config.batch_size / (config.scale_learning_rate or config.batch_size))
+    return config.learning_rate * (config.examples_per_step / (config.scale_learning_rate or config.examples_per_step))
 
 
 def learning_rates(config: TrainConfig, plan: Plan) -> list[float]:

@@ -1,0 +1,212 @@
+"""What a step may be besides an update rule: accumulated batches, clipped gradients, averaged weights."""
+
+import functools
+import sys
+
+import numpy as np
+import pytest
+from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
+
+from common.platform.files import read_arrays
+from common.record.predictions import Predictions
+from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
+from comparison.lockstep import find_departure
+
+TOLERANCE = 1e-12  # 2e-15 is what is seen
+DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51)
+# 28 steps an epoch; the last has 7 examples: of 3 devices the last one gets none of its second batch.
+OPTIONS = (*DATA, "--precision", 64, "--epochs", 4, "--learning-rate", 0.02)
+CLIPPED = (*OPTIONS, "--batch-size", 12, "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--save-first-batch", "true")
+ACCUMULATED = (*OPTIONS, "--model", "mnist_dropout", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--momentum", 0.8)
+ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumulate-grad-batches", 3)
+RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
+QUICK_CLIPPED = {("tf", "plain", 2), ("keras", "tuned", 2), ("ptl", "plain", 2), ("ptl", "tuned", 1)}
+QUICK_ACCUMULATED = {
+    ("tf", "plain", 3),
+    ("tf", "tuned", 2),
+    ("pt", "plain", 2),
+    ("ptl", "plain", 2),
+    ("ptl", "tuned", 3),
+}
+
+
+@pytest.fixture(scope="session")
+def references(tmp_path_factory):
+    """Options -> PyTorch's plain run on one device."""
+    return functools.cache(lambda options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
+
+
+def assert_the_same(reference, other):
+    """Losses, weights, evaluations and predictions, of runs whose options may differ."""
+    losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
+    assert len(losses) == len(others) == 112
+    assert np.max(np.abs(losses - others) / losses) <= TOLERANCE
+    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (reference, other))
+    for name, array in weights.items():
+        assert np.max(np.abs(array - other_weights[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
+    for one, two in zip(*(read_metrics(folder, EpochLine) for folder in (reference, other)), strict=True):
+        assert one.test_loss == pytest.approx(two.test_loss, rel=TOLERANCE)
+        assert one.train_loss == pytest.approx(two.train_loss, rel=TOLERANCE)
+        assert (one.test_correct, one.train_accuracy) == (two.test_correct, two.train_accuracy)
+    assert (Predictions.read(reference).guesses == Predictions.read(other).guesses).all()
+
+
+@pytest.mark.xdist_group("clipped")
+@pytest.mark.parametrize(
+    ("implementation", "mode", "devices"),
+    [
+        pytest.param(*one, marks=() if one in QUICK_CLIPPED else pytest.mark.slow)
+        for one in RUNS
+        if one != ("pt", "plain", 1)
+    ],
+)
+def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_path, implementation, mode, devices):
+    reference = references(CLIPPED)
+    other = train(implementation, tmp_path, *CLIPPED, "--mode", mode, "--devices", devices)
+    message = find_departure(reference, other, TOLERANCE)
+    assert message is None, message
+    assert_the_same(reference, other)
+
+
+@pytest.mark.xdist_group("accumulated")
+@pytest.mark.parametrize(
+    ("implementation", "mode", "devices"),
+    [
+        pytest.param(*one, marks=() if one in QUICK_ACCUMULATED else pytest.mark.slow)
+        for one in RUNS
+        if one[0] != "keras"
+    ],
+)
+def test_small_batches_are_one_large_batch(references, tmp_path, implementation, mode, devices):
+    """On one device, in PyTorch: dropout, clipping, the average and an epoch's incomplete end among it."""
+    options = (*ACCUMULATED, *THREE_BATCHES, "--mode", mode, "--devices", devices)
+    other = train(implementation, tmp_path, *options)
+    assert read_result(other).config.accumulate_grad_batches == 3
+    assert_the_same(references((*ACCUMULATED, *ONE_BATCH)), other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [("--max-steps", 40), ("--verify-steps", 20)], ids=lambda one: one[0])
+@pytest.mark.parametrize(
+    ("implementation", "more"),
+    [
+        ("tf", ("--mode", "tuned", "--data-on", "host")),
+        ("tf", ("--compile", "true")),
+        ("ptl", ()),
+        ("ptl", ("--mode", "tuned")),
+        ("pt", ("--save-first-batch", "true", "--devices", 2)),
+        ("ptl", ("--save-first-batch", "true", "--devices", 2)),
+    ],
+    ids=lambda one: "-".join(map(str, one)) if isinstance(one, tuple) else one,
+)
+def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, more, cut):
+    options = (*ACCUMULATED, *THREE_BATCHES, *cut)
+    first = ("--save-first-batch", "true") if "--save-first-batch" in more else ()
+    reference, other = (
+        train("tf", tmp_path / "a", *options, *first),
+        train(implementation, tmp_path / "b", *options, *more),
+    )
+    assert read_result(other).num_steps == cut[1]
+    message = find_departure(reference, other, TOLERANCE)
+    assert message is None, message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["tf", "pt", "ptl"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_steps_agree_where_losses_are_scaled(references, tmp_path, implementation, mode):
+    options = (*ACCUMULATED, *THREE_BATCHES, "--precision", "16-mixed", "--mode", mode, "--devices", 2)
+    losses = np.array(read_step_losses(train(implementation, tmp_path, *options)))[:10]
+    assert np.max(np.abs(losses - read_step_losses(references((*ACCUMULATED, *ONE_BATCH)))[:10])) < 0.02
+
+
+@pytest.mark.xdist_group("rules")
+def test_gradients_are_clipped_by_the_written_rule(tmp_path):
+    options = (*DATA, "--precision", 64, "--max-steps", 1, "--momentum", 0, "--schedule", "constant")
+    options = (*options, "--learning-rate", 0.5, "--save-first-batch", "true", "--gradient-clip-val", 0.25)
+    before, after = (
+        train("pt", tmp_path / "b", *options, "--learning-rate", 1e-30),
+        train("pt", tmp_path / "a", *options),
+    )
+    arrays = read_arrays(after / "first_batch.safetensors")
+    gradients = {
+        name.removeprefix("gradient."): array for name, array in arrays.items() if name.startswith("gradient.")
+    }
+    norm = np.sqrt(sum((array**2).sum() for array in gradients.values()))
+    assert norm > 0.5
+    weights, changed = (read_arrays(folder / "model.safetensors") for folder in (before, after))
+    for name, gradient in gradients.items():
+        expected = weights[name] - 0.5 * gradient * 0.25 / (norm + 1e-6)
+        assert np.allclose(changed[name], expected, rtol=1e-13, atol=1e-15), name
+
+
+@pytest.mark.parametrize("implementation", ["pt", pytest.param("tf", marks=pytest.mark.slow)])
+@pytest.mark.xdist_group("rules")
+def test_weights_are_averaged_by_the_written_rule(tmp_path, implementation):
+    options = (*DATA, "--precision", 64, "--schedule", "constant")
+    after = [
+        read_arrays(train(implementation, tmp_path / str(n), *options, "--max-steps", n) / "model.safetensors")
+        for n in (1, 2, 3)
+    ]
+    folder = train(implementation, tmp_path / "average", *options, "--max-steps", 3, "--ema-decay", 0.75)
+    for name, array in read_arrays(folder / "model.safetensors").items():
+        expected = 0.75 * (0.75 * after[0][name] + 0.25 * after[1][name]) + 0.25 * after[2][name]
+        assert np.allclose(array, expected, rtol=1e-13, atol=1e-15), name
+        assert not np.allclose(array, after[2][name], rtol=1e-6, atol=0) or not array.any()
+
+
+def test_keras_says_that_it_has_no_accumulation(tmp_path):
+    options = (*DATA, *CPU, "--accumulate-grad-batches", 2, "--run-dir", tmp_path / "r")
+    process = run(sys.executable, "-m", "keras_impl", *options, expect=2)
+    assert "--accumulate-grad-batches 2: not in Keras's fit" in process.stderr.splitlines()[-1]
+
+
+# name: (implementation, devices, options, file, code, mistake)
+MUTATIONS = {
+    "each replica's gradients clipped by themselves": (
+        *("tf", 2, CLIPPED, "tf_impl/optimizer.py"),
+        "sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)",
+        "sums = gradients",
+    ),
+    "gradients clipped one by one": (
+        *("pt", 1, CLIPPED, "pt_impl/train.py"),
+        "nn.utils.clip_grad_norm_(model.parameters(), float32(config.gradient_clip_val))",
+        "[nn.utils.clip_grad_norm_([one], config.gradient_clip_val) for one in model.parameters()]",
+    ),
+    "the weights evaluated, and not their average": (
+        *("tf", 1, CLIPPED, "tf_impl/train.py"),
+        "        with averaged(network, optimizer):\n            evaluate()",
+        "        evaluate()",
+    ),
+    "Lightning's mean over the accumulated batches": (
+        *("ptl", 1, (*ACCUMULATED, *THREE_BATCHES), "ptl_impl/train.py"),
+        "factor = self.trainer.world_size * self.trainer.accumulate_grad_batches",
+        "factor = self.trainer.world_size",
+    ),
+    "gradients that are not forgotten": (
+        *("tf", 2, (*ACCUMULATED, *THREE_BATCHES), "tf_impl/optimizer.py"),
+        "total.assign(tf.zeros_like(total))",
+        "total.assign(tf.zeros_like(total) + 0.01 * total)",
+    ),
+    "each batch with a weight of its own": (
+        *("pt", 1, (*ACCUMULATED, *THREE_BATCHES), "common/spec/batches.py"),
+        "np.minimum(self.batch_size, self.train_size - step * self.batch_size)[:, None]",
+        "rows[:, :, 2] * self.accumulated",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(one, marks=() if one.startswith("each replica") else pytest.mark.slow) for one in MUTATIONS],
+)
+def test_each_mistake_is_caught(tmp_path, mutation):
+    implementation, devices, options, file, before, after = MUTATIONS[mutation]
+    path = copy_code(tmp_path / "copy") / file
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    options = (*options, "--train-size", 95, "--epochs", 2, "--devices", devices)
+    other = "tf" if implementation == "pt" else "pt"
+    reference = train(other, tmp_path / "reference", *options)
+    mutant = train(implementation, tmp_path / "mutant", *options, cwd=tmp_path / "copy")
+    assert find_departure(reference, mutant, 1e-10) is not None
