@@ -13,14 +13,14 @@ PAIRS = (("tf", "pt"), ("keras", "ptl"))  # loops written out, and trainers
 # section: for each implementation the functions, classes and methods that belong there
 SECTIONS = {
     "A training step": {
-        "tf": ["forward_backward", "train_step"],
-        "pt": ["train_step"],
+        "tf": ["forward_backward", "train_step", "accumulate_step", "update_step"],
+        "pt": ["forward_backward", "train_step"],
         "keras": ["Classifier.__init__", "Classifier.call", "Classifier.forward_backward", "Classifier.train_step"],
         "ptl": ["Classifier.__init__", "Classifier.forward", "Classifier.training_step"],
     },
     "An evaluation step": {
         "tf": ["eval_step"],
-        "pt": ["eval_step", "evaluate", "to_device"],
+        "pt": ["eval_step", "evaluate"],
         "keras": ["Classifier.compile", "Classifier.metrics", "Classifier.test_step"],
         "ptl": [
             "Classifier.on_validation_epoch_start",

@@ -28,8 +28,8 @@ class Padded(ShardSampler):
         super().__init__(-(-num_examples // num_replicas) * num_replicas, batch_size, rank, num_replicas)
         self.real = num_examples
 
-    def order(self) -> torch.Tensor:
-        return super().order() % self.real
+    def visits(self) -> torch.Tensor:
+        return super().visits() % self.real
 """
 
 # name: (implementation, devices, file, the code as it is, the code with the mistake, what the message must say)
@@ -66,8 +66,8 @@ MUTATIONS = {
     ),
     "gradients averaged over the replicas": (
         *("ptl", 2, "ptl_impl/train.py"),
-        '"loss": share * self.trainer.world_size',
-        '"loss": share',
+        "factor = self.trainer.world_size * self.trainer.accumulate_grad_batches",
+        "factor = self.trainer.accumulate_grad_batches",
         ["first batch: all activations agree, but gradient.", "suspect the loss or the backward pass"],
     ),
     "a loss of one replica told for that of all": (
@@ -78,8 +78,8 @@ MUTATIONS = {
     ),
     "the order of examples not renewed each epoch": (
         *("tf", 1, "tf_impl/data.py"),
-        "epoch_order(self.seed, epoch + 1, self.plan.train_size)",
-        "epoch_order(self.seed, 1, self.plan.train_size)",
+        "epoch_order(self.experiment.config.seed, epoch + 1,",
+        "epoch_order(self.experiment.config.seed, 1,",
         ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),
     "set_epoch forgotten": (
@@ -108,8 +108,8 @@ MUTATIONS = {
     ),
     "the weights of a full batch for the last one": (
         *("keras", 1, "keras_impl/data.py"),
-        "1 / tf.cast(count, images.dtype)",
-        "tf.constant(1 / 16, images.dtype)",
+        "1 / tf.cast(count, DTYPES[experiment.config.precision])",
+        "tf.constant(1 / 16, DTYPES[experiment.config.precision])",
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "Keras's momentum rule under a changing rate": (
