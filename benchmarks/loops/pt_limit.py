@@ -34,7 +34,7 @@ def make_bare(experiment: Experiment) -> BareLoop:
     if config.devices > 1:
         model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
     train_loader, _ = make_loaders(experiment, rank)
-    images, labels, _, _ = next(iter(train_loader))
+    images, labels, _ = next(iter(train_loader))
     images, labels = images.to(device, memory_format=torch.channels_last), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=config.momentum)
 

@@ -43,13 +43,20 @@ class FetchedByLightning(tuning.TunedClassifier):
 class Kept:
     """Takes the recorder's place in the step, and keeps what it is told for the callback."""
 
+    def __init__(self, recorder: Recorder) -> None:
+        self.plan, self.recorder = recorder.plan, recorder
+
+    @property
+    def steps_done(self) -> int:
+        return self.recorder.steps_done
+
     def step(self, share: torch.Tensor, correct: torch.Tensor) -> None:
         self.outputs = {"share": share, "correct": correct}
 
 
 class RecordedByCallback(tuning.TunedClassifier):
     def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
-        super().__init__(experiment, Kept())
+        super().__init__(experiment, Kept(recorder))
         self.callback = Recording(recorder)
 
     def configure_callbacks(self) -> list[Recording]:

@@ -126,8 +126,8 @@ MUTATIONS = {
     ),
     "weight decay left out": (
         *("ptl", 1, "pt_impl/optimizer.py"),
-        "weight_decay=rule.weight_decay",
-        "weight_decay=0.0",
+        '"weight_decay": rule.weight_decay',
+        '"weight_decay": 0.0',
         ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
     ),
     "answers taken for correct in training": (
