@@ -116,6 +116,12 @@ def describe_settings(config: TrainConfig) -> str:
     return ", ".join(found)
 
 
+def describe_batch(config: TrainConfig) -> str:
+    """`batch 64`, `batch 16, 4 accumulated`."""
+    accumulated = f", {config.accumulate_grad_batches} accumulated" if config.accumulate_grad_batches > 1 else ""
+    return f"batch {config.batch_size}{accumulated}"
+
+
 def describe_devices(config: TrainConfig, device_name: str) -> str:
     """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
     threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"

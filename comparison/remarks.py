@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from common.platform.errors import option_name
-from common.resolve import describe_devices
+from common.resolve import describe_batch, describe_devices
 from common.spec.option_kinds import fields_of_kind
 from common.spec.options import TrainConfig
 from common.spec.rules import RULES
@@ -30,8 +30,9 @@ def what_was_compared(table: Table) -> list[str]:
     shown += f", {rounds} rounds" if rounds > 1 else ""
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
-        f"batch {config.batch_size}, {epochs}, {result.num_steps:,} steps, {shown}",
+        f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
         _update_rule(config),
+        *_augmentation(config),
         # Of a sweep over settings the lines above are of all variants: the variant says them.
         *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
@@ -51,7 +52,19 @@ def _update_rule(config: TrainConfig) -> str:
             parts.append(shown if value is True else f"{shown} {value:g}")
     if config.label_smoothing:
         parts.append(f"label smoothing {config.label_smoothing:g}")
+    if config.gradient_clip_val:
+        parts.append(f"gradients clipped at {config.gradient_clip_val:g}")
+    if config.ema_decay:
+        parts.append(f"weights averaged with {config.ema_decay:g}")
     return f"{config.optimizer}: {', '.join(parts)}"
+
+
+def _augmentation(config: TrainConfig) -> list[str]:
+    """`augmentation: crop 4, flip, cutout 8`; no line where there is none."""
+    parts = [f"crop {config.random_crop}"] if config.random_crop else []
+    parts += ["flip"] if config.horizontal_flip else []
+    parts += [f"cutout {config.cutout}"] if config.cutout else []
+    return [f"augmentation: {', '.join(parts)}"] if parts else []
 
 
 def _swept_settings(table: Table) -> bool:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from common.experiment import Experiment
 from common.record.results import EpochLine, RunResult
 from common.record.sinks import Sink
-from common.resolve import describe_devices, describe_settings
+from common.resolve import describe_batch, describe_devices, describe_settings
 from common.spec.batches import Plan
 
 
@@ -37,7 +37,7 @@ class TrainingProgress(Sink):
         self._line(
             f"{self._title}: {config.model} on {config.dataset}, {self._plan.train_size:,} training and"
             f" {len(dataset.test_images):,} test images\n"
-            f"batch {config.batch_size}, {describe_settings(config)}, {describe_devices(config, self._device_name)}"
+            f"{describe_batch(config)}, {describe_settings(config)}, {describe_devices(config, self._device_name)}"
         )
 
     def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:

