@@ -25,14 +25,16 @@ class Experiment:
     initial_weights: Weights
 
     @classmethod
-    def make(cls, config: TrainConfig) -> "Experiment":
-        """Raises UserError where the configuration can't be trained: data, image size, augmentation, weights,
+    def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":
+        """With the data set of `config` unless another one is given.
+
+        Raises UserError where the configuration can't be trained: data, image size, augmentation, weights,
         warm-up."""
-        dataset = load_dataset(config)
+        dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         plan = config.plan(len(dataset.train_images))
         augmentation = Augmentation.of(config, dataset.image_shape)
-        if config.warmup_steps >= plan.schedule_steps > 0:
+        if config.warmup_steps >= plan.schedule_steps:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
         if config.initial_weights is None:
             weights = network.initial_weights(config.seed)

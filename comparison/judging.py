@@ -41,10 +41,10 @@ class Proof:
 def check_whole(path: Path) -> None:
     """Raises UserError where the run of a proof is not whole: as many steps and evaluations as its plan has."""
     plan, steps, epochs = read_result(path).plan, read_step_losses(path), read_metrics(path, EpochLine)
-    if (len(steps), len(epochs)) != (plan.total_steps, max(1, plan.num_epochs)):
+    if (len(steps), len(epochs)) != (plan.total_steps, plan.num_epochs):
         raise UserError(
             f"{path}: has {len(steps)} steps and {len(epochs)} evaluations, and should have {plan.total_steps} and"
-            f" {max(1, plan.num_epochs)}"
+            f" {plan.num_epochs}"
         )
 
 

@@ -99,7 +99,7 @@ def cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[st
     """
     count, size = len(dataset.test_images), min(config.batch_size, config.eval_batch_size)
     plan = config.plan(len(dataset.train_images))
-    evaluations = max(1, plan.num_epochs) + 1  # and the predictions for the report
+    evaluations = plan.num_epochs + 1  # and the predictions for the report
     if evaluations * count * flops <= MOST_FLOPS:
         return {}
     devices = 1 if config.devices == "auto" else config.devices

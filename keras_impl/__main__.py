@@ -1,19 +1,23 @@
-"""`python -m keras_impl`: reads the options, then trains. `--help` prints them all."""
+"""`python -m keras_impl`: reads the options, then trains, evaluates or predicts. `--help` prints them all."""
 
 import os
 
 from common.platform.errors import as_program
 from common.resolve import prepare_processor
-from common.spec.command_line import parse_train_config
+from common.trained.command import parse_command
 
 with as_program("python -m keras_impl"):
-    config = parse_train_config("keras_impl", "Trains a network with Keras (compile and fit; MirroredStrategy).")
+    command = parse_command("keras_impl", "Trains a network with Keras (compile and fit; MirroredStrategy).")
+    used = command.read_used()
     # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    prepare_processor(config, "tensorflow", "tf_impl.probe")
-    # Imported here: a mistake in the options is told at once, not after TensorFlow has loaded.
-    if config.mode == "tuned":
+    prepare_processor(command.config, "tensorflow", "tf_impl.probe")
+    # Imported here: a mistake in the options is told at once, not after Keras has loaded.
+    if command.config.mode == "tuned":
         import tf_impl.tuning  # noqa: F401 - before Keras: see there
-    from keras_impl.launch import main
+    from keras_impl.launch import classify, main
 
-    main(config)
+    if used is None:
+        main(command.config)
+    else:
+        command.show("keras", used, classify(command.config, used))

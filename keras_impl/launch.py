@@ -8,6 +8,7 @@ from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from keras_impl.replicas import device_name, fetch_steps, make_strategy, setup_devices, synchronize
 from keras_impl.train import train
+from tf_impl.launch import classify as classify
 
 
 def main(config: TrainConfig) -> None:

@@ -142,16 +142,13 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     with strategy.scope():
         # auto_scale_loss: the optimizer scales by its own rule.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **compile_options)
-        if plan.num_epochs > 0:
-            model.fit(
-                train_dataset,
-                epochs=plan.num_epochs,
-                validation_data=test_dataset,
-                callbacks=[recording, *make_averaging(optimizer)],
-                verbose=0,  # the recorder shows progress
-            )
-        else:
-            model.evaluate(test_dataset, callbacks=[recording], verbose=0)
+        model.fit(
+            train_dataset,
+            epochs=plan.num_epochs,
+            validation_data=test_dataset,
+            callbacks=[recording, *make_averaging(optimizer)],
+            verbose=0,  # the recorder shows progress
+        )
 
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
     with averaged(network, optimizer):

@@ -1,16 +1,20 @@
-"""`python -m pt_impl`, alone or under torchrun: reads the options, then trains. `--help` prints them all."""
+"""`python -m pt_impl`, alone or under torchrun: reads the options, then trains, evaluates or predicts."""
 
 from common.platform.errors import as_program
 from common.platform.launch import Launch
 from common.resolve import prepare_processor
-from common.spec.command_line import parse_train_config
+from common.trained.command import parse_command
 
 # Worker processes import this file under another name; only the one that was started trains from here.
 if __name__ == "__main__":
     with as_program("python -m pt_impl", shown=Launch.read().is_first):
-        config = parse_train_config("pt_impl", "Trains a network with PyTorch (DistributedDataParallel).")
-        prepare_processor(config, "torch", "pt_impl.probe")
+        command = parse_command("pt_impl", "Trains a network with PyTorch (DistributedDataParallel).")
+        used = command.read_used()
+        prepare_processor(command.config, "torch", "pt_impl.probe")
         # Imported here: a mistake in the options is told at once, not after PyTorch has loaded.
-        from pt_impl.launch import main
+        from pt_impl.launch import classify, main
 
-        main(config)
+        if used is None:
+            main(command.config)
+        else:
+            command.show("pt", used, classify(command.config, used))

@@ -4,9 +4,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import multiprocessing
 
+from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import ReplicaError, UserError, as_program, describe_signal
 from common.platform.launch import Launch
@@ -14,6 +18,9 @@ from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
+from pt_impl.inspection import predict
+from pt_impl.networks import make_network
+from pt_impl.precision import make_autocast
 from pt_impl.replicas import (
     device_name,
     fetch_steps,
@@ -21,10 +28,12 @@ from pt_impl.replicas import (
     leave_group,
     make_experiment,
     setup_devices,
+    setup_process,
     synchronize,
     wait_for_replicas,
 )
 from pt_impl.train import train
+from pt_impl.weights import load_weights
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
 
@@ -102,3 +111,14 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
         raise outcome[0]
     assert outcome[0] is not None
     return experiment or make_experiment(outcome[0])
+
+
+def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
+    """float (n, classes): what a trained network says of the test images of `dataset`, on one device."""
+    experiment = Experiment.make(setup_devices(config), dataset)
+    config = experiment.config
+    setup_process(config)
+    device = torch.device("cuda" if config.accelerator == "gpu" else "cpu")
+    network = make_network(experiment.network, config)
+    load_weights(network, experiment.network, experiment.initial_weights)
+    return predict(experiment, network.to(device), make_autocast(config.precision, device))

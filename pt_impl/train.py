@@ -124,7 +124,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     trained = average.module if average else network
     autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
 
-    if config.mode == "tuned" and config.compile and plan.total_steps:
+    if config.mode == "tuned" and config.compile:
         tuning.compile_ahead(model, autocast, train_loader, experiment.network.image_shape)
     if config.save_first_batch:
         first_batch = to_device(next(iter(train_loader)), device)
@@ -142,8 +142,6 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
             recorder.step(*shares)
         recorder.end_training()
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
-        evaluate(trained, autocast, test_loader, device, recorder)
-    if plan.num_epochs == 0:
         evaluate(trained, autocast, test_loader, device, recorder)
 
     if rank == 0:

@@ -1,14 +1,18 @@
-"""`python -m ptl_impl`: reads the options, then trains. `--help` prints them all."""
+"""`python -m ptl_impl`: reads the options, then trains, evaluates or predicts. `--help` prints them all."""
 
 from common.platform.errors import as_program
 from common.platform.launch import Launch
 from common.resolve import prepare_processor
-from common.spec.command_line import parse_train_config
+from common.trained.command import parse_command
 
 with as_program("python -m ptl_impl", shown=Launch.read().is_first):
-    config = parse_train_config("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")
-    prepare_processor(config, "torch", "pt_impl.probe")
+    command = parse_command("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")
+    used = command.read_used()
+    prepare_processor(command.config, "torch", "pt_impl.probe")
     # Imported here: a mistake in the options is told at once, not after Lightning has loaded.
-    from ptl_impl.launch import main
+    from ptl_impl.launch import classify, main
 
-    main(config)
+    if used is None:
+        main(command.config)
+    else:
+        command.show("ptl", used, classify(command.config, used))

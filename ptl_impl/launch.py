@@ -10,6 +10,7 @@ from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
+from pt_impl.launch import classify as classify
 from ptl_impl.replicas import device_name, fetch_steps, make_experiment, setup_devices, synchronize, wait_for_replicas
 from ptl_impl.train import train
 

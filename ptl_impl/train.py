@@ -137,10 +137,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     )
     if config.mode == "tuned":
         tuning.tune_trainer(trainer)
-    if plan.num_epochs > 0:
-        trainer.fit(module, data)
-    else:
-        trainer.validate(module, data, verbose=False)
+    trainer.fit(module, data)
 
     if recorder.writes:
         module.network.to(device)  # from where the Trainer has taken it

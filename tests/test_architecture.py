@@ -14,6 +14,7 @@ FLOORS = [
     "common.resolve",
     "common.experiment",
     "common.record",
+    "common.trained",
     "comparison",
 ]
 

@@ -90,7 +90,7 @@ LAYOUT = {
     "__main__": set(),
     "data": {"Batch"},
     "inspection": {"predict"},
-    "launch": {"main"},
+    "launch": {"main", "classify"},
     "networks": {"make_network"},
     "optimizer": {"make_optimizer"},
     "precision": set(),

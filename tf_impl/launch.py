@@ -1,13 +1,20 @@
 """From the command line to `train`: one process and one strategy, whose replicas are the devices."""
 
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
+from tf_impl.inspection import predict
+from tf_impl.networks import make_network
 from tf_impl.replicas import device_name, fetch_steps, make_strategy, setup_devices, synchronize
 from tf_impl.train import train
+from tf_impl.weights import load_weights
 
 
 def main(config: TrainConfig) -> None:
@@ -30,3 +37,12 @@ def main(config: TrainConfig) -> None:
         synchronize=synchronize,
     ) as recorder:
         train(experiment, strategy, recorder)
+
+
+def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
+    """float (n, classes): what a trained network says of the test images of `dataset`, on one device."""
+    experiment = Experiment.make(setup_devices(config), dataset)
+    make_strategy(experiment.config)
+    network = make_network(experiment.network, experiment.config)
+    load_weights(network, experiment.initial_weights)
+    return predict(experiment, network)

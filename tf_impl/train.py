@@ -145,7 +145,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         from tf_impl import tuning
 
         shards = train_shards, test_shards
-        if config.compile and plan.total_steps:
+        if config.compile:
             tuning.compile_ahead(experiment, strategy, train_shards, network, compute)
         steps = replica_train_step, replica_update_step, replica_eval_step
         tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder)
@@ -161,8 +161,6 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         share_statistics(network)
         with averaged(network, optimizer):
             evaluate()
-    if plan.num_epochs == 0:
-        evaluate()
 
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
     with averaged(network, optimizer):

@@ -1,13 +1,14 @@
 """Data sets as uint8 arrays, the same bytes for every implementation, and how they are normalised."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.arrays import arrays_size, read_arrays_folder
-from common.data.embedded import make_synthetic, read_digits, synthetic_size
+from common.data.arrays import ArraysInfo, arrays_size, read_arrays_folder
+from common.data.embedded import SYNTHETIC_SHAPE, make_synthetic, read_digits, synthetic_size
 from common.data.formats import Images, Labels, Split
 from common.data.published import FASHION_MNIST, MNIST, read_cifar10, read_idx
 from common.platform.errors import UserError
@@ -63,24 +64,24 @@ CLASS_NAMES: dict[DatasetName, list[str]] = {
 }
 
 
-# Of the whole data set: training images, test images, and bytes of each.
-SIZES: dict[DatasetName, tuple[int, int, int]] = {
-    "digits": (1442, 355, 8 * 8),
-    "mnist": (60000, 10000, 28 * 28),
-    "fashion_mnist": (60000, 10000, 28 * 28),
-    "cifar10": (50000, 10000, 32 * 32 * 3),
+# Of the whole data set: training images, test images, and the shape of each.
+SIZES: dict[DatasetName, tuple[int, int, tuple[int, int, int]]] = {
+    "digits": (1442, 355, (8, 8, 1)),
+    "mnist": (60000, 10000, (28, 28, 1)),
+    "fashion_mnist": (60000, 10000, (28, 28, 1)),
+    "cifar10": (50000, 10000, (32, 32, 3)),
 }
 
 
 def images_nbytes(config: TrainConfig) -> int:
     """Bytes of all images of the data set of `config`, known before any of them is read."""
     if config.dataset == "arrays":
-        size = arrays_size(config.data_dir)
+        train, test, each = arrays_size(config.data_dir)
     elif config.dataset == "synthetic":
-        size = synthetic_size(config)
+        train, test, each = synthetic_size(config)
     else:
-        size = SIZES[config.dataset]
-    train, test, each = size
+        train, test, shape = SIZES[config.dataset]
+        each = math.prod(shape)
     return (min(config.train_size or train, train) + min(config.test_size or test, test)) * each
 
 
@@ -90,13 +91,10 @@ def load_dataset(config: TrainConfig) -> Dataset:
     Raises:
       UserError: files that are damaged or can be had nowhere, more examples asked for than there are.
     """
-    names = list(map(str, range(10)))
-    arrays_info = None
+    info = None
     if config.dataset == "arrays":
-        arrays_info, train, test = read_arrays_folder(config.data_dir)
-        names = arrays_info.class_names
+        info, train, test = read_arrays_folder(config.data_dir)
     elif config.dataset == "synthetic":
-        names = list(map(str, range(config.num_classes or 10)))
         train, test = make_synthetic(config)
     elif config.dataset == "digits":
         train, test = read_digits()
@@ -104,23 +102,50 @@ def load_dataset(config: TrainConfig) -> Dataset:
         train, test = read_cifar10(config.data_dir)
     else:
         train, test = read_idx(config.data_dir, {"mnist": MNIST, "fashion_mnist": FASHION_MNIST}[config.dataset])
-    names = CLASS_NAMES.get(config.dataset, names)
-    train = _first(train, config.train_size, "--train-size")
-    test = _first(test, config.test_size, "--test-size")
+    return _dataset(
+        config, info, _first(train, config.train_size, "--train-size"), _first(test, config.test_size, "--test-size")
+    )
 
-    mean, std, largest = arrays_info.normalisation if arrays_info else NORMALISATION[config.dataset]
+
+def dataset_of(config: TrainConfig, images: Images) -> Dataset:
+    """Other images in place of those of the data set of `config`, which is not read; their labels are all 0.
+
+    Args:
+      images: uint8 (N, H, W, C), shaped as `image_shape_of` says.
+    """
+    info = read_arrays_folder(config.data_dir)[0] if config.dataset == "arrays" else None
+    split = images, np.zeros(len(images), dtype=np.int64)
+    return _dataset(config, info, split, split)
+
+
+def image_shape_of(config: TrainConfig) -> tuple[int, int, int]:
+    """Height, width and channels, of a data set that is not read."""
+    if config.dataset == "synthetic":
+        return config.image_shape or SYNTHETIC_SHAPE
+    if config.dataset == "arrays":
+        height, width, channels = read_arrays_folder(config.data_dir)[1][0].shape[1:]
+        return height, width, channels
+    return SIZES[config.dataset][2]
+
+
+def _dataset(config: TrainConfig, info: ArraysInfo | None, train: Split, test: Split) -> Dataset:
+    """`info`: of a folder of arrays."""
+    names = CLASS_NAMES.get(config.dataset, list(map(str, range(config.num_classes or 10))))
+    mean, std, largest = NORMALISATION[config.dataset] if info is None else info.normalisation
+    if info is not None:
+        names = info.class_names
     channels = train[0].shape[-1]
     shift = np.array([float32(value * largest) for value in mean] * (channels // len(mean)), dtype=np.float32)
     scale = np.array([float32(1 / (value * largest)) for value in std] * (channels // len(std)), dtype=np.float32)
-    arrays: Arrays = {
-        "train_images": train[0],
-        "train_labels": train[1],
-        "test_images": test[0],
-        "test_labels": test[1],
-    }
-    if arrays_info:  # whose digest is over all of it, made once: reading that again would take minutes
-        digest = hashlib.sha256(f"{arrays_info.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
+    if info is not None:  # whose digest is over all of it, made once: reading that again would take minutes
+        digest = hashlib.sha256(f"{info.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
     else:
+        arrays: Arrays = {
+            "train_images": train[0],
+            "train_labels": train[1],
+            "test_images": test[0],
+            "test_labels": test[1],
+        }
         digest = arrays_sha256(arrays)
     return Dataset(config.dataset, len(names), *train, *test, names, shift, scale, digest)
 

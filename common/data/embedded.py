@@ -13,6 +13,8 @@ from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
+SYNTHETIC_SHAPE = 28, 28, 1  # unless an option says another
+
 
 def read_digits() -> tuple[Split, Split]:
     """scikit-learn's digits: 1,797 images of 8 x 8, values 0 to 16; every fifth of each class is for testing.
@@ -37,12 +39,12 @@ def read_digits() -> tuple[Split, Split]:
 
 def synthetic_size(config: TrainConfig) -> tuple[int, int, int]:
     """Numbers of training and of test images, and bytes of each."""
-    return config.train_size or 8192, config.test_size or 1024, math.prod(config.image_shape or (28, 28, 1))
+    return config.train_size or 8192, config.test_size or 1024, math.prod(config.image_shape or SYNTHETIC_SHAPE)
 
 
 def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
     """Images made from the seed: seven parts of noise and one part of a pattern that belongs to the class."""
-    shape = config.image_shape or (28, 28, 1)
+    shape = config.image_shape or SYNTHETIC_SHAPE
     num_classes = config.num_classes or 10
     num_train, num_test, size = synthetic_size(config)
 

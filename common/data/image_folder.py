@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
-from common.data.image_listing import ImageFolderConfig, Listing, list_images
+from common.data.image_listing import Fit, ImageFolderConfig, Listing, list_images
 from common.platform.errors import UserError
 from common.platform.files import write_text, written_whole
 from common.platform.machine import num_cores
+from common.spec.options import ImageShape
 
 CHUNK = 64  # images that a process takes at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
@@ -131,7 +132,7 @@ def _decode(indices: NDArray[np.int64]) -> int:
         path, _ = _Worker.listing.files[index]
         in_test = index >= _Worker.listing.num_train
         try:
-            image = read_image(_Worker.config.images / path, _Worker.config)
+            image = read_image(_Worker.config.images / path, _Worker.config.image_shape, _Worker.config.fit)
         except UserError:
             _Worker.status[index] = UNREADABLE
             continue
@@ -140,9 +141,9 @@ def _decode(indices: NDArray[np.int64]) -> int:
     return len(indices)
 
 
-def read_image(path: Path, config: ImageFolderConfig) -> NDArray[np.uint8]:
+def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint8]:
     """uint8 (H, W, C): the image upright, brought to the shape asked for. Raises UserError where it can't be read."""
-    height, width, channels = config.image_shape
+    height, width, channels = image_shape
     try:
         with Image.open(path) as opened:
             opened.draft("RGB" if channels == 3 else "L", (width, height))  # a JPEG is decoded no larger than need be
@@ -150,13 +151,13 @@ def read_image(path: Path, config: ImageFolderConfig) -> NDArray[np.uint8]:
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise UserError(f"{path}: {error}") from None
     resampling = Image.Resampling.BILINEAR
-    if config.fit == "crop":
+    if fit == "crop":
         image = ImageOps.fit(image, (width, height), resampling)
-    elif config.fit == "pad":
+    elif fit == "pad":
         image = ImageOps.pad(image, (width, height), resampling)
     else:
         image = image.resize((width, height), resampling)
-    return np.asarray(image, dtype=np.uint8).reshape(config.image_shape)
+    return np.asarray(image, dtype=np.uint8).reshape(image_shape)
 
 
 # --- What could not be read ---
@@ -185,7 +186,7 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
 
 def _reason(config: ImageFolderConfig, path: str) -> str:
     try:
-        read_image(config.images / path, config)
+        read_image(config.images / path, config.image_shape, config.fit)
     except UserError as error:
         return str(error)
     return f"{config.images / path}: could not be read at first"

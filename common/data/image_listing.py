@@ -15,6 +15,9 @@ from common.spec.randomness import STREAM_SPLIT, random_bits
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # all that are tried
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 
+# What is done with an image of another shape.
+Fit = Literal["crop", "pad", "stretch"]
+
 
 class ImageFolderConfig(BaseModel):
     """`python make_dataset.py --help` prints all of it."""
@@ -28,7 +31,7 @@ class ImageFolderConfig(BaseModel):
     image_shape: ImageShape = Field(
         (64, 64, 3), description="height, width and channels (1 or 3) that every image is brought to"
     )
-    fit: Literal["crop", "pad", "stretch"] = Field(
+    fit: Fit = Field(
         "crop", description="where an image has another shape: cut what is too much, pad with black, or stretch"
     )
     test_share: float = Field(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
 from jsonargparse import ActionConfigFile, ArgumentParser
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from common.platform.errors import UserError, option_name
 
@@ -21,6 +21,11 @@ class _Parser(ArgumentParser):
         message = message.removeprefix("argument ").replace("unrecognized arguments:", "unknown option")
         message = re.sub(r'^Parser key "(\w+)":', lambda found: option_name(found[1]) + ":", message)
         raise UserError(f"{message} (see {self.prog} --help)") from ex
+
+
+def positional(metavar: str, description: str) -> Any:
+    """A field that is given as words without an option, one or more."""
+    return Field(min_length=1, description=description, json_schema_extra={"positional": metavar})
 
 
 def parse_options(schema: type[Config], program: str, about: str, arguments: Sequence[str] | None = None) -> Config:
@@ -41,6 +46,9 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         many = _array(shape)
         if many == "+" and [item.partition("=")[0] for item in _typed(arguments)].count(option_name(name)) > 1:
             raise UserError(f"{option_name(name)}: stands twice; give all its values after one")
+        if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
+            parser.add_argument(name, nargs="+", metavar=field.json_schema_extra["positional"], help=field.description)
+            continue
         parser.add_argument(
             option_name(name),
             default=None if field.is_required() else field.get_default(call_default_factory=True),

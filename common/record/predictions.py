@@ -56,5 +56,10 @@ class Predictions:
 
     def confusion(self, num_classes: int) -> NDArray[np.int64]:
         """int64 (classes, classes): how many images of each class (row) were guessed to be of each (column)."""
-        pairs = self.labels.astype(np.int64) * num_classes + self.guesses
-        return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+        return confusion(self.labels, self.guesses, num_classes)
+
+
+def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
+    """See `Predictions.confusion`."""
+    pairs = labels.astype(np.int64) * num_classes + guesses
+    return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)

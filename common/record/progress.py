@@ -46,8 +46,6 @@ class TrainingProgress(Sink):
         self._bar.update(self._task, completed=done, epoch=epoch, loss=f"{losses[-1]:.4f}", speed=speed)
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
-        if epoch.train_loss is None:
-            return
         shown = "" if images_per_second is None else f"; {images_per_second:,.0f} images/s"
         self._line(
             f"epoch {self._epoch(epoch.epoch)}: loss {epoch.train_loss:.4f}, accuracy {epoch.train_accuracy:.2%};"
@@ -59,10 +57,9 @@ class TrainingProgress(Sink):
             f"test accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of {result.test_count:,}),"
             f" test loss {result.test_loss:.4f}"
         )
-        if result.startup_seconds is not None:
-            speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
-            train_seconds = sum(result.epoch_train_seconds)
-            self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
+        speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
+        train_seconds = sum(result.epoch_train_seconds)
+        self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
         self._line(f"results: {result.config.run_dir}")
 
     def close(self) -> None:

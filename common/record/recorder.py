@@ -73,7 +73,7 @@ class Recorder:
         self.sinks: list[Sink] = [*own, *sinks]
         self.at_end = ExitStack()
 
-        self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2)) if plan.total_steps else 0
+        self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2))
         self.steps_done = self.startup_steps = 0
         self.pending: list[tuple[Any, Any]] = []
         self.first_loss: float | None = None
@@ -162,25 +162,21 @@ class Recorder:
 
     def end_epoch(self, loss_sum: float, correct: int, count: int) -> None:
         """After an evaluation, with its sums over the whole test set, fetched from the device."""
-        self.clock.end_evaluation(trained=0 < self.steps_done == self.plan.total_steps)
+        self.clock.end_evaluation(trained=self.steps_done == self.plan.total_steps)
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
         test = {"test_loss": loss_sum / count, "test_accuracy": correct / count}
         self.evaluation = {**test, "test_correct": correct, "test_count": count}
-        training: dict[str, Any] = {"epoch": 0, "train_loss": None, "train_seconds": None}
-        speed = None
-        if self.epoch_losses:
-            epoch, seconds = len(self.clock.epoch_train_seconds), self.clock.epoch_train_seconds[-1]
-            first = (epoch - 1) * self.plan.steps_per_epoch + 1
-            counts = [self.plan.count(step) for step in range(first, self.steps_done + 1)]
-            training = {
-                "epoch": epoch,
-                "train_loss": math.fsum(map(math.prod, zip(self.epoch_losses, counts, strict=True))) / sum(counts),
-                "train_accuracy": self.epoch_correct / sum(counts),
-                "train_seconds": seconds,
-            }
-            timed = sum(counts[self.startup_steps if first == 1 else 0 :])  # the first call counts as start-up
-            speed = timed / seconds if timed and seconds > 0 else None
+        epoch, seconds = len(self.clock.epoch_train_seconds), self.clock.epoch_train_seconds[-1]
+        counts = [self.plan.count(step) for step in self.plan.steps(epoch)]
+        training = {
+            "epoch": epoch,
+            "train_loss": math.fsum(map(math.prod, zip(self.epoch_losses, counts, strict=True))) / sum(counts),
+            "train_accuracy": self.epoch_correct / sum(counts),
+            "train_seconds": seconds,
+        }
+        timed = sum(counts[self.startup_steps if epoch == 1 else 0 :])  # the first call counts as start-up
+        speed = timed / seconds if timed and seconds > 0 else None
         line = EpochLine(kind="epoch", **training, **self.evaluation, eval_seconds=self.clock.eval_seconds[-1])
         for sink in self.sinks:
             sink.epoch(line, speed)
@@ -214,7 +210,7 @@ class Recorder:
         """
         if not self.writes:
             return
-        assert self.evaluation is not None and self.monitor is not None
+        assert self.evaluation is not None and self.monitor is not None and self.clock.startup_seconds is not None
         experiment, plan, clock, monitor = self.experiment, self.plan, self.clock, self.monitor
         names = {parameter.name for parameter in experiment.network.parameters}
         assert set(weights) == names, set(weights) ^ names

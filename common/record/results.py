@@ -33,7 +33,7 @@ class RunResult(BaseModel):
       data_sha256: over the training and test arrays.
       initial_weights_sha256: over the weights before the first step, as float64.
       startup_seconds: from the start of the first process to the end of the first step, or of the first call where a
-        call takes several; null without a step.
+        call takes several.
       epoch_train_seconds: of each epoch, the first call left out.
       eval_seconds: of each evaluation, one after every epoch.
       warmup_steps: steps left out of `images_per_second`, the first one among them.
@@ -75,7 +75,7 @@ class RunResult(BaseModel):
     num_parameters: int = Field(gt=0)
     flops_per_image: int = Field(gt=0)
     class_names: list[str] = Field(min_length=2)
-    num_steps: int = Field(ge=0)
+    num_steps: int = Field(gt=0)
     skipped_steps: int | None = Field(ge=0)
     first_loss_tolerance: float | None = Field(gt=0, allow_inf_nan=False)
     train_count: int = Field(gt=0)
@@ -83,7 +83,7 @@ class RunResult(BaseModel):
     test_correct: int = Field(ge=0)
     test_accuracy: float = Field(ge=0, le=1)
     test_loss: float = Field(ge=0, allow_inf_nan=False)
-    startup_seconds: Seconds | None
+    startup_seconds: Seconds
     epoch_train_seconds: list[Seconds]
     eval_seconds: list[Seconds]
     wall_seconds: Seconds
@@ -159,17 +159,17 @@ class StepLine(BaseModel):
 
 
 class EpochLine(BaseModel):
-    """An evaluation: after each epoch, or alone as epoch 0, where there is no training to tell of."""
+    """An epoch of training, and the evaluation after it."""
 
     kind: Literal["epoch"]
-    epoch: int = Field(ge=0)
-    train_loss: float | None
-    train_accuracy: float | None = Field(None, ge=0, le=1)  # of each example before the step that it was trained in
+    epoch: int = Field(gt=0)
+    train_loss: float
+    train_accuracy: float = Field(ge=0, le=1)  # of each example before the step that it was trained in
     test_loss: float = Field(allow_inf_nan=False)
     test_accuracy: float = Field(ge=0, le=1)
     test_correct: int = Field(ge=0)
     test_count: int = Field(gt=0)
-    train_seconds: Seconds | None
+    train_seconds: Seconds
     eval_seconds: Seconds
 
 

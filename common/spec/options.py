@@ -71,7 +71,7 @@ class DataOptions(BaseModel):
         "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
 
-    epochs: int = option("training", 10, ge=0, description="passes over the training set; 0 only evaluates")
+    epochs: int = option("training", 10, gt=0, description="passes over the training set")
     max_steps: int = option("training", -1, ge=-1, description="stop after N steps; -1: no limit")
     batch_size: int = option("training", 64, gt=0, description="global batch size, all devices together")
 
@@ -153,8 +153,8 @@ class TrainingOptions(UpdateOptions, DataOptions):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.save_first_batch and 0 in (self.epochs, self.max_steps):
-            raise ValueError("--save-first-batch true needs at least one step: --epochs and --max-steps other than 0")
+        if self.max_steps == 0:
+            raise ValueError("--max-steps 0: at least 1, or -1 for no limit; evaluate as the first word only evaluates")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:

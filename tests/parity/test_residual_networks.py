@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
+from conftest import IMPLEMENTATIONS, MODES, copy_code, run, train
 
 from common.platform.files import read_arrays
 from common.record.predictions import Predictions
@@ -110,9 +110,8 @@ folder = Path(sys.argv[1])
 write_arrays(folder / "weights.safetensors", get_weights(network, spec))
 with torch.inference_mode():
     logits = network.eval()(Normalise(dataset, "64")(torch.from_numpy(dataset.test_images)))
-scores = logits.softmax(dim=1).max(dim=1).values.tolist()
 loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(dataset.test_labels)).item()
-print(json.dumps([loss, logits.argmax(dim=1).tolist(), scores]))
+print(json.dumps([loss, logits.argmax(dim=1).tolist(), dataset.test_labels.tolist()]))
 """
 
 
@@ -120,13 +119,13 @@ print(json.dumps([loss, logits.argmax(dim=1).tolist(), scores]))
     "implementation", ["tf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pt", "ptl"))]
 )
 def test_torchvisions_resnet50_gives_the_same_answers(tmp_path, implementation):
-    loss, guesses, scores = json.loads(run(sys.executable, "-c", TORCHVISIONS, tmp_path).stdout)
-    options = ("--model", "resnet50", "--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 2)
-    options = (*options, "--test-size", 5, "--epochs", 0, "--precision", 64, *CPU)
-    run_dir = train(implementation, tmp_path / "r", *options, "--initial-weights", tmp_path / "weights.safetensors")
-    assert read_result(run_dir).test_loss == pytest.approx(loss, rel=1e-12)
-    predictions = Predictions.read(run_dir)
-    assert predictions.guesses.tolist() == guesses and predictions.scores.tolist() == pytest.approx(scores, rel=1e-6)
+    loss, guesses, labels = json.loads(run(sys.executable, "-c", TORCHVISIONS, tmp_path).stdout)
+    options = ("--model", "resnet50", "--dataset", "synthetic", "--image-shape", 64, 64, 3, "--test-size", 5)
+    options = (*options, "--precision", 64, "--weights", tmp_path / "weights.safetensors", "--format", "json")
+    command = (sys.executable, "-m", f"{implementation}_impl", "evaluate", *options, "--accelerator", "cpu")
+    found = json.loads(run(*command).stdout)
+    assert found["test_loss"] == pytest.approx(loss, rel=1e-12)
+    assert found["test_correct"] == sum(guess == label for guess, label in zip(guesses, labels, strict=True))
 
 
 # name: (implementation, devices, synchronised, file, code, mistake, what the message says)

@@ -66,13 +66,14 @@ def test_the_first_loss_in_32_bits_is_as_near_as_rounding_leaves_it(runs, implem
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_stops_at_the_logits(runs, precision):
     """TensorFlow and Keras have the same layers; a loss in half precision would be off by some thousandths in one."""
-    options = ("--epochs", 0, "--initial-weights", runs("pt") / "model.safetensors", "--precision", precision)
+    still = ("--max-steps", 1, "--learning-rate", 1e-30)
+    options = (*still, "--initial-weights", runs("pt") / "model.safetensors", "--precision", precision)
     losses = [read_result(runs(name, *options)).test_loss for name in ("tf", "keras")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 # mistake: (file of PyTorch's, the code as it is, the code with the mistake)
-FORWARD = "    with autocast:\n        logits = model(images)\n        # Instead"
+FORWARD = "    with autocast:\n        logits = model(inputs)\n        # Instead"
 FEWER_BITS = {
     # TF32 as GPUs have it: the factors of products keep 10 bits of 23, rounded to the nearest, and halves to even.
     "TF32": """

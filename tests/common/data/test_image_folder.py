@@ -100,7 +100,7 @@ def test_another_seed_tests_on_other_images_and_the_same_on_the_same(images, tmp
 def test_images_are_brought_to_the_shape_asked_for(tmp_path, fit, corner, middle):
     save(tmp_path / "wide.png", (250, 250, 250), (40, 10))
     config = ImageFolderConfig(images=tmp_path, output=tmp_path, image_shape=(8, 8, 1), fit=fit)
-    image = read_image(tmp_path / "wide.png", config)
+    image = read_image(tmp_path / "wide.png", config.image_shape, config.fit)
     assert image.shape == (8, 8, 1) and image[0, 0, 0] == corner and image[4, 4, 0] == middle
 
 

@@ -165,8 +165,11 @@ def test_a_run_folder_that_cannot_be_is_told(tmp_path):
 
 
 def test_results_that_do_not_add_up_are_refused(tmp_path, clock):
-    recorder, _ = make(tmp_path, epochs=0)
+    recorder, _ = make(tmp_path, max_steps=1)
     with recorder:
+        recorder.start_epoch()
+        recorder.step(2.0, 1)
+        recorder.end_training()
         recorder.start_evaluation()
         recorder.end_epoch(1.0, 300, 355)
     good = finish(recorder).model_dump()

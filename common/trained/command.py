@@ -1,0 +1,148 @@
+"""The command line of an implementation: train, evaluate or predict, and the options of each."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from common.data.datasets import Dataset
+from common.data.image_listing import Fit
+from common.platform.cli import parse_options, positional
+from common.platform.errors import UserError, option_name
+from common.record.results import CONFIG_FILE
+from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
+
+# Of a training's options, those that a network which is only used does not need: as they are in a training on one
+# device without any of them.
+ONLY_USED = {
+    "devices": 1,
+    "mode": "plain",
+    "compile": False,
+    "tf32": False,
+    "data_on": "host",
+    "run_dir": None,
+    "verify_steps": None,
+    "dry_run": False,
+    "save_first_batch": False,
+    "warmup_steps": 0,
+    "max_steps": -1,
+    "accumulate_grad_batches": 1,
+    "random_crop": 0,
+    "horizontal_flip": False,
+    "cutout": 0,
+}
+
+
+class UseConfig(BaseModel):
+    """What evaluate and predict have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weights: Path = Field(
+        description="a model.safetensors; data set and network are those of the config.json beside it, unless given"
+    )
+    dataset: DatasetName | None = Field(None, description="the data set that the network was trained on")
+    data_dir: Path | None = Field(None, description="folder of data sets")
+    image_shape: ImageShape | None = Field(None, description="height, width and channels of synthetic images")
+    num_classes: int | None = Field(None, ge=2, le=256, description="number of classes of synthetic images")
+    model: ModelName | None = Field(None, description="the network")
+    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
+    threads_per_device: Literal["auto"] | Annotated[int, Field(gt=0)] = Field(
+        "auto", description="CPU threads; auto: as many as cores"
+    )
+    precision: Annotated[Precision, BeforeValidator(lambda value: str(value))] = Field(
+        "32", description="bits of every float, or mixed"
+    )
+    eval_batch_size: int = Field(1000, gt=0, description="images at a time")
+    format: Literal["text", "json"] = Field("text", description="what is printed")
+
+    def train_config(self) -> TrainConfig:
+        """The training whose network this is, on one device.
+
+        Raises:
+          UserError: a config.json that can't be read; none, and no data set and network given; options at odds.
+        """
+        path, values = self.weights.parent / CONFIG_FILE, {}
+        if path.exists():
+            try:
+                values = TrainConfig.model_validate_json(path.read_bytes()).model_dump()
+            except (OSError, ValidationError) as error:
+                raise UserError(f"{path}: not the options of a run: {str(error).splitlines()[0]}") from None
+        elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:
+            raise UserError(f"--weights {self.weights}: no {CONFIG_FILE} beside it; give {' and '.join(missing)}")
+        named = {name: getattr(self, name) for name in type(self).model_fields if name in TrainConfig.model_fields}
+        given = {name: value for name, value in named.items() if value is not None}
+        try:
+            return TrainConfig(**{**values, **ONLY_USED, **given, "initial_weights": self.weights})
+        except ValidationError as error:
+            messages = (item["msg"].removeprefix("Value error, ") for item in error.errors())
+            raise UserError("; ".join(messages)) from None
+
+
+class EvaluateConfig(UseConfig):
+    """`python -m <implementation> evaluate --help` prints all of it."""
+
+    test_size: int | None = Field(None, gt=0, description="use the first N test examples; unset: as in training")
+
+
+class PredictConfig(UseConfig):
+    """`python -m <implementation> predict --help` prints all of it."""
+
+    images: list[Path] = positional("IMAGE", "pictures, of any size and usual file format")
+    fit: Fit = Field(
+        "crop", description="where a picture has another shape: cut what is too much, pad with black, or stretch"
+    )
+
+
+@dataclass(frozen=True)
+class Command:
+    """What was typed.
+
+    Attributes:
+      config: of the training; of the one that made the weights where they are put to use.
+      use: None for a training.
+    """
+
+    config: TrainConfig
+    use: UseConfig | None
+
+    # Imported below: a training needs none of it.
+
+    def read_used(self) -> Dataset | None:
+        """See `common.trained.use.read_used`."""
+        from common.trained import use
+
+        return use.read_used(self) if self.use else None
+
+    def show(self, implementation: str, dataset: Dataset, logits: NDArray[np.floating]) -> None:
+        """See `common.trained.use.show`."""
+        from common.trained import use
+
+        use.show(self, implementation, dataset, logits)
+
+
+def parse_command(implementation: str, about: str, arguments: Sequence[str] | None = None) -> Command:
+    """The command line of `python -m <implementation>`, or `arguments`; a training's first word may be left out.
+
+    Raises:
+      UserError: one line that names the option and the value.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    more = " The words evaluate and predict in front put a trained network to use; each has its own --help."
+    kinds: dict[str, tuple[type[BaseModel], str]] = {
+        "train": (TrainConfig, about + more),
+        "evaluate": (EvaluateConfig, "Evaluates a trained network on its test set, on one device."),
+        "predict": (PredictConfig, "Says what a trained network sees in pictures, on one device."),
+    }
+    word = arguments[0] if arguments and not arguments[0].startswith("-") else ""
+    if word and word not in kinds:
+        raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
+    schema, about = kinds[word or "train"]
+    program = f"python -m {implementation} {word}".strip()
+    config: Any = parse_options(schema, program, about, arguments[1:] if word else arguments)
+    return Command(config, None) if isinstance(config, TrainConfig) else Command(config.train_config(), config)

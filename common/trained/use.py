@@ -1,0 +1,154 @@
+"""What evaluate and predict compute of a network's logits, and print."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from common.data.datasets import Dataset, dataset_of, image_shape_of, load_dataset
+from common.data.image_folder import read_image
+from common.record.predictions import confusion
+from common.spec.options import TrainConfig
+from common.trained.command import Command, PredictConfig
+
+Logits = NDArray[np.floating]
+
+MOST_CLASSES = 12  # of which all confusions are shown; of more classes the most frequent ones
+SHOWN = 3  # classes of a picture
+
+
+def read_used(command: Command) -> Dataset:
+    """The data set to evaluate on, or pictures in place of one.
+
+    Raises:
+      UserError: data or pictures that can't be read.
+    """
+    if not isinstance(command.use, PredictConfig):
+        return load_dataset(command.config)
+    shape = image_shape_of(command.config)
+    return dataset_of(command.config, np.stack([read_image(one, shape, command.use.fit) for one in command.use.images]))
+
+
+def show(command: Command, implementation: str, dataset: Dataset, logits: Logits) -> None:
+    """Prints what an implementation's network makes of `dataset`; `logits`: float (n, classes), of its test images."""
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    assert command.use is not None
+    as_json = command.use.format == "json"
+    if isinstance(command.use, PredictConfig):
+        answers = answers_of(logits, [str(path) for path in command.use.images], dataset)
+        if as_json:
+            print(json.dumps(answers))
+        else:
+            show_answers(answers, console)
+        return
+    evaluation = Evaluation.make(implementation, command.config, dataset, logits)
+    if as_json:
+        print(json.dumps(asdict(evaluation)))
+    else:
+        evaluation.show(console)
+
+
+def scores_of(logits: Logits) -> NDArray[np.float64]:
+    """Softmax, float64 (n, classes)."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return shares
+
+
+# --- evaluate ---
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a network makes of a test set.
+
+    Attributes:
+      top5_accuracy: share of images whose class is among the five with the largest scores; of equal ones the first.
+      confusion: how many images of each class (row) were taken to be of each (column).
+    """
+
+    implementation: str
+    weights: str
+    dataset: str
+    model: str
+    test_count: int
+    test_correct: int
+    test_accuracy: float
+    top5_accuracy: float
+    test_loss: float
+    class_names: list[str]
+    confusion: list[list[int]]
+
+    @classmethod
+    def make(cls, implementation: str, config: TrainConfig, dataset: Dataset, logits: Logits) -> "Evaluation":
+        labels, count = dataset.test_labels, len(dataset.test_labels)
+        order = np.argsort(-logits, axis=1, kind="stable")
+        places = (order == labels[:, None]).argmax(axis=1)  # of the right class, from 0
+        correct = int((places == 0).sum())
+        largest = logits.max(axis=1).astype(np.float64)
+        right = logits[np.arange(count), labels].astype(np.float64)
+        losses = np.log(np.exp(logits - largest[:, None]).sum(axis=1)) + largest - right
+        return cls(
+            implementation,
+            str(config.initial_weights),
+            config.dataset,
+            config.model,
+            count,
+            correct,
+            correct / count,
+            float((places < 5).mean()),
+            float(losses.mean()),
+            dataset.class_names,
+            confusion(labels, order[:, 0], dataset.num_classes).tolist(),
+        )
+
+    def show(self, console: Console) -> None:
+        console.print(f"{self.model} of {self.weights} on {self.dataset}, in {self.implementation}")
+        top5 = f", top-5 {self.top5_accuracy:.2%}" if len(self.class_names) > 5 else ""
+        accuracy = f"accuracy {self.test_accuracy:.2%} ({self.test_correct:,} of {self.test_count:,}){top5}"
+        console.print(f"{accuracy}, loss {self.test_loss:.4f}\n")
+        if len(self.class_names) <= MOST_CLASSES:
+            table = Table(title="confusions: row the class, column the guess", title_justify="left", box=None)
+            for heading in ("", *(name[:6] for name in self.class_names)):
+                table.add_column(heading, justify="right", no_wrap=True)
+            for name, row in zip(self.class_names, self.confusion, strict=True):
+                table.add_row(name[:10], *(str(value) if value else "." for value in row))
+            console.print(table, soft_wrap=False)
+            return
+        pairs = [
+            (value, name, guess)
+            for name, row in zip(self.class_names, self.confusion, strict=True)
+            for guess, value in zip(self.class_names, row, strict=True)
+            if name != guess and value
+        ]
+        console.print("most frequent confusions:")
+        for value, name, guess in sorted(pairs, key=lambda pair: -pair[0])[:MOST_CLASSES]:
+            console.print(f"  {value:5} {name} taken for {guess}")
+
+
+# --- predict ---
+
+
+def answers_of(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
+    """For each picture its class, the score of that, and the scores of all classes."""
+    scores = scores_of(logits)
+    return [
+        {
+            "image": picture,
+            "class": dataset.class_names[row.argmax()],
+            "score": float(row.max()),
+            "scores": dict(zip(dataset.class_names, row.tolist(), strict=True)),
+        }
+        for picture, row in zip(pictures, scores, strict=True)
+    ]
+
+
+def show_answers(answers: list[dict[str, Any]], console: Console) -> None:
+    for answer in answers:
+        best = sorted(answer["scores"].items(), key=lambda item: -item[1])[:SHOWN]
+        shown = ", ".join(f"{name} {score:.1%}" for name, score in best)
+        console.print(f"{answer['image']}: {shown}")

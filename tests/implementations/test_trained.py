@@ -1,0 +1,134 @@
+"""`evaluate` and `predict`: a trained network, from any implementation, in each of them."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from conftest import CPU, IMPLEMENTATIONS, run, train
+from PIL import Image
+
+from common.data.datasets import load_dataset
+from common.record.predictions import Predictions
+from common.record.results import read_result
+from common.spec.options import TrainConfig
+
+CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
+
+
+def trained_network(command, implementation, weights, *options, expect=0):
+    return run(
+        *(sys.executable, "-m", f"{implementation}_impl", command, "--weights", weights, *CPU_ALONE, *options),
+        expect=expect,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on two devices, of a network with dropout on coloured images that are not square, in 7 classes."""
+    options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--num-classes", 7, "--train-size", 600)
+    options = (*options, "--test-size", 80, "--model", "mnist_dropout", "--epochs", 2, "--warmup-steps", 3)
+    return train("pt", tmp_path_factory.mktemp("run"), *options, "--random-crop", 1, "--devices", 2)
+
+
+@pytest.mark.xdist_group("trained")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_evaluation_says_what_the_training_said(trained, implementation):
+    result, predictions = read_result(trained), Predictions.read(trained)
+    weights = trained / "model.safetensors"
+    found = json.loads(trained_network("evaluate", implementation, weights, "--format", "json").stdout)
+    assert found["implementation"] == implementation and found["weights"] == str(weights)
+    assert (found["test_count"], found["test_correct"]) == (80, result.test_correct)
+    assert found["test_accuracy"] == result.test_accuracy
+    assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-5)
+    assert found["confusion"] == predictions.confusion(7).tolist()
+    assert found["test_accuracy"] < found["top5_accuracy"] < 1
+    assert found["class_names"] == list("0123456")
+
+
+@pytest.mark.xdist_group("trained")
+def test_text_holds_the_same_numbers_and_options_override_what_stands_beside_the_weights(trained, tmp_path):
+    weights = trained / "model.safetensors"
+    text = trained_network("evaluate", "pt", weights, "--test-size", 30).stdout
+    answers = Predictions.read(trained)
+    correct = int((answers.guesses == answers.labels)[:30].sum())
+    assert f"accuracy {correct / 30:.2%} ({correct} of 30), top-5 " in text
+    assert "confusions: row the class, column the guess" in text and max(map(len, text.splitlines())) <= 80 + len(
+        str(weights)
+    )
+    alone = shutil.copy(weights, tmp_path / "alone.safetensors")
+    complaint = trained_network("evaluate", "pt", alone, expect=2).stderr
+    assert "no config.json beside it; give --dataset and --model" in complaint
+    options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--num-classes", 7, "--model", "mnist_dropout")
+    found = trained_network("evaluate", "pt", alone, *options, "--test-size", 80, "--format", "json").stdout
+    assert json.loads(found)["test_count"] == 80
+
+
+@pytest.mark.xdist_group("trained")
+def test_pictures_are_classified_alike_in_all(trained, tmp_path):
+    config, answers = read_result(trained).config, Predictions.read(trained)
+    images = load_dataset(TrainConfig(**{**config.model_dump(), "run_dir": None})).test_images[:4]
+    paths = [tmp_path / f"{index}.png" for index in range(4)]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image).save(path)
+    found = {}
+    for implementation in IMPLEMENTATIONS:
+        options = (*paths, "--format", "json")
+        found[implementation] = json.loads(
+            trained_network("predict", implementation, trained / "model.safetensors", *options).stdout
+        )
+    for answer in found.values():
+        assert [one["image"] for one in answer] == list(map(str, paths))
+        assert [one["class"] for one in answer] == [str(guess) for guess in answers.guesses[:4]]
+        assert [one["score"] for one in answer] == pytest.approx(answers.scores[:4].tolist(), rel=1e-5)
+        assert all(sum(one["scores"].values()) == pytest.approx(1) for one in answer)
+        assert all(one["score"] == max(one["scores"].values()) for one in answer)
+    text = trained_network("predict", "pt", trained / "model.safetensors", *paths).stdout.splitlines()
+    assert [line.split(": ")[0] for line in text] == list(map(str, paths))
+    assert text[0].startswith(f"{paths[0]}: {answers.guesses[0]} {answers.scores[0]:.1%}, ")
+
+
+@pytest.mark.xdist_group("trained")
+def test_a_picture_of_another_shape_is_made_to_fit(trained, tmp_path):
+    large = np.zeros((90, 240, 3), np.uint8)
+    large[:, 80:160] = 255  # of which cropping leaves white alone
+    Image.fromarray(large).save(tmp_path / "a.jpg", quality=95)
+    Image.fromarray(np.full((12, 9, 3), 255, np.uint8)).save(tmp_path / "white.png")
+    found = json.loads(
+        trained_network(
+            *("predict", "pt", trained / "model.safetensors", tmp_path / "a.jpg", tmp_path / "white.png"),
+            *("--format", "json"),
+        ).stdout
+    )
+    assert found[0]["scores"] == pytest.approx(found[1]["scores"], abs=1e-6)
+    padded = (tmp_path / "a.jpg", "--fit", "pad", "--format", "json")
+    (other,) = json.loads(trained_network("predict", "pt", trained / "model.safetensors", *padded).stdout)
+    assert other["score"] != pytest.approx(found[0]["score"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("evaluate",), "--weights: is needed"),
+        (("evaluate", "--weights", "none/model.safetensors"), "no config.json beside it"),
+        (("evaluate", "--weights", "RUN/config.json"), "--initial-weights RUN/config.json"),
+        (("evaluate", "--weights", "RUN/model.safetensors", "--model", "lenet"), "--model lenet: needs images"),
+        (("predict", "--weights", "RUN/model.safetensors"), "the following arguments are required"),
+        (("predict", "--weights", "RUN/model.safetensors", "RUN/config.json"), "cannot identify image file"),
+        (("predict", "--weights", "RUN/model.safetensors", "none.png"), "No such file"),
+        (("tain",), "tain: the first word should be train, which may be left out, evaluate or predict"),
+    ],
+)
+@pytest.mark.xdist_group("trained")
+def test_mistakes_are_told_in_one_line(trained, command, said):
+    words = (str(word).replace("RUN", str(trained)) for word in command)
+    complaint = run(sys.executable, "-m", "pt_impl", *words, expect=2).stderr
+    assert said.replace("RUN", str(trained)) in complaint and len(complaint.strip().splitlines()) == 1
+
+
+def test_the_word_train_may_be_left_out(tmp_path):
+    options = ("--max-steps", 2, *CPU)
+    run(sys.executable, "-m", "pt_impl", "train", *options, "--run-dir", tmp_path / "a")
+    run(sys.executable, "-m", "pt_impl", *options, "--run-dir", tmp_path / "b")
+    assert read_result(tmp_path / "a").config_sha256 == read_result(tmp_path / "b").config_sha256
