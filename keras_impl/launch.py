@@ -2,11 +2,12 @@
 
 from common.experiment import Experiment
 from common.platform.launch import Launch
+from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
-from keras_impl.replicas import device_name, fetch_steps, make_strategy, setup_devices, synchronize
+from keras_impl.replicas import device_name, fetch_steps, make_strategy, ran_out_of_memory, setup_devices, synchronize
 from keras_impl.train import train
 from tf_impl.launch import classify as classify
 
@@ -20,14 +21,17 @@ def main(config: TrainConfig) -> None:
         return
     timeline.enter("build")
     strategy = make_strategy(experiment.config)
-    with Recorder(
+    named = device_name(experiment.config)
+    told = memory_told(experiment.config, named, ran_out_of_memory)
+    recorder = Recorder(
         "keras",
         "Keras",
         experiment,
-        device_name=device_name(experiment.config),
+        device_name=named,
         timeline=timeline,
         writes=True,
         fetch=fetch_steps,
         synchronize=synchronize,
-    ) as recorder:
+    )
+    with told, recorder:
         train(experiment, strategy, recorder)

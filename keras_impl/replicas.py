@@ -10,6 +10,7 @@ from tf_impl import replicas as tf_replicas
 from tf_impl.replicas import device_name as device_name
 from tf_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
 from tf_impl.replicas import make_strategy as make_strategy
+from tf_impl.replicas import ran_out_of_memory as ran_out_of_memory
 from tf_impl.replicas import share_statistics as share_statistics
 from tf_impl.replicas import synchronize as synchronize
 

@@ -146,6 +146,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
             train_dataset,
             epochs=plan.num_epochs,
             validation_data=test_dataset,
+            shuffle=False,  # instead of Keras's: the batches are shuffled already
             callbacks=[recording, *make_averaging(optimizer)],
             verbose=0,  # the recorder shows progress
         )

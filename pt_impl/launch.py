@@ -14,6 +14,7 @@ from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import ReplicaError, UserError, as_program, describe_signal
 from common.platform.launch import Launch
+from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -27,6 +28,7 @@ from pt_impl.replicas import (
     join_group,
     leave_group,
     make_experiment,
+    ran_out_of_memory,
     setup_devices,
     setup_process,
     synchronize,
@@ -80,17 +82,19 @@ def run_replica(
         timeline.enter("data")
         if Launch.read().rendezvous:
             experiment = prepare_together(config, rank)
-        with Recorder(
+        experiment = experiment or make_experiment(config)
+        recorder = Recorder(
             "pt",
             "PyTorch",
-            experiment or make_experiment(config),
+            experiment,
             device_name=device_name(device),
             timeline=timeline,
             writes=rank == 0,
             fetch=fetch_steps,
             synchronize=synchronize,
-        ) as recorder:
-            train(recorder.experiment, rank, device, recorder)
+        )
+        with memory_told(experiment.config, device_name(device), ran_out_of_memory), recorder:
+            train(experiment, rank, device, recorder)
         wait_for_replicas()
         leave_group()
 

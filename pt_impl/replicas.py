@@ -135,6 +135,15 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that a device has no memory left; on the CPU torch has no type for it."""
+    said = str(error)
+    on_cpu = isinstance(error, RuntimeError) and (
+        "can't allocate memory" in said or "could not create a memory" in said
+    )
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or on_cpu
+
+
 def share_statistics(network: nn.Module) -> None:
     """Gives every replica the first one's running statistics of batch normalisation."""
     if dist.is_initialized():

@@ -6,12 +6,21 @@ import warnings
 import torch
 
 from common.platform.launch import Launch
+from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.launch import classify as classify
-from ptl_impl.replicas import device_name, fetch_steps, make_experiment, setup_devices, synchronize, wait_for_replicas
+from ptl_impl.replicas import (
+    device_name,
+    fetch_steps,
+    make_experiment,
+    ran_out_of_memory,
+    setup_devices,
+    synchronize,
+    wait_for_replicas,
+)
 from ptl_impl.train import train
 
 
@@ -29,7 +38,7 @@ def main(config: TrainConfig) -> None:
     device = torch.device("cpu")
     if experiment.config.accelerator == "gpu":
         device = torch.device("cuda", launch.local_rank)
-    with Recorder(
+    recorder = Recorder(
         "ptl",
         "Lightning",
         experiment,
@@ -38,7 +47,8 @@ def main(config: TrainConfig) -> None:
         writes=launch.is_first,
         fetch=fetch_steps,
         synchronize=synchronize,
-    ) as recorder:
+    )
+    with memory_told(experiment.config, device_name(device), ran_out_of_memory), recorder:
         try:
             train(experiment, device, recorder)
         except SystemExit as end:
@@ -56,5 +66,7 @@ def quiet() -> None:
     logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
     # Lightning's own use of torch, not this program's.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+    # Where Slurm is installed: make_environment says who starts the replicas.
+    warnings.filterwarnings("ignore", message="The `srun` command is available")
     # The data are in memory, gathered a batch at a time: worker processes would only copy them.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

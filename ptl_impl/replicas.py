@@ -8,6 +8,7 @@ from pt_impl.replicas import device_name as device_name
 from pt_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
 from pt_impl.replicas import fetch_steps as fetch_steps
 from pt_impl.replicas import make_experiment as make_experiment
+from pt_impl.replicas import ran_out_of_memory as ran_out_of_memory
 from pt_impl.replicas import resolve, setup_process
 from pt_impl.replicas import synchronize as synchronize
 from pt_impl.replicas import wait_for_replicas as wait_for_replicas

@@ -6,13 +6,14 @@ from numpy.typing import NDArray
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.launch import Launch
+from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
-from tf_impl.replicas import device_name, fetch_steps, make_strategy, setup_devices, synchronize
+from tf_impl.replicas import device_name, fetch_steps, make_strategy, ran_out_of_memory, setup_devices, synchronize
 from tf_impl.train import train
 from tf_impl.weights import load_weights
 
@@ -26,16 +27,19 @@ def main(config: TrainConfig) -> None:
         return
     timeline.enter("build")
     strategy = make_strategy(experiment.config)
-    with Recorder(
+    named = device_name(experiment.config)
+    told = memory_told(experiment.config, named, ran_out_of_memory)
+    recorder = Recorder(
         "tf",
         "TensorFlow",
         experiment,
-        device_name=device_name(experiment.config),
+        device_name=named,
         timeline=timeline,
         writes=True,
         fetch=fetch_steps,
         synchronize=synchronize,
-    ) as recorder:
+    )
+    with told, recorder:
         train(experiment, strategy, recorder)
 
 

@@ -77,6 +77,11 @@ def fetch_steps(steps: list[tuple[tf.Tensor, tf.Tensor]]) -> list[tuple[float, f
     return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True))
 
 
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that a device has no memory left."""
+    return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
+
+
 def synchronize() -> None:
     """Waits for all devices."""
     tf.test.experimental.sync_devices()

@@ -48,12 +48,18 @@ class ReplicaError(UserError):
     exit_status = 1
 
 
+class OutOfMemoryError(UserError):
+    """A device had no memory left. It may be one replica's alone, which then tells it itself."""
+
+    exit_status = 1
+
+
 @contextmanager
 def as_program(program: str, shown: bool = True) -> Iterator[None]:
     """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.
 
     Ctrl-C ends in one line too, with exit status 130 as shells expect. Without `shown` there is no line,
-    for all but one of the processes that meet the same error.
+    for all but one of the processes that meet the same error; of memory that has run out each one tells.
 
     The process ends with it, see `exit_now`.
     """
@@ -61,7 +67,7 @@ def as_program(program: str, shown: bool = True) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if shown:
+        if shown or isinstance(error, OutOfMemoryError):
             print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
         status = error.exit_status
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,6 +48,22 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert sum(parts) <= result.wall_seconds and min(parts) > 0
     package = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning"}[implementation]
     assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("implementation", "devices"),
+    [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
+)
+def test_a_device_without_memory_is_told_in_one_line(tmp_path, implementation, devices):
+    """Of each replica that finds none. TensorFlow on the CPU dies of a signal instead, which compare.py tells."""
+    options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
+    options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
+    command = shlex.join(map(str, (sys.executable, "-m", f"{implementation}_impl", *options)))
+    done = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1)
+    said = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert 1 <= len(said) <= devices
+    assert f"error: out of memory with --batch-size 12000 (in evaluation 1000) on {devices} x cpu (" in said[0]
+    assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)

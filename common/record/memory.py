@@ -1,0 +1,31 @@
+"""One line for the user where a device has no memory left."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from common.platform.errors import OutOfMemoryError
+from common.resolve import describe_devices
+from common.spec.options import TrainConfig
+
+
+@contextmanager
+def memory_told(config: TrainConfig, device_name: str, ran_out: Callable[[Exception], bool]) -> Iterator[None]:
+    """Turns what a framework says of memory into a line that names batch size and device.
+
+    Args:
+      config: resolved.
+      ran_out: whether this is what an exception says.
+
+    Raises:
+      OutOfMemoryError: instead of such an exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise OutOfMemoryError(
+            f"out of memory with --batch-size {config.batch_size} (in evaluation {config.eval_batch_size}) on"
+            f" {describe_devices(config, device_name)}; smaller batches need less, and with --accumulate-grad-batches"
+            " they make the same step"
+        ) from None
