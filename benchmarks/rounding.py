@@ -20,7 +20,7 @@ from common.platform.files import write_arrays
 from common.spec.options import ModelName, TrainConfig
 
 STEPS = (1, 3, 10, 30, 100)
-MODELS: tuple[ModelName, ...] = ("cnn", "resnet8", "resnet18")
+MODELS: tuple[ModelName, ...] = ("cnn", "resnet8")
 
 
 def main() -> None:

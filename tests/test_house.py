@@ -14,6 +14,7 @@ from benchmarks.paired import BenchmarkConfig
 from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name
 from common.spec.options import TrainConfig
+from common.trained.command import EvaluateConfig, PredictConfig
 from comparison.options import CompareConfig
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
@@ -202,7 +203,7 @@ def test_the_plain_path_imports_tuning_only_where_the_mode_asks_for_it(name):
 def test_the_documents_are_whole_and_name_only_options_that_exist():
     fields = {*TrainConfig.model_fields, *CompareConfig.model_fields, *ImageFolderConfig.model_fields}
     fields |= {*BenchmarkConfig.model_fields, *LimitConfig.model_fields, *MachineConfig.model_fields}
-    fields |= {*MemoryConfig.model_fields}
+    fields |= {*MemoryConfig.model_fields, *EvaluateConfig.model_fields, *PredictConfig.model_fields}
     options = {option_name(field) for field in fields} | {"--config", "--help", "--standalone", "--nproc-per-node"}
     options |= set(
         re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in REPOSITORY.glob("exercises/**/*.py")))

@@ -112,7 +112,8 @@ class Evaluation:
         accuracy = f"accuracy {self.test_accuracy:.2%} ({self.test_correct:,} of {self.test_count:,}){top5}"
         console.print(f"{accuracy}, loss {self.test_loss:.4f}\n")
         if len(self.class_names) <= MOST_CLASSES:
-            table = Table(title="confusions: row the class, column the guess", title_justify="left", box=None)
+            console.print("confusions: row the class, column the guess")
+            table = Table(box=None)
             for heading in ("", *(name[:6] for name in self.class_names)):
                 table.add_column(heading, justify="right", no_wrap=True)
             for name, row in zip(self.class_names, self.confusion, strict=True):

@@ -110,7 +110,7 @@ def test_a_picture_taken_sideways_is_turned(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     picture.save(tmp_path / "turned.png", exif=exif)
-    image = read_image(tmp_path / "turned.png", ImageFolderConfig(images=tmp_path, output=tmp_path))
+    image = read_image(tmp_path / "turned.png", (64, 64, 3), "crop")
     assert image[5, 32].tolist() == [0, 0, 0] and image[-5, 32].tolist() == [250, 0, 0]
 
 

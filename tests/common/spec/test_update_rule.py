@@ -46,12 +46,8 @@ def test_step_multiplies_after_so_many_epochs_with_or_without_warmup():
 
 
 def test_step_changes_after_each_third_of_the_epochs_unless_told():
-    assert [spelled_out(TrainConfig(schedule="step", epochs=epochs)).step_size for epochs in (0, 1, 3, 10)] == [
-        1,
-        1,
-        1,
-        4,
-    ]
+    found = [spelled_out(TrainConfig(schedule="step", epochs=epochs)).step_size for epochs in (1, 3, 10)]
+    assert found == [1, 1, 4]
 
 
 def test_one_cycle_goes_up_to_the_peak_and_down_again():
