@@ -1,22 +1,19 @@
 """What 32 bits do to a training: how far its losses are from the same training's in 64 bits, and why so far.
 
-Beside each framework in 32 bits stands PyTorch in 64 bits, begun with weights that were rounded to 32 bits once: all
-its other arithmetic is that of the reference. Where it parts from the reference as fast as the frameworks do, what
-is seen is how the training magnifies any rounding, and no mistake.
+Beside each framework in 32 bits stands PyTorch in 64 bits whose layers' outputs and their gradients are rounded to 32
+bits, and nothing else. Where that parts from the reference as fast as the frameworks do, what is seen is how the
+training magnifies rounding, and no mistake of anybody's.
 
     python -m benchmarks.rounding
 """
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import FolderConfig, Program, make_folder, write_document
 from benchmarks.rules import largest_differences, losses
-from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.errors import as_program
-from common.platform.files import write_arrays
 from common.spec.options import ModelName, TrainConfig
 
 STEPS = (1, 3, 10, 30, 100)
@@ -45,17 +42,13 @@ def main() -> None:
             accelerator="cpu",
             devices=1,
         )
-        weights = Experiment.make(exact).initial_weights
-        rounded = folder / f"{model}.safetensors"
-        write_arrays(rounded, {name: array.astype(np.float32) for name, array in weights.items()})
         reference = losses(Program(f"{model} 64", "pt_impl", exact), folder)
         programs = {
             f"{name}, 32 bits": Program(f"{model} {name} 32", f"{name}_impl", exact.replace(precision="32"))
             for name in ("tf", "keras", "pt", "ptl")
         }
         programs["tf, 64 bits"] = Program(f"{model} tf 64", "tf_impl", exact)
-        begun = exact.replace(initial_weights=rounded.absolute())
-        programs["pt, 64 bits, weights rounded once"] = Program(f"{model} begun", "pt_impl", begun)
+        programs["pt, 64 bits, layers rounded"] = Program(f"{model} rounded", "benchmarks.loops.pt_rounded", exact)
         found[model] = {}
         for name, program in programs.items():
             found[model][name] = largest_differences(reference, losses(program, folder), STEPS)
