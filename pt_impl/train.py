@@ -1,7 +1,5 @@
 """Training in PyTorch; laid out like the train.py of the other implementations, to be read side by side."""
 
-import functools
-import operator
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 
@@ -14,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import summed
 from common.spec.options import TrainConfig
 from common.spec.update_rule import float32
 from pt_impl.data import Batch, make_loaders, to_device
@@ -64,8 +63,7 @@ def train_step(
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
-    loss, correct = (functools.reduce(operator.add, one) for one in zip(*shares, strict=True))
-    return loss, correct
+    return summed(shares)
 
 
 def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Training in Lightning; laid out like the train.py of the other implementations, to be read side by side."""
 
-import functools
-import operator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,6 +9,7 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import summed
 from ptl_impl.data import Batch, ExampleData
 from ptl_impl.inspection import FirstBatch, predict
 from ptl_impl.networks import make_network
@@ -80,9 +79,8 @@ class Recording(pl.Callback):
         self.shares.append((outputs["share"], outputs["correct"]))
         if len(self.shares) < self.recorder.plan.batches_in(self.recorder.steps_done + 1):
             return
-        loss, correct = (functools.reduce(operator.add, one) for one in zip(*self.shares, strict=True))
+        self.recorder.step(*summed(self.shares))
         self.shares.clear()
-        self.recorder.step(loss, correct)
         # Here, and not when evaluation starts: before that Lightning waits for all ranks.
         if self.recorder.steps_done == self.recorder.plan.last_step(trainer.current_epoch + 1):
             self.recorder.end_training()

@@ -7,8 +7,6 @@ Lightning's private parts, and fits the versions in constraints.txt.
 """
 
 import contextlib
-import functools
-import operator
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import summed
 from pt_impl import tuning as pt_tuning
 from pt_impl.optimizer import make_average
 from pt_impl.replicas import share_statistics
@@ -103,9 +102,8 @@ class TunedClassifier(Classifier):
         self.scheduler.step()
         for average in self.averages:
             average.update_parameters(self.network)
-        loss, correct = (functools.reduce(operator.add, one) for one in zip(*self.shares, strict=True))
+        self.recorder.step(*summed(self.shares))
         self.shares.clear()
-        self.recorder.step(loss, correct)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self.experiment.update_rule.largest_norm is not None:

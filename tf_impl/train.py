@@ -1,7 +1,6 @@
 """Training in TensorFlow; laid out like the train.py of the other implementations, to be read side by side."""
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import summed
 from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
 from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import cross_entropy, make_network
@@ -128,8 +128,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
             shares = [distributed_train_step(next(batches)) for _ in range(plan.batches_in(step))]
             if accumulator:
                 distributed_update_step()
-            loss, correct = (functools.reduce(operator.add, one) for one in zip(*shares, strict=True))
-            recorder.step(loss, correct)
+            recorder.step(*summed(shares))
 
     def evaluate() -> None:
         """Over the whole test set, each example once."""

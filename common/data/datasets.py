@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.data.arrays import ArraysInfo, arrays_size, read_arrays_folder
 from common.data.embedded import SYNTHETIC_SHAPE, make_synthetic, read_digits, synthetic_size
 from common.data.formats import Images, Labels, Split
-from common.data.published import FASHION_MNIST, MNIST, read_cifar10, read_idx
+from common.data.published import FASHION_MNIST, MNIST, read_cifar10, read_cifar100, read_idx
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
 from common.spec.options import DatasetName, TrainConfig
@@ -47,18 +47,29 @@ class Dataset:
 
 
 # Mean and standard deviation of each channel over the training images, as shares of the largest pixel
-# value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR-10: as in many public training scripts. Digits
+# value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR: as in many public training scripts. Digits
 # and synthetic: of the images made here; tests compute all those again that they have data for.
 NORMALISATION: dict[DatasetName, tuple[tuple[float, ...], tuple[float, ...], int]] = {
     "digits": ((0.3051,), (0.3762,), 16),
     "mnist": ((0.1307,), (0.3081,), 255),
     "fashion_mnist": ((0.2860,), (0.3530,), 255),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 255),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 255),
     "synthetic": ((0.5,), (0.2557,), 255),
 }
 
+FINE_LABELS = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
 # As the data sets' authors name their classes, in the order of the labels; others are the ten digits.
 CLASS_NAMES: dict[DatasetName, list[str]] = {
+    "cifar100": FINE_LABELS.split(),
     "fashion_mnist": ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
     "cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
 }
@@ -70,6 +81,7 @@ SIZES: dict[DatasetName, tuple[int, int, tuple[int, int, int]]] = {
     "mnist": (60000, 10000, (28, 28, 1)),
     "fashion_mnist": (60000, 10000, (28, 28, 1)),
     "cifar10": (50000, 10000, (32, 32, 3)),
+    "cifar100": (50000, 10000, (32, 32, 3)),
 }
 
 
@@ -100,6 +112,8 @@ def load_dataset(config: TrainConfig) -> Dataset:
         train, test = read_digits()
     elif config.dataset == "cifar10":
         train, test = read_cifar10(config.data_dir)
+    elif config.dataset == "cifar100":
+        train, test = read_cifar100(config.data_dir)
     else:
         train, test = read_idx(config.data_dir, {"mnist": MNIST, "fashion_mnist": FASHION_MNIST}[config.dataset])
     return _dataset(

@@ -1,4 +1,4 @@
-"""Readers for the files that data sets come in: IDX, CIFAR-10's binary and CIFAR-10's pickled one."""
+"""Readers for the files that data sets come in: IDX, CIFAR's binary and CIFAR's pickled one."""
 
 import gzip
 import io
@@ -16,7 +16,7 @@ Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 
-CIFAR10_SHAPE = (3, 32, 32)  # as stored: channel, row, column
+CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
 
 
 def read_bytes(path: Path) -> bytes:
@@ -46,30 +46,38 @@ def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks
 
 
-def parse_cifar10_binary(content: bytes, source: str) -> tuple[Images, Labels]:
-    """images uint8 (N, 32, 32, 3) and labels int64 (N,): records of one label byte and 3072 pixels."""
-    record = 1 + int(np.prod(CIFAR10_SHAPE))
+def parse_cifar_binary(content: bytes, source: str, label_bytes: int = 1) -> tuple[Images, Labels]:
+    """images uint8 (N, 32, 32, 3) and labels int64 (N,): records of the label and 3072 pixels.
+
+    Args:
+      label_bytes: 1 in CIFAR-10; 2 in CIFAR-100, of which the first is the coarse label and the second the fine one.
+    """
+    record = label_bytes + int(np.prod(CIFAR_SHAPE))
     if not content or len(content) % record:
         raise UserError(f"{source}: {len(content)} bytes are no whole number of records of {record}")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
-    return _channels_last(records[:, 1:]), records[:, 0].astype(np.int64)
+    return _channels_last(records[:, label_bytes:]), records[:, label_bytes - 1].astype(np.int64)
 
 
-def parse_cifar10_pickle(content: bytes, source: str) -> tuple[Images, Labels]:
-    """images uint8 (N, 32, 32, 3) and labels int64 (N,), through a reader that builds only uint8 arrays."""
+def parse_cifar_pickle(content: bytes, source: str, labels_key: bytes = b"labels") -> tuple[Images, Labels]:
+    """images uint8 (N, 32, 32, 3) and labels int64 (N,), through a reader that builds only uint8 arrays.
+
+    Args:
+      labels_key: `fine_labels` in CIFAR-100.
+    """
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
-        pixels = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, int(np.prod(CIFAR10_SHAPE)))
-        labels = np.asarray(batch[b"labels"], dtype=np.int64)
+        pixels = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, int(np.prod(CIFAR_SHAPE)))
+        labels = np.asarray(batch[labels_key], dtype=np.int64)
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{source}: not a CIFAR-10 batch: {error}") from None
+        raise UserError(f"{source}: not a CIFAR batch: {error}") from None
     if labels.shape != (len(pixels),):
         raise UserError(f"{source}: {len(pixels)} images, but labels of shape {labels.shape}")
     return _channels_last(pixels), labels
 
 
 def _channels_last(pixels: NDArray[np.uint8]) -> Images:
-    return np.ascontiguousarray(pixels.reshape(-1, *CIFAR10_SHAPE).transpose(0, 2, 3, 1))
+    return np.ascontiguousarray(pixels.reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1))
 
 
 class _ByteArray:

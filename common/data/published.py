@@ -1,11 +1,13 @@
 """Published data sets: where they come from, and how they are read."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from common.data.download import Source
-from common.data.formats import Split, parse_cifar10_binary, parse_cifar10_pickle, parse_idx
+from common.data.formats import Split, parse_cifar_binary, parse_cifar_pickle, parse_idx
 
 # MD5 of the decompressed MNIST files: the originals of LeCun, Cortes and Burges; of Fashion-MNIST: as
 # several projects publish them for the files of Zalando Research. Gzip's own checksum is not used, since
@@ -66,6 +68,19 @@ CIFAR10_PICKLED = Source(
     urls=(),
 )
 
+# The members' MD5s as the same project lists them; no copy of the files was at hand to hold them to.
+CIFAR100_BINARY = Source(
+    folder="cifar-100-binary",
+    md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+)
+# As in torchvision.datasets.CIFAR100.
+CIFAR100_PICKLED = Source(
+    folder="cifar-100-python",
+    md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    urls=(),
+)
+
 
 def read_idx(data_dir: Path, source: Source) -> tuple[Split, Split]:
     """MNIST or Fashion-MNIST: 60,000 training and 10,000 test images of 28 x 28."""
@@ -80,10 +95,24 @@ def read_idx(data_dir: Path, source: Source) -> tuple[Split, Split]:
 
 def read_cifar10(data_dir: Path) -> tuple[Split, Split]:
     """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in colour; pickled if only that is there."""
-    source, parse = CIFAR10_BINARY, parse_cifar10_binary
-    pickled = CIFAR10_PICKLED.ready(data_dir)
-    if len(pickled) == len(CIFAR10_PICKLED.md5) and len(source.ready(data_dir)) < len(source.md5):
-        source, parse = CIFAR10_PICKLED, parse_cifar10_pickle
+    if _only_pickled(data_dir, CIFAR10_BINARY, CIFAR10_PICKLED):
+        return _read_cifar(data_dir, CIFAR10_PICKLED, parse_cifar_pickle)
+    return _read_cifar(data_dir, CIFAR10_BINARY, parse_cifar_binary)
+
+
+def read_cifar100(data_dir: Path) -> tuple[Split, Split]:
+    """CIFAR-100, with its fine labels: as many images of 100 classes."""
+    if _only_pickled(data_dir, CIFAR100_BINARY, CIFAR100_PICKLED):
+        return _read_cifar(data_dir, CIFAR100_PICKLED, partial(parse_cifar_pickle, labels_key=b"fine_labels"))
+    return _read_cifar(data_dir, CIFAR100_BINARY, partial(parse_cifar_binary, label_bytes=2))
+
+
+def _only_pickled(data_dir: Path, binary: Source, pickled: Source) -> bool:
+    return len(pickled.ready(data_dir)) == len(pickled.md5) and len(binary.ready(data_dir)) < len(binary.md5)
+
+
+def _read_cifar(data_dir: Path, source: Source, parse: Callable[[bytes, str], Split]) -> tuple[Split, Split]:
+    """The last file is the test set."""
     paths = source.fetch(data_dir)
     parts = [parse(source.read(paths[name], name), str(paths[name])) for name in source.md5]
     images, labels = (np.concatenate([part[index] for part in parts[:-1]]) for index in (0, 1))

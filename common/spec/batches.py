@@ -1,5 +1,8 @@
 """Which examples make up which step: order, batches and shards, the same for every implementation."""
 
+import functools
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +26,12 @@ class Batch(NamedTuple):
     inputs: Any
     labels: Any
     count: Any
+
+
+def summed(shares: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Of the batches that make a step: their losses added up, and their numbers of correct answers."""
+    losses, correct = zip(*shares, strict=True)
+    return functools.reduce(operator.add, losses), functools.reduce(operator.add, correct)
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:

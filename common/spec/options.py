@@ -12,7 +12,7 @@ from common.spec.batches import Plan
 from common.spec.option_kinds import fields_of_kind, option
 from common.spec.update_options import UpdateOptions
 
-DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "synthetic", "arrays"]
+DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
 # YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]

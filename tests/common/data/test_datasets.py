@@ -9,7 +9,7 @@ from conftest import run
 
 from common.data import embedded, published
 from common.data.datasets import NORMALISATION, load_dataset
-from common.data.formats import parse_cifar10_binary, parse_cifar10_pickle, parse_idx
+from common.data.formats import parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 
@@ -170,7 +170,7 @@ def as_pickle(pixels, labels, protocol=2):
 
 def test_both_kinds_of_cifar10_give_the_same_images(cifar):
     pixels, labels = cifar
-    for images, found in (parse_cifar10_binary(as_binary(*cifar), "f"), parse_cifar10_pickle(as_pickle(*cifar), "f")):
+    for images, found in (parse_cifar_binary(as_binary(*cifar), "f"), parse_cifar_pickle(as_pickle(*cifar), "f")):
         assert np.array_equal(images, pixels.transpose(0, 2, 3, 1)) and images.dtype == np.uint8
         assert np.array_equal(found, labels) and found.dtype == np.int64
 
@@ -194,7 +194,7 @@ def as_python_2_pickle(pixels, labels):
 
 
 def test_pickles_written_by_numpy_1_under_python_2_are_read(cifar):
-    images, labels = parse_cifar10_pickle(as_python_2_pickle(*cifar), "f")
+    images, labels = parse_cifar_pickle(as_python_2_pickle(*cifar), "f")
     assert np.array_equal(images, cifar[0].transpose(0, 2, 3, 1)) and np.array_equal(labels, cifar[1])
     assert pickle.loads(as_python_2_pickle(*cifar), encoding="bytes")[b"data"].shape == (4, 3072)  # NumPy agrees
 
@@ -218,7 +218,7 @@ class Evil:
 )
 def test_a_pickle_of_anything_else_is_refused_and_nothing_runs(batch, capsys):
     with pytest.raises(UserError, match="^f: "):
-        parse_cifar10_pickle(pickle.dumps(batch, protocol=2), "f")
+        parse_cifar_pickle(pickle.dumps(batch, protocol=2), "f")
     assert capsys.readouterr().out == ""
 
 
@@ -226,14 +226,14 @@ def test_a_pickle_of_anything_else_is_refused_and_nothing_runs(batch, capsys):
     "content", [b"", b"\x80\x02", b"junk", as_pickle(np.zeros((1, 3, 32, 32), np.uint8), np.array([1]))[:-9]]
 )
 def test_a_broken_pickle_is_refused(content):
-    with pytest.raises(UserError, match="^f: not a CIFAR-10 batch"):
-        parse_cifar10_pickle(content, "f")
+    with pytest.raises(UserError, match="^f: not a CIFAR batch"):
+        parse_cifar_pickle(content, "f")
 
 
 def test_broken_binary_batches_are_refused(cifar):
     for content in (b"", as_binary(*cifar)[:-1]):
         with pytest.raises(UserError, match="whole number of records"):
-            parse_cifar10_binary(content, "f")
+            parse_cifar_binary(content, "f")
 
 
 def test_cifar10_is_found_in_either_form_and_the_test_batch_is_the_last(cifar, tmp_path, monkeypatch):
@@ -256,3 +256,32 @@ def test_cifar10_is_found_in_either_form_and_the_test_batch_is_the_last(cifar, t
     assert found["BINARY"].sha256 == found["PICKLED"].sha256
     assert found["BINARY"].train_images.shape == (20, 32, 32, 3)
     assert found["BINARY"].test_labels.tolist() == ((labels + 5) % 10).tolist()
+
+
+def test_cifar100_has_fine_labels_in_either_form(cifar, tmp_path, monkeypatch):
+    pixels, _ = cifar
+    coarse, fine = np.array([4, 1, 14, 8]), np.array([0, 51, 2, 99])
+    records = zip(coarse, fine, pixels, strict=True)
+    binary = b"".join(bytes([one, other]) + image.tobytes() for one, other, image in records)
+    batch = {b"fine_labels": fine.tolist(), b"coarse_labels": coarse.tolist(), b"data": pixels.reshape(4, -1)}
+    pickled = pickle.dumps(batch, protocol=2)
+    found = {}
+    for name, folder, content in (
+        ("BINARY", "cifar-100-binary", binary),
+        ("PICKLED", "cifar-100-python", pickled),
+    ):
+        source = getattr(published, f"CIFAR100_{name}")
+        assert source.folder == folder and list(source.md5)[0].startswith("train")
+        (tmp_path / name / folder).mkdir(parents=True)
+        for file in source.md5:
+            (tmp_path / name / folder / file).write_bytes(content)
+        with pytest.raises(UserError, match="is damaged or another file"):
+            load_dataset(TrainConfig(dataset="cifar100", data_dir=tmp_path / name))
+        md5 = dict.fromkeys(source.md5, hashlib.md5(content).hexdigest())
+        monkeypatch.setattr(published, f"CIFAR100_{name}", published.Source(folder, md5, urls=()))
+        found[name] = load_dataset(TrainConfig(dataset="cifar100", data_dir=tmp_path / name))
+        monkeypatch.undo()
+    assert found["BINARY"].sha256 == found["PICKLED"].sha256 and found["BINARY"].num_classes == 100
+    assert found["BINARY"].test_labels.tolist() == fine.tolist()
+    assert np.array_equal(found["BINARY"].train_images, pixels.transpose(0, 2, 3, 1))
+    assert [found["BINARY"].class_names[label] for label in (0, 51, 99)] == ["apple", "mushroom", "worm"]
