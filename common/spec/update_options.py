@@ -111,15 +111,16 @@ class UpdateOptions(BaseModel):
         None,
         gt=0,
         le=1e38,
-        description="the largest norm of all gradients together, to which larger ones are scaled; unset: any",
+        description="scale the gradients of all parameters together down to this norm, where theirs is larger; unset:"
+        " never",
     )
     ema_decay: float | None = option(
         "training",
         None,
         gt=0,
         lt=1,
-        description="evaluate and keep the exponential moving average of the weights: after each step so much of the"
-        " old average; unset: the weights themselves",
+        description="evaluate and keep a moving average of the weights, of which each step keeps this share; unset: the"
+        " weights themselves",
     )
 
     @model_validator(mode="after")
