@@ -24,6 +24,10 @@ class Experiment:
     augmentation: Augmentation | None
     initial_weights: Weights
 
+    def __deepcopy__(self, memo: object) -> "Experiment":
+        """Itself: nothing in it changes, and a copy would read all of a data set into memory."""
+        return self
+
     @classmethod
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":
         """With the data set of `config` unless another one is given.

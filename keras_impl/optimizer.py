@@ -1,5 +1,7 @@
 """The optimizer in Keras: tf_impl's, which is a Keras optimizer."""
 
+from typing import Any
+
 import keras
 
 from tf_impl.optimizer import Optimizer
@@ -7,6 +9,19 @@ from tf_impl.optimizer import averaged as averaged
 from tf_impl.optimizer import make_optimizer as make_optimizer
 
 
-def make_averaging(optimizer: Optimizer) -> list[keras.callbacks.Callback]:
-    """The callback that evaluates the moving average of the weights."""
-    return [keras.callbacks.SwapEMAWeights()] if optimizer.use_ema else []
+class Averaging(keras.callbacks.Callback):
+    """Evaluates the moving average of the weights.
+
+    Instead of SwapEMAWeights, which adds the two up to exchange them, and so rounds both at every evaluation.
+    """
+
+    def __init__(self, network: keras.Model, optimizer: Optimizer) -> None:
+        super().__init__()
+        self.network, self.optimizer = network, optimizer
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.in_place = averaged(self.network, self.optimizer)
+        self.in_place.__enter__()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.in_place.__exit__(None, None, None)

@@ -10,7 +10,7 @@ from common.record.recorder import Recorder
 from keras_impl.data import TrainShards, WeightedBatch, make_batches, make_dataset, weighted_signature
 from keras_impl.inspection import predict, save_first_batch
 from keras_impl.networks import make_network
-from keras_impl.optimizer import averaged, make_averaging, make_optimizer
+from keras_impl.optimizer import Averaging, averaged, make_optimizer
 from keras_impl.precision import DTYPES
 from keras_impl.replicas import device_peak_memory_bytes, share_statistics
 from keras_impl.weights import get_weights, load_weights
@@ -147,7 +147,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
             epochs=plan.num_epochs,
             validation_data=test_dataset,
             shuffle=False,  # instead of Keras's: the batches are shuffled already
-            callbacks=[recording, *make_averaging(optimizer)],
+            callbacks=[recording, Averaging(network, optimizer)],
             verbose=0,  # the recorder shows progress
         )
 

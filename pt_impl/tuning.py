@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.platform.probing import HALF_PRECISIONS
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
@@ -46,8 +47,12 @@ def tune_network(network: nn.Module) -> nn.Module:
 
 
 def compile_options(config: TrainConfig) -> dict[str, Any]:
-    """For torch.compile. A last batch of another size is compiled for itself; on a GPU a pass is one CUDA graph."""
-    return {"dynamic": False, "mode": "reduce-overhead" if config.accelerator == "gpu" else "default"}
+    """For torch.compile. A last batch of another size is compiled for itself; on a GPU a pass is one CUDA graph.
+
+    Unless gradients are accumulated, which the next pass of a graph would overwrite.
+    """
+    graphs = config.accelerator == "gpu" and config.accumulate_grad_batches == 1
+    return {"dynamic": False, "mode": "reduce-overhead" if graphs else "default"}
 
 
 def compile_ahead(
@@ -72,10 +77,10 @@ def compile_ahead(
 def optimizer_options(config: TrainConfig) -> dict[str, Any]:
     """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
 
-    PyTorch has none for the other rules, and Lightning can't clip what it has scaled.
+    PyTorch has none for the other rules. In mixed precision Lightning refuses to clip the gradients of one.
     """
-    clips_scaled = config.gradient_clip_val is not None and config.precision == "16-mixed"
-    fused = config.accelerator == "gpu" and config.optimizer in ("sgd", "adam", "adamw") and not clips_scaled
+    refused = config.gradient_clip_val is not None and config.precision in HALF_PRECISIONS
+    fused = config.accelerator == "gpu" and config.optimizer in ("sgd", "adam", "adamw") and not refused
     return {"fused": True} if fused else {}
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
@@ -22,7 +23,11 @@ def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndSc
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-def make_averaging(experiment: Experiment) -> list[EMAWeightAveraging]:
-    """The Trainer's callback for the moving average of the weights; the statistics beside it are the network's."""
+def make_averaging(experiment: Experiment, device: torch.device) -> list[EMAWeightAveraging]:
+    """The Trainer's callback for the moving average of the weights; the statistics beside it are the network's.
+
+    Args:
+      device: where it is kept; the callback itself would keep it on the CPU.
+    """
     decay = experiment.update_rule.ema_decay
-    return [] if decay is None else [EMAWeightAveraging(decay=decay, use_buffers=False)]
+    return [] if decay is None else [EMAWeightAveraging(device, decay=decay, use_buffers=False)]

@@ -103,7 +103,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     config, plan = experiment.config, experiment.plan
     scaler = LossScaler(config, device)
     module, data = Classifier(experiment), ExampleData(experiment)
-    callbacks: list[pl.Callback] = [*make_averaging(experiment), Recording(recorder)]
+    callbacks: list[pl.Callback] = [*make_averaging(experiment, device), Recording(recorder)]
     options: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
     options["gradient_clip_val"] = experiment.update_rule.largest_norm
     if config.compile and config.mode == "plain":

@@ -122,12 +122,15 @@ def load_dataset(config: TrainConfig) -> Dataset:
 
 
 def dataset_of(config: TrainConfig, images: Images) -> Dataset:
-    """Other images in place of those of the data set of `config`, which is not read; their labels are all 0.
+    """Pictures in place of the images of the data set of `config`, which is not read; their labels are all 0.
 
     Args:
-      images: uint8 (N, H, W, C), shaped as `image_shape_of` says.
+      images: uint8 (N, H, W, C) from 0 to 255, shaped as `image_shape_of` says; brought to the data set's own range.
     """
     info = read_arrays_folder(config.data_dir)[0] if config.dataset == "arrays" else None
+    largest = NORMALISATION[config.dataset][2] if info is None else info.normalisation[2]
+    if largest != 255:
+        images = np.round(images * (largest / 255)).astype(np.uint8)
     split = images, np.zeros(len(images), dtype=np.int64)
     return _dataset(config, info, split, split)
 

@@ -145,9 +145,9 @@ class PlanLine(BaseModel):
     """The first line of `metrics.jsonl`: what the run is about to do."""
 
     kind: Literal["plan"]
-    total_steps: int = Field(ge=0)
+    total_steps: int = Field(gt=0)
     steps_per_epoch: int = Field(gt=0)
-    num_epochs: int = Field(ge=0)
+    num_epochs: int = Field(gt=0)
 
 
 class StepLine(BaseModel):

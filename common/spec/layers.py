@@ -159,6 +159,7 @@ class Trace:
       activations: canonical name of each layer -> shape of its output, without the batch; of residuals too, but not of
         blocks, whose output is their last layer's.
       flattened: of the layers among them whose output is flat -> (height, width, channels) of what it is made from.
+      dropout_rates: of the layers that have dropout.
       flops: floating-point operations, a multiplication and an addition counted as two; convolutions and dense layers,
         without biases, normalisation, ReLU and pooling, as torch.utils.flop_counter counts.
     """
@@ -167,6 +168,7 @@ class Trace:
     parameters: list[Parameter] = field(default_factory=list)
     activations: dict[str, Shape] = field(default_factory=dict)
     flattened: dict[str, Shape] = field(default_factory=dict)
+    dropout_rates: list[float] = field(default_factory=list)
     flops: int = 0
 
     def follow(self, layers: Sequence[Layer], shape: Shape, prefix: str = "") -> Shape:
@@ -205,6 +207,8 @@ class Trace:
                 shape = shape[-1:]
             case Flatten():
                 shape = (math.prod(shape),)
+            case Dropout(rate=rate):
+                self.dropout_rates.append(rate)
             case Dense(units=units):
                 inputs, shape = shape[0], (units or self.num_classes,)
                 self._add(name, "kernel", (inputs, *shape), spread)

@@ -147,7 +147,7 @@ class NetworkSpec:
     Attributes:
       image_shape: (height, width, channels).
       parameters: in the order of the layers.
-      activations, flattened: see `Trace`; the last activations are the logits.
+      activations, flattened, dropout_rates: see `Trace`; the last activations are the logits.
       flops_per_image: of one forward pass over one image, see `Trace`.
     """
 
@@ -157,6 +157,7 @@ class NetworkSpec:
     parameters: tuple[Parameter, ...]
     activations: dict[str, Shape]
     flattened: dict[str, Shape]
+    dropout_rates: tuple[float, ...]
     flops_per_image: int
 
     @classmethod
@@ -171,13 +172,8 @@ class NetworkSpec:
             )
         trace = Trace(num_classes)
         trace.follow(LAYERS[name], image_shape)
-        parameters = tuple(trace.parameters)
-        return cls(name, image_shape, num_classes, parameters, trace.activations, trace.flattened, trace.flops)
-
-    @property
-    def dropout_rates(self) -> list[float]:
-        """Of its layers with dropout, in their order."""
-        return [layer.rate for layer in LAYERS[self.name] if isinstance(layer, Dropout)]
+        parameters, rates = tuple(trace.parameters), tuple(trace.dropout_rates)
+        return cls(name, image_shape, num_classes, parameters, trace.activations, trace.flattened, rates, trace.flops)
 
     @property
     def drops(self) -> bool:

@@ -154,7 +154,7 @@ class TrainingOptions(UpdateOptions, DataOptions):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.max_steps == 0:
-            raise ValueError("--max-steps 0: at least 1, or -1 for no limit; evaluate as the first word only evaluates")
+            raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:

@@ -36,7 +36,7 @@ class UpdateOptions(BaseModel):
         "training",
         None,
         gt=0,
-        description="the learning rate is that of batches of N: times --batch-size over N; unset: of any batch",
+        description="the learning rate is that of batches of N: times the examples of a step over N; unset: of any",
     )
     warmup_steps: int = option("training", 0, ge=0, description="steps of linear warm-up before the schedule starts")
     schedule: ScheduleName = option(

@@ -14,6 +14,7 @@ from common.data.datasets import Dataset
 from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
+from common.platform.files import read_model
 from common.record.results import CONFIG_FILE
 from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
@@ -31,6 +32,7 @@ ONLY_USED = {
     "save_first_batch": False,
     "warmup_steps": 0,
     "max_steps": -1,
+    "train_size": None,
     "accumulate_grad_batches": 1,
     "random_crop": 0,
     "horizontal_flip": False,
@@ -67,12 +69,13 @@ class UseConfig(BaseModel):
         Raises:
           UserError: a config.json that can't be read; none, and no data set and network given; options at odds.
         """
+        if not self.weights.is_file():
+            raise UserError(f"--weights {self.weights}: no such file")
         path, values = self.weights.parent / CONFIG_FILE, {}
         if path.exists():
-            try:
-                values = TrainConfig.model_validate_json(path.read_bytes()).model_dump()
-            except (OSError, ValidationError) as error:
-                raise UserError(f"{path}: not the options of a run: {str(error).splitlines()[0]}") from None
+            values = read_model(TrainConfig, path).model_dump()
+            if self.dataset or self.data_dir:  # whose sizes need not be those of the one trained on
+                values |= dict.fromkeys(("test_size", "image_shape", "num_classes"))
         elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:
             raise UserError(f"--weights {self.weights}: no {CONFIG_FILE} beside it; give {' and '.join(missing)}")
         named = {name: getattr(self, name) for name in type(self).model_fields if name in TrainConfig.model_fields}

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from common.data.datasets import Dataset, dataset_of, image_shape_of, load_dataset
 from common.data.image_folder import read_image
+from common.platform.errors import UserError
 from common.record.predictions import confusion
 from common.spec.options import TrainConfig
 from common.trained.command import Command, PredictConfig
@@ -30,6 +31,8 @@ def read_used(command: Command) -> Dataset:
     if not isinstance(command.use, PredictConfig):
         return load_dataset(command.config)
     shape = image_shape_of(command.config)
+    if shape[2] not in (1, 3):
+        raise UserError(f"predict: the network takes images of {shape[2]} channels; pictures have 1 or 3")
     return dataset_of(command.config, np.stack([read_image(one, shape, command.use.fit) for one in command.use.images]))
 
 

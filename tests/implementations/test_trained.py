@@ -106,11 +106,33 @@ def test_a_picture_of_another_shape_is_made_to_fit(trained, tmp_path):
     assert other["score"] != pytest.approx(found[0]["score"], rel=1e-3)
 
 
+@pytest.mark.parametrize("implementation", ["tf", pytest.param("pt", marks=pytest.mark.slow)])
+def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path, implementation):
+    """The digits' pixels go from 0 to 16, and pictures' from 0 to 255."""
+    folder = train(implementation, tmp_path / "r", "--epochs", 2)
+    dataset, answers = load_dataset(TrainConfig()), Predictions.read(folder)
+    paths = [tmp_path / f"{index}.png" for index in range(3)]
+    for path, image in zip(paths, dataset.test_images[:3, ..., 0], strict=True):
+        Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).save(path)
+    found = json.loads(
+        trained_network("predict", implementation, folder / "model.safetensors", *paths, "--format", "json").stdout
+    )
+    assert [one["score"] for one in found] == pytest.approx(answers.scores[:3].tolist(), rel=1e-5)
+    assert [one["class"] for one in found] == [str(guess) for guess in answers.guesses[:3]]
+
+
+@pytest.mark.xdist_group("trained")
+def test_another_data_set_is_not_held_to_the_sizes_of_the_first(trained):
+    options = ("--dataset", "digits", "--format", "json", "--model", "cnn")
+    complaint = trained_network("evaluate", "pt", trained / "model.safetensors", *options, expect=2).stderr
+    assert "conv1.kernel has shape" in complaint  # and no complaint of --image-shape or --train-size
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         (("evaluate",), "--weights: is needed"),
-        (("evaluate", "--weights", "none/model.safetensors"), "no config.json beside it"),
+        (("evaluate", "--weights", "none/model.safetensors"), "--weights none/model.safetensors: no such file"),
         (("evaluate", "--weights", "RUN/config.json"), "--initial-weights RUN/config.json"),
         (("evaluate", "--weights", "RUN/model.safetensors", "--model", "lenet"), "--model lenet: needs images"),
         (("predict", "--weights", "RUN/model.safetensors"), "the following arguments are required"),

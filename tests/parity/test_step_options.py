@@ -92,6 +92,8 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
     [
         ("tf", ("--mode", "tuned", "--data-on", "host")),
         ("tf", ("--compile", "true")),
+        ("pt", ("--compile", "true", "--mode", "tuned", "--train-size", 330)),
+        ("ptl", ("--compile", "true", "--mode", "tuned", "--train-size", 330)),
         ("ptl", ()),
         ("ptl", ("--mode", "tuned")),
         ("pt", ("--save-first-batch", "true", "--devices", 2)),
@@ -102,7 +104,8 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
 def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, more, cut):
     options = (*ACCUMULATED, *THREE_BATCHES, *cut)
     first = ("--save-first-batch", "true") if "--save-first-batch" in more else ()
-    reference = train("tf", tmp_path / "a", *options, *first)
+    size = more[-2:] if "--train-size" in more else ()
+    reference = train("tf", tmp_path / "a", *options, *first, *size)
     other = train(implementation, tmp_path / "b", *options, *more)
     losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert len(losses) == len(others) == cut[1] and np.max(np.abs(losses - others) / losses) <= TOLERANCE
@@ -118,6 +121,27 @@ def test_the_first_steps_agree_where_losses_are_scaled(references, tmp_path, imp
     options = (*ACCUMULATED, *THREE_BATCHES, "--precision", "16-mixed", "--mode", mode, "--devices", 2)
     losses = np.array(read_step_losses(train(implementation, tmp_path, *options)))[:10]
     assert np.max(np.abs(losses - read_step_losses(references((*ACCUMULATED, *ONE_BATCH)))[:10])) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("implementation", "mode"),
+    [
+        pytest.param(*one, marks=() if one == ("ptl", "plain") else pytest.mark.slow)
+        for one in [("tf", "plain"), ("keras", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")]
+    ],
+)
+def test_statistics_are_not_averaged_and_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
+    options = (*DATA, "--precision", 64, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--ema-decay", 0.9)
+    if implementation != "keras":
+        options = (*options, "--accumulate-grad-batches", 2)
+    options = (*options, "--devices", 2, "--learning-rate", 0.01)
+    reference = train("pt", tmp_path / "a", *options)
+    other = train(implementation, tmp_path / "b", *options, "--mode", mode)
+    message = find_departure(reference, other, TOLERANCE)
+    assert message is None, message
+    weights, others = (read_arrays(folder / "model.safetensors") for folder in (reference, other))
+    for name, array in weights.items():
+        assert np.max(np.abs(array - others[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
 
 
 @pytest.mark.xdist_group("rules")

@@ -57,10 +57,25 @@ def test_max_steps_ends_the_last_epoch_early():
     assert [plan.steps_in_epoch(epoch) for epoch in (1, 2)] == [3, 1]
 
 
-@pytest.mark.parametrize(("epochs", "max_steps"), [(0, -1), (3, 0)])
-def test_a_run_may_have_no_steps(epochs, max_steps):
-    plan = Plan.make(10, 4, epochs, max_steps)
-    assert (plan.total_steps, plan.num_epochs) == (0, 0)
+@pytest.mark.parametrize("accumulated", [2, 3, 5])
+@pytest.mark.parametrize("cut", [{}, {"max_steps": 7}, {"verify_steps": 5}], ids=str)
+@pytest.mark.parametrize(("train_size", "batch_size"), [(40, 2), (41, 2), (43, 4), (100, 3), (5, 4)])
+def test_accumulated_batches_are_the_steps_of_one_batch_as_large(accumulated, cut, train_size, batch_size):
+    large, cut = batch_size * accumulated, {"max_steps": -1, **cut}
+    whole = Plan.make(train_size, large, 3, **cut)
+    plan = Plan.make(train_size, large, 3, **cut, accumulated=accumulated)
+    assert (plan.total_steps, plan.num_epochs) == (whole.total_steps, whole.num_epochs)
+    for epoch in range(1, plan.num_epochs + 1):
+        rows, of_steps = plan.shards(epoch, 2), whole.shards(epoch, 1)
+        assert list(plan.steps(epoch)) == list(range(plan.steps(epoch)[0], plan.last_step(epoch) + 1))
+        assert len(rows) == sum(plan.batches_in(step) for step in plan.steps(epoch))
+        first = 0
+        for step, ((start, stop, count),) in zip(plan.steps(epoch), of_steps, strict=True):
+            taken = rows[first : first + plan.batches_in(step)]
+            positions = [one for batch in taken for begin, end, _ in batch for one in range(begin, end)]
+            assert positions == list(range(start, stop)) and (taken[:, :, 2] == count).all()
+            assert all(batch[-1, 1] - batch[0, 0] == batch_size for batch in taken[:-1])
+            first += len(taken)
 
 
 @pytest.mark.parametrize("verify_steps", range(4, 30))
