@@ -1,5 +1,6 @@
 """The optimizer in Keras: tf_impl's, which is a Keras optimizer."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -17,11 +18,10 @@ class Averaging(keras.callbacks.Callback):
 
     def __init__(self, network: keras.Model, optimizer: Optimizer) -> None:
         super().__init__()
-        self.network, self.optimizer = network, optimizer
+        self.network, self.optimizer, self.evaluation = network, optimizer, ExitStack()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self.in_place = averaged(self.network, self.optimizer)
-        self.in_place.__enter__()
+        self.evaluation.enter_context(averaged(self.network, self.optimizer))
 
     def on_test_end(self, logs: Any = None) -> None:
-        self.in_place.__exit__(None, None, None)
+        self.evaluation.close()
