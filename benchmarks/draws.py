@@ -36,7 +36,7 @@ def main() -> None:
         table.add_column(heading, justify="right" if heading else "left")
     found: dict[str, dict[str, float]] = {}
     for implementation, title in (("pt", "PyTorch"), ("tf", "TensorFlow")):
-        program = Program(title, f"benchmarks.loops.{implementation}_draws", config.replace(devices="auto"))
+        program = Program(title, f"benchmarks.loops.{implementation}_draws", config)
         found[implementation] = run(program, folder / implementation)
         for name, shown in WHAT.items():
             values = (found[implementation][one] for one in (name, f"own_{name}"))

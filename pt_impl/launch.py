@@ -93,7 +93,7 @@ def run_replica(
             fetch=fetch_steps,
             synchronize=synchronize,
         )
-        with memory_told(experiment.config, device_name(device), ran_out_of_memory), recorder:
+        with memory_told(recorder, ran_out_of_memory), recorder:
             train(experiment, rank, device, recorder)
         wait_for_replicas()
         leave_group()

@@ -52,8 +52,10 @@ def check_compiler(config: TrainConfig) -> None:
 def make_experiment(config: TrainConfig) -> Experiment:
     """Raises UserError, beside `Experiment.make`'s, where torch.compile would fail: for most networks, no examples."""
     experiment = Experiment.make(config)
+    if not config.compile or config.model in ("cnn", "lenet"):
+        return experiment
     starts, stops, _ = experiment.plan.shards(1, config.devices)[-1].T
-    if config.compile and config.model not in ("cnn", "lenet") and (starts == stops).any():
+    if (starts == stops).any():
         raise UserError(
             f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.devices} replicas without"
             f" examples, for which PyTorch can't compile {config.model}; another --batch-size, or --compile false"

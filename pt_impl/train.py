@@ -14,7 +14,6 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from common.spec.options import TrainConfig
-from common.spec.update_rule import float32
 from pt_impl.data import Batch, make_loaders, to_device
 from pt_impl.inspection import predict, save_first_batch
 from pt_impl.networks import make_network
@@ -48,18 +47,19 @@ def train_step(
     autocast: torch.autocast,
     batches: Iterator[Batch],
     number: int,
-    config: TrainConfig,
+    experiment: Experiment,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One update from the next `number` batches; returns this replica's shares as `forward_backward` does."""
     optimizer.zero_grad()
     shares = []
     for left in reversed(range(number)):
         # With --accumulate-grad-batches: replicas add their gradients up with the last batch, not with each.
-        with model.no_sync() if left and config.devices > 1 else nullcontext():
-            shares.append(forward_backward(model, scaler, autocast, next(batches), config))
-    if config.gradient_clip_val is not None:
+        with model.no_sync() if left and experiment.config.devices > 1 else nullcontext():
+            shares.append(forward_backward(model, scaler, autocast, next(batches), experiment.config))
+    largest_norm = experiment.update_rule.largest_norm
+    if largest_norm is not None:
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), float32(config.gradient_clip_val))
+        nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
@@ -134,7 +134,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         batches = (to_device(batch, device) for batch in train_loader)
         for step in plan.steps(epoch + 1):
             number = plan.batches_in(step)
-            shares = train_step(model, optimizer, scheduler, scaler, autocast, batches, number, config)
+            shares = train_step(model, optimizer, scheduler, scaler, autocast, batches, number, experiment)
             if average:
                 average.update_parameters(network)
             recorder.step(*shares)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import make_shards
+from tf_impl.data import Shards
 from tf_impl.networks import cross_entropy
 from tf_impl.precision import DTYPES
 from tf_impl.weights import named_parameters, statistics_kept
@@ -62,6 +62,6 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     parts = (images[start : start + config.eval_batch_size] for start in range(0, len(images), config.eval_batch_size))
-    _, test_shards = make_shards(experiment, 1)
+    test_shards = Shards(experiment, num_replicas=1)
     inputs = (test_shards.prepare(part, tf.zeros(len(part), tf.int64)) for part in parts)
     return np.concatenate([tf.cast(network(one), DTYPES[config.precision]).numpy() for one in inputs])

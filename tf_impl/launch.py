@@ -27,19 +27,17 @@ def main(config: TrainConfig) -> None:
         return
     timeline.enter("build")
     strategy = make_strategy(experiment.config)
-    named = device_name(experiment.config)
-    told = memory_told(experiment.config, named, ran_out_of_memory)
     recorder = Recorder(
         "tf",
         "TensorFlow",
         experiment,
-        device_name=named,
+        device_name=device_name(experiment.config),
         timeline=timeline,
         writes=True,
         fetch=fetch_steps,
         synchronize=synchronize,
     )
-    with told, recorder:
+    with memory_told(recorder, ran_out_of_memory), recorder:
         train(experiment, strategy, recorder)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,7 +129,7 @@ def dataset_of(config: TrainConfig, images: Images) -> Dataset:
       images: uint8 (N, H, W, C) from 0 to 255, shaped as `image_shape_of` says; brought to the data set's own range.
     """
     info = read_arrays_folder(config.data_dir)[0] if config.dataset == "arrays" else None
-    largest = NORMALISATION[config.dataset][2] if info is None else info.normalisation[2]
+    _, _, largest = _normalisation(config, info)
     if largest != 255:
         images = np.round(images * (largest / 255)).astype(np.uint8)
     split = images, np.zeros(len(images), dtype=np.int64)
@@ -145,12 +146,18 @@ def image_shape_of(config: TrainConfig) -> tuple[int, int, int]:
     return SIZES[config.dataset][2]
 
 
+def _normalisation(config: TrainConfig, info: ArraysInfo | None) -> tuple[Sequence[float], Sequence[float], int]:
+    """Of each channel, see NORMALISATION; `info`: of a folder of arrays."""
+    return NORMALISATION[config.dataset] if info is None else info.normalisation
+
+
 def _dataset(config: TrainConfig, info: ArraysInfo | None, train: Split, test: Split) -> Dataset:
     """`info`: of a folder of arrays."""
-    names = CLASS_NAMES.get(config.dataset, list(map(str, range(config.num_classes or 10))))
-    mean, std, largest = NORMALISATION[config.dataset] if info is None else info.normalisation
-    if info is not None:
+    if info is None:
+        names = CLASS_NAMES.get(config.dataset, list(map(str, range(config.num_classes or 10))))
+    else:
         names = info.class_names
+    mean, std, largest = _normalisation(config, info)
     channels = train[0].shape[-1]
     shift = np.array([float32(value * largest) for value in mean] * (channels // len(mean)), dtype=np.float32)
     scale = np.array([float32(1 / (value * largest)) for value in std] * (channels // len(std)), dtype=np.float32)

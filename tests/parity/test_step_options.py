@@ -194,8 +194,8 @@ MUTATIONS = {
     ),
     "gradients clipped one by one": (
         *("pt", 1, CLIPPED, "pt_impl/train.py"),
-        "nn.utils.clip_grad_norm_(model.parameters(), float32(config.gradient_clip_val))",
-        "[nn.utils.clip_grad_norm_([one], config.gradient_clip_val) for one in model.parameters()]",
+        "nn.utils.clip_grad_norm_(model.parameters(), largest_norm)",
+        "[nn.utils.clip_grad_norm_([one], largest_norm) for one in model.parameters()]",
     ),
     "the weights evaluated, and not their average": (
         *("tf", 1, CLIPPED, "tf_impl/train.py"),
