@@ -6,6 +6,7 @@ belongs to a process alone (RssAnon in proc(5)); pages of mapped files are the k
     python -m benchmarks.memory
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -31,7 +32,7 @@ from common.spec.options import TrainConfig
 GIB = 2**30
 REACH_BYTES = 2 * GIB
 IMAGE_SHAPE = (64, 64, 3)
-SAMPLE_SECONDS = 0.2
+SAMPLE_SECONDS = 0.1
 
 
 class MemoryConfig(ModesConfig):
@@ -55,18 +56,22 @@ def make_sparse_set(folder: Path, num_train: int) -> None:
 
 
 class PrivateMemory(threading.Thread):
-    """Looks at a process tree until it ends; keeps the largest RssAnon of any of its processes."""
+    """Looks at a process tree until it ends.
+
+    Attributes:
+      samples: seconds since the first process began, and the largest RssAnon of any of its processes then, in bytes.
+    """
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.pid, self.peak_bytes = pid, 0
+        self.pid, self.samples = pid, [(0.0, 0)]
 
     def run(self) -> None:
         while True:
             try:
                 root = psutil.Process(self.pid)
-                for process in [root, *root.children(recursive=True)]:
-                    self.peak_bytes = max(self.peak_bytes, private_bytes(process.pid))
+                found = [private_bytes(one.pid) for one in (root, *root.children(recursive=True))]
+                self.samples.append((time.time() - root.create_time(), max(found)))
             except psutil.NoSuchProcess:
                 return
             time.sleep(SAMPLE_SECONDS)
@@ -78,6 +83,25 @@ def private_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
+
+
+def watch_run(
+    name: str, implementation: str, config: TrainConfig, log_path: Path, environment: dict[str, str] | None = None
+) -> PrivateMemory:
+    """Makes a run and looks at it. Raises UserError, with its `name`, where it fails.
+
+    Args:
+      environment: variables besides those of this process.
+    """
+    with open(log_path, "w") as log:
+        command = [sys.executable, "-m", f"{implementation}_impl", *to_arguments(config)]
+        variables = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log, env=variables)
+        watch = PrivateMemory(process.pid)
+        watch.start()
+        if process.wait():
+            raise UserError(f"{name}: ended with status {process.returncode}; see {log_path}")
+    return watch
 
 
 def main() -> None:
@@ -105,17 +129,10 @@ def main() -> None:
             accelerator="cpu",
             mode=row.mode,
         )
-        with open(log_path, "w") as log:
-            command = [sys.executable, "-m", f"{row.implementation}_impl", *to_arguments(config)]
-            process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
-            watch = PrivateMemory(process.pid)
-            watch.start()
-            if process.wait():
-                raise UserError(f"{row.name}: ended with status {process.returncode}; see {log_path}")
+        found[row.name] = max(size for _, size in watch_run(row.name, row.implementation, config, log_path).samples)
         assert read_result(run_dir).num_steps == options.steps
         # One process holds all of TensorFlow's replicas; of PyTorch's, each has its own.
-        per_replica = watch.peak_bytes / (options.devices if row.implementation in ("tf", "keras") else 1)
-        found[row.name] = watch.peak_bytes
+        per_replica = found[row.name] / (options.devices if row.implementation in ("tf", "keras") else 1)
         table.add_row(row.name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
     console.print(table)
     document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": found}

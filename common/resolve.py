@@ -1,5 +1,6 @@
 """What every "auto" comes to on this machine, decided once, before any data are read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,11 @@ from common.platform.launch import Launch
 from common.platform.machine import num_cores
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
-from common.spec.options import Precision, TrainConfig
+from common.spec.device_options import Precision, Strategy
+from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
 
+USUAL_STRATEGIES = ("ddp", "mirrored")  # what "auto" stands for where there are several devices
 MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
 
 
@@ -25,41 +28,65 @@ class Settings:
 
 
 def resolve_devices(
-    config: TrainConfig, title: str, num_gpus: int, launch: Launch, one_process: bool = False
+    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
 ) -> TrainConfig:
     """`config` with every "auto" replaced.
 
     Args:
       title: of the framework, for messages.
       num_gpus: GPUs that the framework can use here.
-      one_process: whether one process serves all devices.
+      strategies: that the framework has for several devices; the first one is what "auto" stands for.
 
     Raises:
-      UserError: an accelerator or a number of devices that is not to be had.
+      UserError: an accelerator, a strategy or a number of devices that is not to be had.
     """
     launched, launcher = launch.world_size, launch.started_by
-    if launched is not None and one_process:
+    strategy = config.strategy
+    if strategy not in ("auto", "single_device", *strategies):
+        raise UserError(f"--strategy {strategy}: {title} has single_device, {', '.join(strategies)}")
+    if launched is not None and ("mirrored" in strategies or strategy == "dp"):
         raise UserError(f"{launcher} has started {launched} processes; {title} needs one: use --devices N")
     if launch.num_nodes > 1:
         raise UserError(f"{launcher} has started replicas on {launch.num_nodes} machines; all of them must be on one")
     accelerator = config.accelerator
-    if accelerator == "auto":
+    if config.stages:
+        accelerator = "gpu" if "gpu" in config.stages else "cpu"
+    elif accelerator == "auto":
         accelerator = "gpu" if num_gpus else "cpu"
     if accelerator == "gpu" and not num_gpus:
-        raise UserError(f"--accelerator gpu: {title} sees no GPU on this machine")
+        option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
+        raise UserError(f"{option}: {title} sees no GPU on this machine")
 
     devices = config.devices
     if devices == "auto":
-        devices = launched or (num_gpus if accelerator == "gpu" else 1)
+        wanted = {"single_device": 1, "pipeline": 2}.get(strategy)
+        devices = launched or wanted or (num_gpus if accelerator == "gpu" else 1)
     if launched is not None and devices != launched:
         raise UserError(f"--devices {devices}: {launcher} has started {launched} processes; leave the option out")
-    if accelerator == "gpu" and devices > num_gpus:
+    if strategy == "auto":
+        strategy = strategies[0] if devices > 1 else "single_device"
+    config = config.replace(accelerator=accelerator, devices=devices, strategy=strategy)
+    if config.num_gpus > num_gpus:
         raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
+    _check_strategy(config)
 
     threads = config.threads_per_device
     if threads == "auto":
         threads = max(1, num_cores() // devices)
-    return config.replace(accelerator=accelerator, devices=devices, threads_per_device=threads)
+    return config.replace(threads_per_device=threads)
+
+
+def _check_strategy(config: TrainConfig) -> None:
+    """Raises UserError where other options, all of them resolved, do not go with the strategy."""
+    devices, strategy = config.devices, config.strategy
+    if strategy == "single_device" and devices != 1:
+        raise UserError(f"--strategy single_device: is for one device, not --devices {devices}")
+    if strategy == "pipeline" and devices != 2:
+        raise UserError(f"--strategy pipeline: has two stages, a device each; not --devices {devices}")
+    if strategy == "dp" and config.accelerator == "cpu":
+        raise UserError("--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only; on the CPU use ddp")
+    if strategy == "dp" and config.sync_batchnorm:
+        raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")
 
 
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
@@ -77,7 +104,9 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         resident = config.mode == "tuned" and images_nbytes(config) <= MAX_RESIDENT_BYTES
         left["data_on"] = "device" if resident else "host"
     config = spelled_out(config.replace(**left))
-    if config.compile and config.sync_batchnorm and config.devices != 1:
+    if config.compile and config.strategy == "pipeline":
+        raise UserError("--compile true: not with --strategy pipeline, whose step is on two devices")
+    if config.compile and config.sync_batchnorm and config.num_shards != 1:
         raise UserError("--sync-batchnorm true: a step in which replicas talk can't be compiled; use --compile false")
     return _require_half_precision(config, by_hand="precision" not in left)
 
@@ -107,12 +136,16 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
 
 
 def describe_settings(config: TrainConfig) -> str:
-    """Of a resolved configuration: `32-bit`, `bf16-mixed, compiled`."""
+    """Of a resolved configuration: `32-bit`, `bf16-mixed, compiled`, `32-bit, fsdp`."""
     found = [f"{config.precision}-bit" if config.precision.isdecimal() else config.precision]
     if config.compile is True:
         found.append("compiled")
     if config.tf32 is True and config.precision != "64":
         found.append("TF32")
+    if config.strategy not in (USUAL_STRATEGIES if config.devices != 1 else ("single_device",)):
+        found.append(config.strategy)
+    if config.microbatches > 1:
+        found.append(f"{config.microbatches} microbatches")
     return ", ".join(found)
 
 
@@ -125,7 +158,8 @@ def describe_batch(config: TrainConfig) -> str:
 def describe_devices(config: TrainConfig, device_name: str) -> str:
     """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
     threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
-    return f"{config.devices} x {config.accelerator} ({device_name}), {threads}"
+    kinds = " and ".join(config.stages) if config.stages else f"{config.devices} x {config.accelerator}"
+    return f"{kinds} ({device_name}), {threads}"
 
 
 # --- Half precision, before the framework is imported ---

@@ -60,7 +60,8 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
     a, b = reference.config.training_fields(), other.config.training_fields()
     # What `--mode tuned` decides, each framework decides for itself.
     left_out = fields_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else []
-    fields |= {name: (a[name], b[name]) for name in a if name not in left_out}
+    # Of the strategy too: "auto" stands for each framework's own.
+    fields |= {name: (a[name], b[name]) for name in a if name not in (*left_out, "strategy")}
     if not same_seed:
         made = ["data_sha256"] if reference.config.dataset == "synthetic" else []
         for name in ("seed", "initial_weights_sha256", *made):

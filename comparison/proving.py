@@ -88,8 +88,8 @@ def _run(
 
 
 def _shows_layers(config: TrainConfig) -> bool:
-    """Whether a first batch can be looked into: there is one, and PyTorch has not compiled the layers away."""
-    return config.compile is not True and 0 not in (config.epochs, config.max_steps)
+    """Whether a first batch can be looked into: in PyTorch neither compiled networks show their layers, nor stages."""
+    return config.compile is not True and config.strategy not in ("dp", "pipeline")
 
 
 def _look_again(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:

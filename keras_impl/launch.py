@@ -7,7 +7,8 @@ from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
-from keras_impl.replicas import device_name, fetch_steps, make_strategy, ran_out_of_memory, setup_devices, synchronize
+from keras_impl.parallel import make_strategy
+from keras_impl.replicas import device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
 from keras_impl.train import train
 from tf_impl.launch import classify as classify
 

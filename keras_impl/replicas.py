@@ -6,11 +6,11 @@ import numpy as np
 
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
-from tf_impl import replicas as tf_replicas
+from keras_impl.parallel import STRATEGIES
 from tf_impl.replicas import device_name as device_name
 from tf_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
-from tf_impl.replicas import make_strategy as make_strategy
 from tf_impl.replicas import ran_out_of_memory as ran_out_of_memory
+from tf_impl.replicas import resolve
 from tf_impl.replicas import share_statistics as share_statistics
 from tf_impl.replicas import synchronize as synchronize
 
@@ -24,7 +24,7 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
         )
     if config.data_on == "device":
         raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
-    return tf_replicas.setup_devices(config.replace(data_on="host"), "Keras")
+    return resolve(config.replace(data_on="host"), "Keras", STRATEGIES)
 
 
 def fetch_steps(steps: list[tuple[Any, Any]]) -> list[tuple[float, float]]:

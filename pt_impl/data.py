@@ -14,7 +14,7 @@ from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
 from common.spec.batches import Batch as Batch
 from common.spec.batches import Plan, epoch_order, shards
-from common.spec.options import Precision
+from common.spec.device_options import Precision
 from common.spec.randomness import positions, visits
 from pt_impl.augment import Augment
 from pt_impl.precision import DTYPES
@@ -140,7 +140,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def make_samplers(experiment: Experiment, rank: int) -> tuple[TrainSampler, ShardSampler]:
     """The samplers of the training and of the test batches of one rank."""
     config, test_size = experiment.config, len(experiment.dataset.test_images)
+    rank %= config.num_shards  # of a pipeline every rank has whole batches
     return (
-        TrainSampler(experiment.plan, config.seed, rank, config.devices),
-        ShardSampler(test_size, config.eval_batch_size, rank, config.devices),
+        TrainSampler(experiment.plan, config.seed, rank, config.num_shards),
+        ShardSampler(test_size, config.eval_batch_size, rank, config.num_shards),
     )

@@ -12,8 +12,10 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
+from pt_impl.networks import make_network
+from pt_impl.precision import make_autocast
 from pt_impl.replicas import concatenate_over_replicas, sum_over_replicas
-from pt_impl.weights import flattened_to_canonical, statistics_kept, to_canonical
+from pt_impl.weights import flattened_to_canonical, load_weights, statistics_kept, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
 
@@ -33,7 +35,7 @@ def save_first_batch(
         with autocast:
             smoothing = experiment.config.label_smoothing
             loss = F.cross_entropy(model(inputs), labels, reduction="sum", label_smoothing=smoothing) / count
-        (loss * experiment.config.devices).backward()
+        (loss * experiment.config.num_shards).backward()
     for hook in hooks:
         hook.remove()
     write_first_batch(experiment, network, outputs, recorder)
@@ -56,7 +58,7 @@ def write_first_batch(
     """
     gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
     if not reduced:
-        gradients = {name: sum_over_replicas(one) / experiment.config.devices for name, one in gradients.items()}
+        gradients = {name: sum_over_replicas(one) / experiment.config.num_shards for name, one in gradients.items()}
     trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
     recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, trained))
 
@@ -84,17 +86,18 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
     return outputs, [module.register_forward_hook(hook(name)) for name, module in watched.items()]
 
 
-# --- Predictions: of one replica alone, once trained ---
+# --- Predictions: of a network that is on one device, once trained ---
 
 
-def predict(experiment: Experiment, network: nn.Module, autocast: torch.autocast) -> NDArray[np.floating]:
+def predict(experiment: Experiment, weights: Weights, device: torch.device) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
-    normalise = Normalise(experiment.dataset, config.precision)
-    device, size = next(network.parameters()).device, config.eval_batch_size
-    network.eval()
+    network = make_network(experiment.network, config)
+    load_weights(network, experiment.network, weights)
+    network.to(device).eval()
+    normalise, size = Normalise(experiment.dataset, config.precision), config.eval_batch_size
     parts = []
-    with torch.inference_mode(), autocast:
+    with torch.inference_mode(), make_autocast(config.precision, device):
         for start in range(0, len(images), size):
             part = normalise(torch.tensor(images[start : start + size]))
             parts.append(network(part.to(device)).to(normalise.dtype).cpu())

@@ -20,11 +20,10 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.inspection import predict
-from pt_impl.networks import make_network
-from pt_impl.precision import make_autocast
 from pt_impl.replicas import (
     device_name,
     fetch_steps,
+    has_group,
     join_group,
     leave_group,
     make_experiment,
@@ -35,7 +34,6 @@ from pt_impl.replicas import (
     wait_for_replicas,
 )
 from pt_impl.train import train
-from pt_impl.weights import load_weights
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
 
@@ -53,7 +51,7 @@ def main(config: TrainConfig) -> None:
     if config.dry_run:
         return
     config = experiment.config
-    if config.devices == 1:
+    if not has_group(config):
         run_replica(0, config, "", timeline, experiment)
         return
     timeline.enter("imports")  # each worker's own
@@ -123,6 +121,4 @@ def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
     config = experiment.config
     setup_process(config)
     device = torch.device("cuda" if config.accelerator == "gpu" else "cpu")
-    network = make_network(experiment.network, config)
-    load_weights(network, experiment.network, experiment.initial_weights)
-    return predict(experiment, network.to(device), make_autocast(config.precision, device))
+    return predict(experiment, experiment.initial_weights, device)

@@ -146,7 +146,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
 
 def norm_layer(config: TrainConfig) -> Norm:
     """The kind of batch normalisation."""
-    if not config.sync_batchnorm or config.devices == 1:
+    if not config.sync_batchnorm or config.num_shards == 1:
         return nn.BatchNorm2d
     return nn.SyncBatchNorm if config.accelerator == "gpu" else SyncBatchNorm
 

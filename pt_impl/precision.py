@@ -4,7 +4,8 @@ import warnings
 
 import torch
 
-from common.spec.options import Precision, TrainConfig
+from common.spec.device_options import Precision
+from common.spec.options import TrainConfig
 from common.spec.update_rule import LossScaling
 
 # Of weights, normalised images and losses; and what layers compute in where that is another.
@@ -22,8 +23,8 @@ class LossScaler(torch.amp.GradScaler):
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
         rule, enabled = LossScaling(), config.precision == "16-mixed"
-        # The loss comes here times the number of replicas; in float16 it shall be as large as with one of them.
-        initial = rule.initial / config.devices
+        # The loss comes here times the number of shards; in float16 it shall be as large as with one of them.
+        initial = rule.initial / config.num_shards
         super().__init__(device.type, initial, rule.growth, rule.backoff, rule.growth_interval, enabled)
         if enabled:
             # The rate goes by the step's number, also where the first step is skipped.

@@ -17,17 +17,21 @@ from common.platform.files import Arrays
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
+
+# Of several devices, what "auto" stands for first; see pt_impl/parallel.py.
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
     """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
-    return resolve(config, "PyTorch")
+    return resolve(config, "PyTorch", STRATEGIES)
 
 
-def resolve(config: TrainConfig, title: str) -> TrainConfig:
+def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
     """The same for whatever computes with torch; `title`: its name in messages."""
-    config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read())
+    config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read(), strategies)
     settings = Settings()
     if config.mode == "tuned":
         from pt_impl.tuning import tuned_settings
@@ -35,6 +39,12 @@ def resolve(config: TrainConfig, title: str) -> TrainConfig:
         settings = tuned_settings(config)
     config = resolve_settings(config, settings)
     check_compiler(config)
+    if config.strategy == "pipeline" and config.precision == "16-mixed":
+        raise UserError("--precision 16-mixed: not with --strategy pipeline, whose stages share no scale of the loss")
+    if config.strategy in ("dp", "pipeline") and config.save_first_batch:
+        raise UserError(
+            f"--save-first-batch true: not with --strategy {config.strategy}, whose processes don't see all layers"
+        )
     return config
 
 
@@ -54,11 +64,12 @@ def make_experiment(config: TrainConfig) -> Experiment:
     experiment = Experiment.make(config)
     if not config.compile or config.model in ("cnn", "lenet"):
         return experiment
-    starts, stops, _ = experiment.plan.shards(1, config.devices)[-1].T
+    starts, stops, _ = experiment.plan.shards(1, config.num_shards)[-1].T
     if (starts == stops).any():
         raise UserError(
-            f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.devices} replicas without"
-            f" examples, for which PyTorch can't compile {config.model}; another --batch-size, or --compile false"
+            f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.num_shards} replicas"
+            f" without examples, for which PyTorch can't compile {config.model}; another --batch-size, or"
+            " --compile false"
         )
     return experiment
 
@@ -80,19 +91,31 @@ def join_group(config: TrainConfig, rank: int, init_method: str) -> torch.device
       init_method: where the processes find each other, see torch.distributed.init_process_group.
     """
     setup_process(config)
-    device = torch.device("cpu")
-    if config.accelerator == "gpu":
-        device = torch.device("cuda", rank)
+    device = find_device(config, rank)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-    if config.devices > 1:
+    if has_group(config):
+        only_gpus = config.num_gpus == config.devices
         dist.init_process_group(
-            "nccl" if config.accelerator == "gpu" else "gloo",
+            "nccl" if only_gpus else "gloo",
             init_method=init_method,
             rank=rank,
             world_size=config.devices,
-            device_id=device if config.accelerator == "gpu" else None,
+            device_id=device if only_gpus else None,
         )
     return device
+
+
+def has_group(config: TrainConfig) -> bool:
+    """Whether there is a process for each device; otherwise one serves all."""
+    return config.strategy not in ("single_device", "dp")
+
+
+def find_device(config: TrainConfig, rank: int) -> torch.device:
+    """Of the replica, or the stage, `rank`."""
+    if config.stages_on[rank] == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", config.stages_on[:rank].count("gpu"))
 
 
 def wait_for_replicas() -> None:
@@ -162,14 +185,25 @@ def concatenate_over_replicas(arrays: Arrays) -> Arrays:
     return {name: np.concatenate([part[name] for part in parts]) for name in arrays}
 
 
+def collect_over_replicas(arrays: Arrays) -> Arrays:
+    """Every replica's arrays, whose names differ."""
+    parts: list[Arrays] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(parts, arrays)
+    return {name: array for part in parts for name, array in part.items()}
+
+
 def device_name(device: torch.device) -> str:
     """The processor's or the GPU's name."""
     return cpu_name() if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
-def device_peak_memory_bytes(device: torch.device) -> int | None:
-    """Peak memory that PyTorch's allocator gave out on the GPUs, summed over the replicas; None on the CPU."""
-    if device.type == "cpu":
+def device_peak_memory_bytes(config: TrainConfig, device: torch.device) -> int | None:
+    """Peak memory that PyTorch's allocator gave out on the GPUs, summed over the replicas; None where there are none.
+
+    `device`: this replica's.
+    """
+    if not config.num_gpus:
         return None
-    peak = torch.tensor(torch.cuda.max_memory_allocated(device), device=device)
+    on_gpu = device.type == "cuda"  # of a pipeline one stage may be on the CPU
+    peak = torch.tensor(torch.cuda.max_memory_allocated(device) if on_gpu else 0, device=device)
     return int(sum_over_replicas(peak).item())

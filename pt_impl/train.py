@@ -1,12 +1,12 @@
 """Training in PyTorch; laid out like the train.py of the other implementations, to be read side by side."""
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -18,16 +18,19 @@ from pt_impl.data import Batch, make_loaders, to_device
 from pt_impl.inspection import predict, save_first_batch
 from pt_impl.networks import make_network
 from pt_impl.optimizer import make_average, make_optimizer
+from pt_impl.parallel import clip_gradients, parallelize, without_communication
 from pt_impl.precision import LossScaler, make_autocast
 from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
 from pt_impl.weights import get_weights, load_weights
+
+Shares = tuple[torch.Tensor, torch.Tensor]
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
 
 
 def forward_backward(
-    model: nn.Module, scaler: LossScaler, autocast: torch.autocast, batch: Batch, config: TrainConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+    model: nn.Module, scaler: LossScaler, autocast: torch.autocast, config: TrainConfig, batch: Batch
+) -> Shares:
     """Adds to the gradients; returns this replica's shares of the global loss and of the number of correct answers."""
     inputs, labels, count = batch
     with autocast:
@@ -35,7 +38,7 @@ def forward_backward(
         # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
     # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
-    scaler.scale(loss * config.devices).backward()
+    scaler.scale(loss * config.num_shards).backward()
     return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
 
@@ -44,22 +47,26 @@ def train_step(
     optimizer: Optimizer,
     scheduler: LRScheduler,
     scaler: LossScaler,
-    autocast: torch.autocast,
+    compute: Callable[[Batch], Shares],
     batches: Iterator[Batch],
     number: int,
     experiment: Experiment,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One update from the next `number` batches; returns this replica's shares as `forward_backward` does."""
+) -> Shares:
+    """One update from the next `number` batches; returns this replica's shares of their losses and correct answers.
+
+    Args:
+      compute: `forward_backward` of this model.
+    """
     optimizer.zero_grad()
     shares = []
     for left in reversed(range(number)):
         # With --accumulate-grad-batches: replicas add their gradients up with the last batch, not with each.
-        with model.no_sync() if left and experiment.config.devices > 1 else nullcontext():
-            shares.append(forward_backward(model, scaler, autocast, next(batches), experiment.config))
+        with without_communication(model) if left else nullcontext():
+            shares.append(compute(next(batches)))
     largest_norm = experiment.update_rule.largest_norm
     if largest_norm is not None:
         scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
+        clip_gradients(model, largest_norm, experiment.config)
     scaler.step(optimizer)
     scaler.update()
     scheduler.step()
@@ -77,18 +84,23 @@ def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> tor
 
 
 def evaluate(
-    network: nn.Module, autocast: torch.autocast, loader: Iterable[Batch], device: torch.device, recorder: Recorder
+    network: nn.Module,
+    compute: Callable[[Batch], torch.Tensor],
+    loader: Iterable[Batch],
+    device: torch.device,
+    recorder: Recorder,
 ) -> None:
-    """Over the whole test set, each example once."""
+    """Over the whole test set, each example once. `compute`: `eval_step` of this network."""
     recorder.start_evaluation()
-    # Instead of each rank's own statistics, which DistributedDataParallel makes one before a training step alone.
-    share_statistics(network)
+    if recorder.config.num_shards > 1:
+        # Instead of each rank's own statistics, which DistributedDataParallel makes one before a training step alone.
+        share_statistics(network)
     network.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for batch in loader:
             # Instead of the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
-            totals += eval_step(network, autocast, to_device(batch, device))
+            totals += compute(to_device(batch, device))
     network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
     recorder.end_epoch(loss_sum, int(correct), int(count))
@@ -102,25 +114,32 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     config, plan = experiment.config, experiment.plan
     network: nn.Module = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.initial_weights)
+    if config.strategy == "pipeline":
+        from pt_impl import pipeline
+
+        network = pipeline.take_stage(network, experiment.network, rank)
     network.to(device)
     train_loader, test_loader = make_loaders(experiment, rank)
     compile_options, optimizer_options = {}, {}
     if config.mode == "tuned":
         from pt_impl import tuning
 
-        network = tuning.tune_network(network)
+        network = tuning.tune_network(network, config)
         train_loader, test_loader = tuning.make_loaders(experiment, rank, device)
         compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
 
-    model = network
-    if config.devices > 1:
-        model = DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
+    average = make_average(network, experiment.update_rule)
+    trained = average.module if average else network
+    model = parallelize(network, average, config, device)
     if config.compile:
         model = torch.compile(model, **compile_options)
     optimizer, scheduler = make_optimizer(network, experiment.update_rule, **optimizer_options)
-    average = make_average(network, experiment.update_rule)
-    trained = average.module if average else network
     autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
+    compute = functools.partial(forward_backward, model, scaler, autocast, config)
+    compute_scores = functools.partial(eval_step, trained, autocast)
+    if config.strategy == "pipeline":
+        compute = pipeline.Pipeline(network, rank, config, autocast).forward_backward
+        compute_scores = pipeline.Pipeline(trained, rank, config, autocast).eval_step
 
     if config.mode == "tuned" and config.compile:
         tuning.compile_ahead(model, autocast, train_loader, experiment.network.image_shape)
@@ -134,15 +153,15 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         batches = (to_device(batch, device) for batch in train_loader)
         for step in plan.steps(epoch + 1):
             number = plan.batches_in(step)
-            shares = train_step(model, optimizer, scheduler, scaler, autocast, batches, number, experiment)
+            shares = train_step(model, optimizer, scheduler, scaler, compute, batches, number, experiment)
             if average:
                 average.update_parameters(network)
             recorder.step(*shares)
         recorder.end_training()
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
-        evaluate(trained, autocast, test_loader, device, recorder)
+        evaluate(trained, compute_scores, test_loader, device, recorder)
 
-    if rank == 0:
-        recorder.save_predictions(predict(experiment, trained, autocast))
     weights = get_weights(trained, experiment.network)
-    recorder.finish(weights, ("torch",), device_peak_memory_bytes(device), scaler.skipped_steps)
+    if rank == 0:
+        recorder.save_predictions(predict(experiment, weights, device))
+    recorder.finish(weights, ("torch",), device_peak_memory_bytes(config, device), scaler.skipped_steps)

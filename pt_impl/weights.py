@@ -11,6 +11,7 @@ from torch import nn
 
 from common.spec.layers import Parameter
 from common.spec.networks import NetworkSpec, Weights
+from pt_impl.replicas import collect_over_replicas
 
 Array = NDArray[Any]
 # Canonical -> PyTorch's.
@@ -26,13 +27,22 @@ def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> Non
 
 
 def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
-    """Canonical name -> array in the network's precision."""
-    return to_canonical(network.state_dict(), spec.parameters)
+    """Canonical name -> array in the network's precision. Every replica must call it: each may have a part only."""
+    tensors = network.state_dict()
+    own = [parameter for parameter in spec.parameters if native_name(parameter) in tensors]
+    weights = to_canonical(tensors, own)
+    return weights if len(own) == len(spec.parameters) else collect_over_replicas(weights)
 
 
 def to_canonical(tensors: dict[str, torch.Tensor], parameters: Iterable[Parameter]) -> Weights:
     """Canonical name -> array, of parameters or anything shaped like them: `load_weights` backwards."""
-    return {one.name: from_native(one, tensors[native_name(one)].detach().cpu().numpy()) for one in parameters}
+    return {one.name: from_native(one, whole(tensors[native_name(one)]).cpu().numpy()) for one in parameters}
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of which replicas may have shares: all of it."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor's, slow to import
 
 
 def native_name(parameter: Parameter) -> str:

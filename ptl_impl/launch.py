@@ -3,8 +3,6 @@
 import logging
 import warnings
 
-import torch
-
 from common.platform.launch import Launch
 from common.record.memory import memory_told
 from common.record.recorder import Recorder
@@ -15,6 +13,7 @@ from pt_impl.launch import classify as classify
 from ptl_impl.replicas import (
     device_name,
     fetch_steps,
+    find_device,
     make_experiment,
     ran_out_of_memory,
     setup_devices,
@@ -35,9 +34,7 @@ def main(config: TrainConfig) -> None:
         experiment = with_run_dir(experiment, "ptl")
     if config.dry_run:
         return
-    device = torch.device("cpu")
-    if experiment.config.accelerator == "gpu":
-        device = torch.device("cuda", launch.local_rank)
+    device = find_device(experiment.config, launch.local_rank)
     recorder = Recorder(
         "ptl",
         "Lightning",

@@ -14,7 +14,8 @@ from ptl_impl.data import Batch, ExampleData
 from ptl_impl.inspection import FirstBatch, predict
 from ptl_impl.networks import make_network
 from ptl_impl.optimizer import OptimizerAndScheduler, make_averaging, make_optimizer
-from ptl_impl.precision import PRECISIONS, LossScaler, make_autocast, make_plugins
+from ptl_impl.parallel import SumWithLastBatch, make_strategy, parallelize
+from ptl_impl.precision import PRECISIONS, LossScaler, make_plugins
 from ptl_impl.replicas import device_peak_memory_bytes, make_environment
 from ptl_impl.weights import get_weights, load_weights
 
@@ -29,6 +30,9 @@ class Classifier(pl.LightningModule):
         self.experiment = experiment
         self.network: nn.Module = make_network(experiment.network, experiment.config)
         load_weights(self.network, experiment.network, experiment.initial_weights)
+
+    def configure_model(self) -> None:
+        parallelize(self.network, self.experiment.config, self.trainer.strategy.root_device)
 
     def forward(self, inputs: Any) -> torch.Tensor:
         return self.network(inputs)
@@ -106,6 +110,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     callbacks: list[pl.Callback] = [*make_averaging(experiment, device), Recording(recorder)]
     options: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
     options["gradient_clip_val"] = experiment.update_rule.largest_norm
+    if config.strategy == "fsdp" and config.accumulate_grad_batches > 1:
+        callbacks.append(SumWithLastBatch())
     if config.compile and config.mode == "plain":
         module.network.compile()
     if config.mode == "tuned":
@@ -113,13 +119,18 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
 
         module, data = tuning.TunedClassifier(experiment, recorder), tuning.TunedData(experiment)
         callbacks, options = [], {"profiler": tuning.NoProfiler()}
+    if config.strategy == "pipeline":
+        from ptl_impl.pipeline import PipelinedClassifier
+
+        module, callbacks = PipelinedClassifier(experiment), [*make_averaging(experiment, device), Recording(recorder)]
+        options = {"profiler": options.get("profiler")}
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 
     trainer = pl.Trainer(
-        accelerator=config.accelerator,
+        accelerator="gpu" if config.num_gpus == config.devices else "cpu",
         devices=config.devices,
-        strategy="ddp" if config.devices > 1 else "auto",
+        strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
         plugins=[*make_environment(), *make_plugins(config, scaler)],
         max_epochs=plan.num_epochs,
@@ -137,8 +148,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         tuning.tune_trainer(trainer)
     trainer.fit(module, data)
 
-    if recorder.writes:
-        module.network.to(device)  # from where the Trainer has taken it
-        recorder.save_predictions(predict(experiment, module.network, make_autocast(config.precision, device)))
     weights = get_weights(module.network, experiment.network)
-    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(device), scaler.skipped_steps)
+    if recorder.writes:
+        recorder.save_predictions(predict(experiment, weights, device))
+    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(config, device), scaler.skipped_steps)

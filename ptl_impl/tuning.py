@@ -23,6 +23,7 @@ from common.record.recorder import Recorder
 from common.spec.batches import summed
 from pt_impl import tuning as pt_tuning
 from pt_impl.optimizer import make_average
+from pt_impl.parallel import without_communication
 from pt_impl.replicas import share_statistics
 from ptl_impl.data import Batch, ExampleData
 from ptl_impl.precision import make_autocast
@@ -48,7 +49,7 @@ class TunedClassifier(Classifier):
         self.recorder = recorder
         self.shares: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the batches of one step
         self.averages: list[AveragedModel] = []  # one or none; a list, since the average is no part of what is trained
-        self.network = pt_tuning.tune_network(self.network)
+        self.network = pt_tuning.tune_network(self.network, experiment.config)
         self.trained_network: nn.Module = self.network
         if experiment.config.compile:
             self.trained_network = torch.compile(self.network, **pt_tuning.compile_options(experiment.config))
@@ -80,6 +81,11 @@ class TunedClassifier(Classifier):
     def evaluated(self) -> nn.Module:
         return self.averages[0].module if self.averages else self.network
 
+    @property
+    def synchronised(self) -> nn.Module:
+        """What adds the replicas' gradients up."""
+        return self.network if self.experiment.config.strategy == "fsdp" else self.trainer.model
+
     def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
         # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
         # whatever a batch might be. Gain: 1.16, 1.00.
@@ -87,7 +93,7 @@ class TunedClassifier(Classifier):
         if not self.shares:
             self.optimizer.zero_grad()
         left = self.recorder.plan.batches_in(self.recorder.steps_done + 1) - len(self.shares) - 1
-        with self.trainer.model.no_sync() if left and self.trainer.world_size > 1 else contextlib.nullcontext():
+        with without_communication(self.synchronised) if left else contextlib.nullcontext():
             logits = self(inputs)
             smoothing = self.experiment.config.label_smoothing
             loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count

@@ -68,6 +68,15 @@ def copy_code(folder):
     return folder
 
 
+def changed_code(folder, file, before, after):
+    """The same with other text in a file."""
+    path = copy_code(folder) / file
+    source = path.read_text()
+    assert before in source, f"{file}: {before}"
+    path.write_text(source.replace(before, after))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def data_dir():
     """A folder with real MNIST in torchvision's layout, from the environment variable TEST_DATA_DIR."""

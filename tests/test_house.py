@@ -95,6 +95,7 @@ LAYOUT = {
     "networks": {"make_network"},
     "optimizer": {"make_optimizer"},
     "precision": set(),
+    "parallel": set(),
     "replicas": {"setup_devices", "device_name", "device_peak_memory_bytes", "fetch_steps", "synchronize"},
     "train": {"train"},
     "tuning": set(),
@@ -116,7 +117,8 @@ def defined(path):
 @pytest.mark.parametrize("folder", (*LOOPS, *TRAINERS))
 def test_the_implementations_have_the_same_files_and_functions(folder):
     frameworks = {"probe", "augment", "randomness"} if folder in LOOPS else set()  # the trainers' are the same
-    assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | frameworks
+    stages = {"pipeline"} if folder != "keras_impl" else set()
+    assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | frameworks | stages
     for name, wanted in LAYOUT.items():
         assert wanted <= set(defined(REPOSITORY / folder / f"{name}.py")), f"{folder}/{name}.py"
 

@@ -13,7 +13,8 @@ from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
-from tf_impl.replicas import device_name, fetch_steps, make_strategy, ran_out_of_memory, setup_devices, synchronize
+from tf_impl.parallel import make_strategy
+from tf_impl.replicas import device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
 from tf_impl.train import train
 from tf_impl.weights import load_weights
 

@@ -52,7 +52,8 @@ class Optimizer(keras.optimizers.Optimizer):
         super().build(variables)
         strategy, slots = tf.distribute.get_strategy(), {}
         for variable in variables:
-            own = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
+            with tf.device(variable.value.device):
+                own = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
             for copy in strategy.experimental_local_results(variable.value):
                 slots[copy.ref()] = own
         # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. In a function,
@@ -82,6 +83,10 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Keras calls it for each variable; sets the variable and its slots."""
+        with tf.device(variable.device):  # of a pipeline's stages each computes its own
+            self.update(gradient, variable, learning_rate)
+
+    def update(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         rate, decay = (tf.cast(value, variable.dtype) for value in (learning_rate, self.rule.weight_decay))
         taken = tf.math.is_finite(gradient) if self.loss_scale else True
         decoupled = isinstance(self.rule, rules.AdamW)
@@ -215,7 +220,10 @@ class Accumulator:
 
     def __init__(self, variables: list[keras.Variable]) -> None:
         own = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
-        self.sums = [tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, **own) for one in variables]
+        self.sums = []
+        for one in variables:
+            with tf.device(one.value.device):
+                self.sums.append(tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, **own))
 
     def add(self, gradients: Tensors) -> None:
         for total, gradient in zip(self.sums, gradients, strict=True):

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -68,10 +69,10 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumul
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 
 
-def eval_step(network: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def eval_step(model: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, correct answers, examples."""
     inputs, labels, _ = batch
-    logits = tf.cast(network(inputs, training=False), network.variable_dtype)
+    logits = tf.cast(model(inputs, training=False), model.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
     return tf.reduce_sum(tf.cast(losses, tf.float64)), correct, tf.size(labels, tf.int64)
@@ -83,7 +84,12 @@ def eval_step(network: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor,
 def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    with strategy.scope():
+    placed = nullcontext()
+    if config.strategy == "pipeline":
+        from tf_impl import pipeline
+
+        placed = pipeline.placed(experiment.network, config)
+    with strategy.scope(), placed:
         network = make_network(experiment.network, config)
         load_weights(network, experiment.initial_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
@@ -92,6 +98,10 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     train_dataset, test_dataset = (make_dataset(strategy, one) for one in (train_shards, test_shards))
 
     compute = functools.partial(forward_backward, network, optimizer, config.label_smoothing)
+    model = network
+    if config.strategy == "pipeline":
+        model = pipeline.Stages(network, experiment.network, config)
+        compute = functools.partial(model.forward_backward, optimizer)
     if config.compile:
         compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
 
@@ -104,7 +114,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         update_step(network, optimizer, accumulator)
 
     def replica_eval_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return eval_step(network, Batch(*shard))
+        return eval_step(model, Batch(*shard))
 
     # The signature leaves the number of examples open: the last batch of an epoch needs no trace of its own.
     @tf.function(input_signature=[train_dataset.element_spec])

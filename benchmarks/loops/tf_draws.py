@@ -16,7 +16,8 @@ from common.spec.options import TrainConfig
 from common.spec.randomness import visits
 from tf_impl.data import make_shards
 from tf_impl.networks import Dropout
-from tf_impl.replicas import make_strategy, setup_devices
+from tf_impl.parallel import make_strategy
+from tf_impl.replicas import setup_devices
 
 
 def main(config: TrainConfig) -> None:

@@ -11,7 +11,8 @@ from benchmarks.paired import write_speed
 from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
 from common.platform.errors import as_program
 from common.spec.command_line import parse_train_config
-from tf_impl.replicas import make_strategy, setup_devices, synchronize
+from tf_impl.parallel import make_strategy
+from tf_impl.replicas import setup_devices, synchronize
 
 DTYPES = {"64": tf.float64, "32": tf.float32, "bf16": tf.bfloat16, "16": tf.float16}
 

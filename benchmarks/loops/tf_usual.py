@@ -14,7 +14,8 @@ from common.platform.errors import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from tf_impl.networks import make_network
-from tf_impl.replicas import make_strategy, setup_devices
+from tf_impl.parallel import make_strategy
+from tf_impl.replicas import setup_devices
 
 
 class Clock(keras.callbacks.Callback):

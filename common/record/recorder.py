@@ -65,9 +65,7 @@ class Recorder:
         self.run_dir = config.run_dir or Path()
         self.timeline, self.writes, self.fetch = timeline, writes, fetch
         self.code_sha256 = code_sha256()  # now, and not when the run ends: it may be changed meanwhile
-        assert config.devices != "auto"
-        num_gpus = config.devices if config.accelerator == "gpu" else 0
-        self.monitor = Monitor(timeline.first_pid, num_gpus) if writes else None
+        self.monitor = Monitor(timeline.first_pid, config.num_gpus) if writes else None
         self.clock = RunClock(timeline, self.monitor, synchronize)
         own = [RunFiles(self.run_dir), TrainingProgress(title, device_name, plan)] if writes else []
         self.sinks: list[Sink] = [*own, *sinks]

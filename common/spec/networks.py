@@ -138,6 +138,16 @@ SMALLEST_IMAGE: dict[ModelName, int] = {
     "resnet18": 16,
     "resnet50": 64,
 }
+# Where `--strategy pipeline` cuts: the last layer of the first stage. Of a residual network's stages each has about the
+# same work; of the others most work is in the convolutions, and most weights are behind them.
+END_OF_FIRST_STAGE: dict[ModelName, str] = {
+    "cnn": "pool2",
+    "lenet": "pool2",
+    "mnist_dropout": "dropout1",
+    "resnet8": "layer1.0",
+    "resnet18": "layer2.1",
+    "resnet50": "layer2.3",
+}
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,11 @@ class NetworkSpec:
     def drops(self) -> bool:
         """Whether it has dropout, and needs to know which examples it is given."""
         return bool(self.dropout_rates)
+
+    @property
+    def end_of_first_stage(self) -> str:
+        """The layer after which `--strategy pipeline` cuts."""
+        return END_OF_FIRST_STAGE[self.name]
 
     @property
     def num_parameters(self) -> int:

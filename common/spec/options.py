@@ -5,22 +5,18 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from common.platform.errors import option_name
 from common.spec.batches import Plan
+from common.spec.device_options import DeviceOptions
 from common.spec.option_kinds import fields_of_kind, option
 from common.spec.update_options import UpdateOptions
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
-# YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
-Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
-AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
 Positive = Annotated[int, Field(gt=0)]
 ImageShape = tuple[Positive, Positive, Positive]
-AutoOrCount = Literal["auto"] | Positive
-AutoOrBool = Literal["auto"] | bool
 Mode = Literal["plain", "tuned"]
 
 ABOUT_MODE = (
@@ -30,7 +26,7 @@ ABOUT_MODE = (
 
 
 class DataOptions(BaseModel):
-    """The examples, the network, and how often it sees them."""
+    """The examples and what is done to them, the network, and how often it sees them."""
 
     dataset: DatasetName = option(
         "data",
@@ -74,19 +70,6 @@ class DataOptions(BaseModel):
     epochs: int = option("training", 10, gt=0, description="passes over the training set")
     max_steps: int = option("training", -1, ge=-1, description="stop after N steps; -1: no limit")
     batch_size: int = option("training", 64, gt=0, description="global batch size, all devices together")
-
-
-class TrainingOptions(UpdateOptions, DataOptions):
-    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
-
-    Hyperparameters stand here as typed; `common.spec.update_rule` rounds them to float32 once, for everyone.
-
-    Raises:
-      pydantic.ValidationError: a value of the wrong type, out of bounds, or at odds with another.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     label_smoothing: float = option(
         "training", 0.0, ge=0, lt=1, description="share of each training label that is spread evenly over all classes"
     )
@@ -108,40 +91,17 @@ class TrainingOptions(UpdateOptions, DataOptions):
         description="seed of initial weights, example order, dropout, augmentation and synthetic data",
     )
 
-    accelerator: Literal["auto", "cpu", "gpu"] = option(
-        "machine", "auto", description="auto: the GPU where there is one"
-    )
-    devices: AutoOrCount = option(
-        "machine", "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
-    )
-    threads_per_device: AutoOrCount = option(
-        "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
-    )
-    precision: AutoOrPrecision = option(
-        "setting",
-        "auto",
-        description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
-        " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
-    )
-    compile: AutoOrBool = option(
-        "setting",
-        "auto",
-        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
-        " mode tuned chooses",
-    )
-    tf32: AutoOrBool = option(
-        "setting",
-        "auto",
-        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or"
-        " what mode tuned chooses",
-    )
-    data_on: Literal["auto", "device", "host"] = option(
-        "setting",
-        "auto",
-        description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
-        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
-        " else host",
-    )
+
+class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
+    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
+
+    Hyperparameters stand here as typed; `common.spec.update_rule` rounds them to float32 once, for everyone.
+
+    Raises:
+      pydantic.ValidationError: a value of the wrong type, out of bounds, or at odds with another.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     eval_batch_size: int = option("training", 1000, gt=0, description="global batch size of evaluation")
     log_every_n_steps: int = option(

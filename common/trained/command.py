@@ -16,12 +16,16 @@ from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
 from common.platform.files import read_model
 from common.record.results import CONFIG_FILE
-from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
+from common.spec.device_options import Precision
+from common.spec.options import DatasetName, ImageShape, ModelName, TrainConfig
 
 # Of a training's options, those that a network which is only used does not need: as they are in a training on one
 # device without any of them.
 ONLY_USED = {
     "devices": 1,
+    "strategy": "single_device",
+    "stages": None,
+    "microbatches": 1,
     "mode": "plain",
     "compile": False,
     "tf32": False,

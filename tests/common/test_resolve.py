@@ -6,14 +6,23 @@ import pytest
 from common.data.arrays import write_description
 from common.data.datasets import images_nbytes, load_dataset
 from common.platform.errors import UserError
-from common.resolve import MAX_RESIDENT_BYTES, Settings, describe_settings, resolve_settings
+from common.platform.launch import Launch
+from common.resolve import (
+    MAX_RESIDENT_BYTES,
+    Settings,
+    describe_devices,
+    describe_settings,
+    resolve_devices,
+    resolve_settings,
+)
 from common.spec.options import TrainConfig
 
 TUNED = Settings("bf16-mixed", compile=True)
 
 
-def resolved(**options):
-    return resolve_settings(TrainConfig(accelerator="cpu", **options), TUNED)
+def resolved(num_gpus=0, **options):
+    config = resolve_devices(TrainConfig(**options), "X", num_gpus, Launch.read({}), ("ddp", "dp", "fsdp", "pipeline"))
+    return resolve_settings(config, TUNED)
 
 
 def test_plain_is_the_same_for_all_and_tuned_is_what_the_implementation_says():
@@ -34,11 +43,24 @@ def test_synchronised_batch_normalisation_is_not_compiled():
     assert resolved(sync_batchnorm=True, compile=True, devices=1).compile is True
 
 
+def test_the_settings_name_a_strategy_that_is_not_the_usual_one():
+    assert describe_settings(resolved(devices=2)) == "32-bit"
+    assert describe_settings(resolved(devices=2, strategy="fsdp")) == "32-bit, fsdp"
+    assert describe_settings(resolved(strategy="ddp")) == "32-bit, ddp"
+    assert describe_settings(resolved(strategy="pipeline", microbatches=4)) == "32-bit, pipeline, 4 microbatches"
+    mixed = resolved(num_gpus=1, strategy="pipeline", stages=("cpu", "gpu"))
+    assert describe_devices(mixed, "any").startswith("cpu and gpu (any), ")
+
+
+def test_a_pipeline_is_not_compiled():
+    with pytest.raises(UserError, match="--compile true: not with --strategy pipeline"):
+        resolved(strategy="pipeline", compile=True)
+
+
 def test_tf32_is_for_gpus():
     with pytest.raises(UserError, match="--tf32 true: only GPUs have TF32"):
         resolved(tf32=True)
-    gpu = resolve_settings(TrainConfig(accelerator="gpu", tf32=True), TUNED)
-    assert describe_settings(gpu) == "32-bit, TF32"
+    assert describe_settings(resolved(num_gpus=1, tf32=True)) == "32-bit, TF32"
 
 
 def test_data_are_put_on_the_device_in_tuned_mode_where_they_are_not_too_large():

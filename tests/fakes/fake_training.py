@@ -22,7 +22,8 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
         timeline = Timeline.begin(os.getpid())
         timeline.enter("data")
         num_gpus = int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
-        config = resolve_devices(parse_train_config(f"{name}_impl", "fake"), "Fake", num_gpus, Launch.read())
+        config = parse_train_config(f"{name}_impl", "fake")
+        config = resolve_devices(config, "Fake", num_gpus, Launch.read(), ("ddp",))
         experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:
             return

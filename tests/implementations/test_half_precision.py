@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, copy_code, run
+from conftest import CPU, IMPLEMENTATIONS, changed_code, run
 
 from common.platform.probing import LIMIT_VARIABLES, _probe
 from common.record.results import read_result
@@ -21,12 +21,9 @@ SHORT = (*CPU, "--precision", "bf16-mixed", "--max-steps", 2, "--train-size", 64
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """The project's code, on the made-up processor."""
-    folder = copy_code(tmp_path_factory.mktemp("project"))
+    folder = tmp_path_factory.mktemp("project")
     (folder / "cpuinfo").write_text(AMX)
-    path = folder / "common" / "platform" / "processor.py"
-    source = path.read_text()
-    assert source.count('"/proc/cpuinfo"') == 1
-    path.write_text(source.replace('"/proc/cpuinfo"', repr(str(folder / "cpuinfo"))))
+    changed_code(folder, "common/platform/processor.py", '"/proc/cpuinfo"', repr(str(folder / "cpuinfo")))
     for name in ("tf_impl", "pt_impl"):
         assert (folder / name / "probe.py").exists()
         (folder / name / "probe.py").write_text(PROBE)

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, train
 
 from common.platform.files import read_arrays
 from common.record.results import read_result, read_step_losses
@@ -205,9 +205,7 @@ MUTATIONS = {
 )
 def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     implementation, devices, file, before, after, said = MUTATIONS[mutation]
-    path = copy_code(tmp_path / "copy") / file
-    assert before in path.read_text()
-    path.write_text(path.read_text().replace(before, after))
+    changed_code(tmp_path / "copy", file, before, after)
     options = (*OPTIONS, *SCENARIOS["both"], "--train-size", 95, "--epochs", 2, "--devices", devices)
     other = "tf" if implementation == "pt" else "pt"
     reference = train(other, tmp_path / "reference", *options)

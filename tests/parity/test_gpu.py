@@ -47,6 +47,27 @@ def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, mode, precisio
     assert np.max(np.abs(losses - other) / losses) <= tolerance
 
 
+WAYS = [
+    *(("pt", strategy, ()) for strategy in ("ddp", "fsdp", "dp")),
+    *(("ptl", strategy, ()) for strategy in ("ddp", "fsdp")),
+    ("tf", "mirrored", ()),
+    *((name, "pipeline", stages) for name in ("tf", "pt", "ptl") for stages in (("cpu", "gpu"), ("gpu", "cpu"))),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("implementation", "strategy", "stages"), WAYS)
+def test_a_strategy_on_one_gpu_trains_as_the_cpu_does(tmp_path, implementation, strategy, stages, mode):
+    skip_without_gpu(implementation)
+    options = (*OPTIONS, "--precision", "64", "--mode", mode, "--compile", "false", "--gradient-clip-val", 0.7)
+    cpu = train(implementation, tmp_path / "cpu", *options, "--accelerator", "cpu")
+    where = ("--stages", *stages) if stages else ("--accelerator", "gpu", "--devices", 1)
+    gpu = train(implementation, tmp_path / "gpu", *options, "--tf32", "false", "--strategy", strategy, *where)
+    result = read_result(gpu)
+    assert result.accelerator == "gpu" and result.device_peak_memory_bytes > 0
+    assert find_departure(cpu, gpu, 1e-10) is None
+
+
 NO_SYNC = """
 import sys
 import torch

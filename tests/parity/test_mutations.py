@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from conftest import copy_code, read_csv, run, train
+from conftest import changed_code, copy_code, read_csv, run, train
 
 from comparison.lockstep import find_departure
 
@@ -204,10 +204,9 @@ def reference(tmp_path_factory):
 def make_mutant(folder, mutation):
     """A copy of the code with the mistake in it; returns the implementation and the number of devices that show it."""
     implementation, devices, file, before, after, _ = MUTATIONS[mutation]
-    path = copy_code(folder) / file
-    source = path.read_text()
-    assert before in source, f"{file} no longer holds the code to be changed: {before}"
-    path.write_text(source.replace(before, after) + (PADDED if "Padded" in after else ""))
+    path = changed_code(folder, file, before, after) / file
+    if "Padded" in after:
+        path.write_text(path.read_text() + PADDED)
     return implementation, devices
 
 
@@ -230,9 +229,7 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
 def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
     rule, file, before, after, said = RULE_MUTATIONS[mutation]
     options = ("--train-size", 340, "--batch-size", 16, "--epochs", 3, "--precision", 64, "--optimizer", *rule)
-    path = copy_code(tmp_path / "copy") / file
-    assert before in path.read_text()
-    path.write_text(path.read_text().replace(before, after))
+    changed_code(tmp_path / "copy", file, before, after)
     reference = train("pt", tmp_path / "pt", *options)
     mutant = train("tf", tmp_path / "tf", *options, cwd=tmp_path / "copy")
     message = find_departure(reference, mutant, 1e-10)
@@ -278,7 +275,5 @@ def test_a_copy_without_a_mistake_is_not_accused(reference, tmp_path, implementa
 
 def test_a_run_that_fails_fails_the_test(tmp_path):
     with pytest.raises(AssertionError, match="exit status 1(.|\n)*ZeroDivisionError"):
-        folder = copy_code(tmp_path)
-        path = folder / "pt_impl" / "train.py"
-        path.write_text(path.read_text().replace("scaler.step(optimizer)", "1 / 0"))
+        folder = changed_code(tmp_path, "pt_impl/train.py", "scaler.step(optimizer)", "1 / 0")
         train("pt", folder / "run", *OPTIONS, cwd=folder)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, copy_code, run, train
+from conftest import IMPLEMENTATIONS, MODES, changed_code, run, train
 
 from common.platform.files import read_arrays
 from common.record.predictions import Predictions
@@ -138,8 +138,8 @@ MUTATIONS = {
     ),
     "each replica's own statistics": (
         *("pt", 2, "false", "pt_impl/train.py"),
-        "    share_statistics(network)\n",
-        "",
+        "        share_statistics(network)\n",
+        "        pass\n",
         "evaluation after epoch 1: test_loss is",
     ),
     "a variance that is not synchronised": (
@@ -168,9 +168,7 @@ MUTATIONS = {
 )
 def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     implementation, devices, sync, file, before, after, said = MUTATIONS[mutation]
-    path = copy_code(tmp_path / "copy") / file
-    assert before in path.read_text()
-    path.write_text(path.read_text().replace(before, after))
+    changed_code(tmp_path / "copy", file, before, after)
     options = (*OPTIONS, "--train-size", 95, "--epochs", 1, "--devices", devices, "--sync-batchnorm", sync)
     other = "tf" if implementation == "pt" else "pt"
     reference = train(other, tmp_path / "reference", *options)

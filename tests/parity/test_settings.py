@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, train
 
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
@@ -101,11 +101,7 @@ FEWER_BITS = {
 @pytest.mark.parametrize("batch_size", [16, pytest.param(256, marks=pytest.mark.slow)])
 def test_fewer_bits_by_accident_show_in_the_first_loss(runs, tmp_path, mistake, batch_size):
     """Where 64 bits show nothing: TF32 left on, or a layer in 16 bits."""
-    folder = copy_code(tmp_path)
-    path = folder / "pt_impl" / "train.py"
-    source = path.read_text()
-    assert FORWARD in source
-    path.write_text(source.replace(FORWARD, FEWER_BITS[mistake] + FORWARD))
+    folder = changed_code(tmp_path, "pt_impl/train.py", FORWARD, FEWER_BITS[mistake] + FORWARD)
     options = ("--train-size", 418, "--batch-size", batch_size, "--max-steps", 1)
     (exact,) = first_losses(train("pt", tmp_path / "exact", *options, "--precision", "64"))
     cut = train("pt", tmp_path / "cut", *options, "--precision", "32", cwd=folder)
@@ -142,11 +138,8 @@ def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
 @pytest.mark.xdist_group("settings")
 def test_the_scale_grows_and_falls_by_one_rule(tmp_path):
     """With a scale that doubles after every second step it soon overflows, again and again, in the same steps."""
-    folder = copy_code(tmp_path)
-    path = folder / "common" / "spec" / "update_rule.py"
-    source = path.read_text()
-    assert "growth_interval: int = 2000" in source
-    path.write_text(source.replace("growth_interval: int = 2000", "growth_interval: int = 2"))
+    interval = "growth_interval: int ="
+    folder = changed_code(tmp_path, "common/spec/update_rule.py", f"{interval} 2000", f"{interval} 2")
     options = (*OPTIONS, "--precision", "16-mixed", "--max-steps", 40)
     skipped = {
         (name, devices): read_result(

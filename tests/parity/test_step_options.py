@@ -5,11 +5,11 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, copy_code, run, train
+from agreement import assert_the_same
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, train
 
 from common.platform.files import read_arrays
-from common.record.predictions import Predictions
-from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
+from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 TOLERANCE = 1e-12  # 2e-15 is what is seen
@@ -36,21 +36,6 @@ def references(tmp_path_factory):
     return functools.cache(lambda options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
 
 
-def assert_the_same(reference, other):
-    """Losses, weights, evaluations and predictions, of runs whose options may differ."""
-    losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
-    assert len(losses) == len(others) == 112
-    assert np.max(np.abs(losses - others) / losses) <= TOLERANCE
-    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (reference, other))
-    for name, array in weights.items():
-        assert np.max(np.abs(array - other_weights[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
-    for one, two in zip(*(read_metrics(folder, EpochLine) for folder in (reference, other)), strict=True):
-        assert one.test_loss == pytest.approx(two.test_loss, rel=TOLERANCE)
-        assert one.train_loss == pytest.approx(two.train_loss, rel=TOLERANCE)
-        assert (one.test_correct, one.train_accuracy) == (two.test_correct, two.train_accuracy)
-    assert (Predictions.read(reference).guesses == Predictions.read(other).guesses).all()
-
-
 @pytest.mark.xdist_group("clipped")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
@@ -65,7 +50,7 @@ def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_pat
     other = train(implementation, tmp_path, *CLIPPED, "--mode", mode, "--devices", devices)
     message = find_departure(reference, other, TOLERANCE)
     assert message is None, message
-    assert_the_same(reference, other)
+    assert_the_same(reference, other, TOLERANCE, steps=112)
 
 
 @pytest.mark.xdist_group("accumulated")
@@ -82,7 +67,7 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
     options = (*ACCUMULATED, *THREE_BATCHES, "--mode", mode, "--devices", devices)
     other = train(implementation, tmp_path, *options)
     assert read_result(other).config.accumulate_grad_batches == 3
-    assert_the_same(references((*ACCUMULATED, *ONE_BATCH)), other)
+    assert_the_same(references((*ACCUMULATED, *ONE_BATCH)), other, TOLERANCE, steps=112)
 
 
 @pytest.mark.slow
@@ -193,7 +178,7 @@ MUTATIONS = {
         "sums = gradients",
     ),
     "gradients clipped one by one": (
-        *("pt", 1, CLIPPED, "pt_impl/train.py"),
+        *("pt", 1, CLIPPED, "pt_impl/parallel.py"),
         "nn.utils.clip_grad_norm_(model.parameters(), largest_norm)",
         "[nn.utils.clip_grad_norm_([one], largest_norm) for one in model.parameters()]",
     ),
@@ -226,9 +211,7 @@ MUTATIONS = {
 )
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, devices, options, file, before, after = MUTATIONS[mutation]
-    path = copy_code(tmp_path / "copy") / file
-    assert before in path.read_text()
-    path.write_text(path.read_text().replace(before, after))
+    changed_code(tmp_path / "copy", file, before, after)
     options = (*options, "--train-size", 95, "--epochs", 2, "--devices", devices)
     other = "tf" if implementation == "pt" else "pt"
     reference = train(other, tmp_path / "reference", *options)

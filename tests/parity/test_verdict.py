@@ -51,7 +51,8 @@ PROGRAMS = {
     + "from pt_impl.train import train\ndevice = join_group(setup_devices(configs[0]), 0, '')\n"
     + TAIL.format(name="pt", where="0, device"),
     "tf": HEAD
-    + "from tf_impl.replicas import fetch_steps, make_strategy, setup_devices, synchronize\n"
+    + "from tf_impl.parallel import make_strategy\n"
+    + "from tf_impl.replicas import fetch_steps, setup_devices, synchronize\n"
     + "from tf_impl.train import train\nstrategy = make_strategy(setup_devices(configs[0]))\n"
     + TAIL.format(name="tf", where="strategy"),
 }

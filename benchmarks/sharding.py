@@ -1,0 +1,77 @@
+"""What each process holds of a network, by --strategy: all of it, its share of every weight, or one of two stages.
+
+Private memory, see benchmarks.memory, of the largest process while it trains; on the CPU, where PyTorch's and
+Lightning's processes are the replicas. Every process also holds the framework, the activations of its share of a batch,
+and the initial weights that all begin with, in 64 bits.
+
+    python -m benchmarks.sharding
+"""
+
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.memory import watch_run
+from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, write_document
+from common.experiment import Experiment
+from common.platform.cli import parse_options
+from common.platform.errors import as_program
+from common.record.results import read_result
+from common.spec.options import TrainConfig
+
+WAYS = [("single_device", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2)]
+CONFIG = TrainConfig(
+    model="resnet50",
+    dataset="synthetic",
+    image_shape=(64, 64, 3),
+    train_size=60,
+    test_size=6,
+    batch_size=6,
+    eval_batch_size=6,
+    epochs=1,
+    optimizer="adam",
+    accelerator="cpu",
+    threads_per_device=1,
+)
+# What is freed goes back to the system at once; glibc would keep it, and nothing would be seen.
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
+def main() -> None:
+    about = "Measures the memory of each process under ddp, fsdp and pipeline."
+    options = parse_options(BenchmarkConfig, "python -m benchmarks.sharding", about)
+    console = Console(highlight=False)
+    folder = make_folder(options, "sharding")
+    held: dict[str, list[float]] = {}  # of each round, the median of its samples
+    peak: dict[str, list[float]] = {}
+    for round_number in range(options.rounds):
+        for implementation in ("pt", "ptl"):
+            for strategy, devices in WAYS:
+                name = f"{implementation} {strategy} {devices}"
+                run_dir = (folder / f"round-{round_number + 1}" / name.replace(" ", "-")).absolute()
+                run_dir.parent.mkdir(exist_ok=True)
+                config = CONFIG.replace(strategy=strategy, devices=devices, run_dir=run_dir)
+                log_path = run_dir.with_name(f"{run_dir.name}-{LOG_FILE}")
+                samples = watch_run(name, implementation, config, log_path, ENVIRONMENT).samples
+                result = read_result(run_dir)
+                begin, duration = result.startup_seconds, sum(result.epoch_train_seconds)
+                inside = [size / 2**20 for seconds, size in samples if begin <= seconds <= begin + duration]
+                held.setdefault(name, []).append(median(inside))
+                peak.setdefault(name, []).append(max(inside))
+    parameters = Experiment.make(CONFIG).network.num_parameters
+    megabytes = parameters * 4 * 4 / 2**20  # weights, gradients and Adam's two means, 4 bytes each
+    console.print(f"{CONFIG.model}: weights, gradients and Adam's means, {megabytes:,.0f} MiB in all")
+    table = Table(title=f"private memory of a process, MiB, median of {options.rounds} rounds", box=None)
+    for heading in ("", "devices", "while it trains", "at most"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name in held:
+        row, devices = name.rsplit(" ", 1)
+        table.add_row(row, devices, *(f"{median(one[name]):,.0f}" for one in (held, peak)))
+    console.print(table)
+    write_document("sharding", folder, console, {"held_mib": held, "peak_mib": peak})
+
+
+if __name__ == "__main__":
+    with as_program("python -m benchmarks.sharding"):
+        main()

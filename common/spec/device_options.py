@@ -1,0 +1,103 @@
+"""What a run computes on, how devices work together, and what its numbers are."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from common.spec.option_kinds import option
+
+Accelerator = Literal["cpu", "gpu"]
+# Lightning's names, where it has one.
+Strategy = Literal["single_device", "ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "mirrored", "pipeline"]
+# YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
+AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
+AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0)]
+AutoOrBool = Literal["auto"] | bool
+
+
+class DeviceOptions(BaseModel):
+    """Devices and settings; `common.resolve` decides what "auto" stands for."""
+
+    accelerator: Literal["auto", Accelerator] = option(
+        "machine", "auto", description="auto: the GPU where there is one"
+    )
+    devices: AutoOrCount = option(
+        "machine", "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
+    )
+    strategy: Literal["auto", Strategy] = option(
+        "machine",
+        "auto",
+        description="how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the"
+        " whole network and a shard of the batch; fsdp (PyTorch, Lightning): and of weights, gradients and optimizer"
+        " state only its share; dp (PyTorch, GPUs): torch.nn.DataParallel; pipeline (not Keras): two devices, each"
+        " has half of the network. auto: single_device for one, mirrored or ddp for several",
+    )
+    stages: tuple[Accelerator, Accelerator] | None = option(
+        "machine",
+        None,
+        description="where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator",
+    )
+    microbatches: int = option(
+        "machine",
+        1,
+        gt=0,
+        description="parts of a batch that pass the stages of --strategy pipeline one after the other, so that both"
+        " have work; a batch that N does not divide passes whole",
+    )
+    threads_per_device: AutoOrCount = option(
+        "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
+    )
+    precision: AutoOrPrecision = option(
+        "setting",
+        "auto",
+        description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
+        " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
+    )
+    compile: AutoOrBool = option(
+        "setting",
+        "auto",
+        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
+        " mode tuned chooses",
+    )
+    tf32: AutoOrBool = option(
+        "setting",
+        "auto",
+        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or"
+        " what mode tuned chooses",
+    )
+    data_on: Literal["auto", "device", "host"] = option(
+        "setting",
+        "auto",
+        description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
+        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
+        " else host",
+    )
+
+    @property
+    def num_shards(self) -> int:
+        """Parts that a batch is cut into: one for each process, or each replica of one process.
+
+        One where the network's stages pass it on, or where torch.nn.DataParallel cuts it by itself.
+        """
+        return 1 if self.strategy in ("pipeline", "dp") else int(self.devices)
+
+    @property
+    def stages_on(self) -> tuple[Accelerator, ...]:
+        """Of a resolved configuration: what each device is."""
+        assert self.accelerator != "auto" and self.devices != "auto"
+        return self.stages or (self.accelerator,) * self.devices
+
+    @property
+    def num_gpus(self) -> int:
+        """Of a resolved configuration: how many GPUs it uses."""
+        return self.stages_on.count("gpu")
+
+    @model_validator(mode="after")
+    def _fits_its_strategy(self) -> Self:
+        if self.strategy != "pipeline":
+            if self.stages:
+                raise ValueError(f"--stages {' '.join(self.stages)}: needs --strategy pipeline")
+            if self.microbatches > 1:
+                raise ValueError(f"--microbatches {self.microbatches}: needs --strategy pipeline")
+        return self

@@ -1,0 +1,83 @@
+"""How replicas work together in PyTorch: what `--strategy` names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from common.spec.options import TrainConfig
+from pt_impl.replicas import sum_over_replicas
+
+
+def parallelize(
+    network: nn.Module, average: AveragedModel | None, config: TrainConfig, device: torch.device
+) -> nn.Module:
+    """What a training step calls in the network's place; where weights are dealt out, the network itself.
+
+    Args:
+      network: with its weights, on its device; of a pipeline this rank's stage, see pt_impl/pipeline.py.
+      average: of its weights.
+    """
+    match config.strategy:
+        case "ddp" | "ddp_find_unused_parameters_true":
+            unused = config.strategy == "ddp_find_unused_parameters_true"
+            device_ids = [device] if device.type == "cuda" else None
+            return DistributedDataParallel(network, device_ids=device_ids, find_unused_parameters=unused)
+        case "dp":
+            return DataParallel(network, list(range(config.num_gpus)))
+        case "fsdp":
+            shard(network, device)
+            if average:
+                # Its own are looked at after an evaluation, which would leave the last ones gathered.
+                shard(average.module, device, reshard_after_forward=True)
+    return network
+
+
+def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool | None = None) -> None:
+    """Leaves each rank its share of every weight, and so of gradients and optimizer state (FSDP2).
+
+    What belongs together is gathered together when its turn comes: the layers of a residual network's stage, and
+    what is in none.
+
+    Args:
+      device: of a kind that all replicas have; where there is a GPU, PyTorch itself would take it.
+      reshard_after_forward: see `fully_shard`; None: all but what is in none, which the backward pass needs at once.
+    """
+    # Here, since they take half a second.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for child in network.children():
+        if any(True for _ in child.children()):
+            fully_shard(child, mesh=mesh)
+    fully_shard(network, mesh=mesh, reshard_after_forward=reshard_after_forward)
+
+
+@contextmanager
+def without_communication(model: nn.Module) -> Iterator[None]:
+    """Backward passes inside only add to this replica's own gradients. `model`: as `parallelize` returns it."""
+    if hasattr(model, "set_requires_gradient_sync"):  # fully_shard's
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+    elif hasattr(model, "no_sync"):  # DistributedDataParallel's, compiled or not
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def clip_gradients(model: nn.Module, largest_norm: float, config: TrainConfig) -> None:
+    """Makes the gradients smaller where the norm of all of them is too large."""
+    if config.strategy != "pipeline":
+        nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
+        return
+    # Each rank has the gradients of one stage.
+    own = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+    norm = sum_over_replicas(own.square()).sqrt()
+    nn.utils.clip_grads_with_norm_(model.parameters(), largest_norm, norm)

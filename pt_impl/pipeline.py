@@ -1,0 +1,98 @@
+"""`--strategy pipeline` in PyTorch: a network in two stages, a process each (torch.distributed.pipelining)."""
+
+import functools
+from collections import OrderedDict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+from common.spec.networks import NetworkSpec
+from common.spec.options import TrainConfig
+from pt_impl.data import Batch
+from pt_impl.networks import Dropout
+from pt_impl.train import eval_step
+
+
+class Stage(nn.Sequential):
+    """Layers one after the other; those with dropout are told the visits of their images."""
+
+    def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
+        for layer in self:
+            x = layer(x, visits) if isinstance(layer, Dropout) else layer(x)
+        return x
+
+
+def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
+    """The layers of this rank's stage, under the names that they have in the network."""
+    layers = dict(network.named_children())
+    if "flatten" not in layers:  # between two layers of torchvision's networks, and not one itself
+        layers |= {"flatten": nn.Flatten(), "fc": layers.pop("fc")}
+    names = list(layers)
+    cut = names.index(spec.end_of_first_stage.partition(".")[0]) + 1
+    return Stage(OrderedDict((name, layers[name]) for name in (names[:cut], names[cut:])[rank]))
+
+
+class Passing(nn.Module):
+    """A stage with the ways to it and from it: between a CPU and a GPU what is sent goes through the host."""
+
+    def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
+        super().__init__()
+        self.stage, self.is_last, self.autocast = stage, rank == 1, autocast
+        self.device = next(stage.parameters()).device
+        self.border = self.device if len(set(config.stages_on)) == 1 else torch.device("cpu")
+
+    def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
+        with self.autocast:
+            x = self.stage(x.to(self.device), visits)
+        return x if self.is_last else x.to(self.border).contiguous()
+
+
+class Pipeline:
+    """Takes batches through both stages; every rank calls it with the same ones.
+
+    The first rank looks at their images, the last one at their labels, and both at their visits.
+    """
+
+    def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
+        self.rank, self.config, self.autocast = rank, config, autocast
+        self.passing = Passing(stage, rank, config, autocast)
+        self.schedule = functools.cache(self.make_schedule)
+
+    def make_schedule(self, number: int, training: bool) -> ScheduleGPipe:
+        """For batches of `number` examples: a schedule sends tensors of one shape only."""
+        stage = PipelineStage(self.passing, self.rank, 2, self.passing.border)
+        parts = self.config.microbatches if number % self.config.microbatches == 0 else 1
+        # Instead of the mean over the parts: their sum.
+        return ScheduleGPipe(stage, parts, loss_fn=self.loss if training else None, scale_grads=False)
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with self.autocast:
+            smoothing = self.config.label_smoothing
+            return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / self.count
+
+    def pass_on(self, batch: Batch, training: bool, **options: Any) -> torch.Tensor | None:
+        """The logits in the last rank; None in the first."""
+        inputs, visits = batch.inputs, {}
+        if isinstance(inputs, tuple | list):
+            inputs, visits = inputs[0], {"visits": inputs[1]}
+        images = (inputs,) if self.rank == 0 else ()
+        return self.schedule(len(batch.labels), training).step(*images, **visits, **options)
+
+    def forward_backward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Adds to the gradients of this stage; returns the loss and the number of correct answers, or zeros."""
+        self.count, losses = batch.count, []
+        if self.rank == 0:
+            self.pass_on(batch, training=True)
+            return (zero := torch.zeros((), device=self.passing.device)), zero
+        logits = self.pass_on(batch, training=True, target=batch.labels, losses=losses)
+        return torch.stack(losses).sum().detach(), (logits.detach().argmax(dim=1) == batch.labels).sum()
+
+    def eval_step(self, batch: Batch) -> torch.Tensor:
+        """float64 (3,): sum of losses, correct answers, examples; zeros in the first rank."""
+        logits = self.pass_on(batch, training=False)
+        if logits is None:
+            return torch.zeros(3, dtype=torch.float64, device=self.passing.device)
+        return eval_step(lambda inputs: logits, self.autocast, batch)

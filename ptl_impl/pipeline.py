@@ -1,0 +1,50 @@
+"""`--strategy pipeline` in Lightning, which has none of its own: pt_impl's, stepped by hand."""
+
+import torch
+
+from common.experiment import Experiment
+from pt_impl.data import to_device
+from pt_impl.parallel import clip_gradients
+from pt_impl.pipeline import Pipeline, Stage, take_stage
+from pt_impl.replicas import find_device
+from ptl_impl.data import Batch
+from ptl_impl.precision import make_autocast
+from ptl_impl.train import Classifier
+
+
+class PipelinedClassifier(Classifier):
+    """One stage of the network with its steps, in both modes."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        self.automatic_optimization = False
+
+    def configure_model(self) -> None:
+        """Takes this rank's stage, the first time that Lightning calls it."""
+        if not isinstance(self.network, Stage):
+            self.network = take_stage(self.network, self.experiment.network, self.trainer.global_rank)
+
+    def on_fit_start(self) -> None:
+        config, rank = self.experiment.config, self.trainer.global_rank
+        self.stage_device = find_device(config, rank)
+        self.network.to(self.stage_device)  # the Trainer moves all stages to devices of one kind
+        self.pipeline = Pipeline(self.network, rank, config, make_autocast(config.precision, self.stage_device))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
+        optimizer, number = self.optimizers(), self.experiment.config.accumulate_grad_batches
+        if batch_idx % number == 0:
+            optimizer.zero_grad()
+        loss, correct = self.pipeline.forward_backward(to_device(batch, self.stage_device))
+        if (batch_idx + 1) % number == 0 or self.trainer.is_last_batch:
+            largest_norm = self.experiment.update_rule.largest_norm
+            if largest_norm is not None:
+                clip_gradients(self.network, largest_norm, self.experiment.config)
+            optimizer.step()
+            self.lr_schedulers().step()
+        return {"share": loss, "correct": correct}
+
+    def on_validation_epoch_start(self) -> None:
+        self.totals = torch.zeros(3, dtype=torch.float64, device=self.stage_device)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self.totals += self.pipeline.eval_step(to_device(batch, self.stage_device))

@@ -1,0 +1,86 @@
+"""`--strategy pipeline` in TensorFlow: a network in two stages, each with its variables and its work on a device."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.spec.layers import layer_names
+from common.spec.networks import LAYERS, NetworkSpec
+from common.spec.options import TrainConfig
+from tf_impl.networks import cross_entropy
+from tf_impl.optimizer import Optimizer
+from tf_impl.parallel import device_names
+
+Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
+
+
+@contextmanager
+def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
+    """Variables of layers that are made inside lie on the device of their stage."""
+    devices, names = device_names(config), list(layer_names(LAYERS[spec.name]))
+    cut = names.index(spec.end_of_first_stage) + 1
+    device_of = dict.fromkeys(names[:cut], devices[0]) | dict.fromkeys(names[cut:], devices[1])
+
+    def create(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        layer = tf.get_current_name_scope().rpartition("/")[2]  # Keras opens one for each layer
+        with tf.device(device_of[layer]) if layer in device_of else nullcontext():
+            return make(**options)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+class Stages:
+    """A network that is called as one, in two stages."""
+
+    def __init__(self, network: keras.Model, spec: NetworkSpec, config: TrainConfig) -> None:
+        self.network, self.config, self.devices = network, config, device_names(config)
+        self.variable_dtype = network.variable_dtype
+        border = network.get_layer(spec.end_of_first_stage).output
+        self.first = keras.Model(network.inputs, border)
+        self.visits = network.inputs[1:]  # which layers of both stages may look at
+        self.second = keras.Model([border, *self.visits], network.outputs[0])
+
+    def __call__(self, inputs: Any, training: bool) -> tf.Tensor:
+        with tf.device(self.devices[0]):
+            border = self.first(inputs, training=training)
+        with tf.device(self.devices[1]):
+            return self.second([border, *inputs[1:]] if self.visits else border, training=training)
+
+    def forward_backward(self, optimizer: Optimizer, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> Shares:
+        """The loss, its gradients (scaled in float16) and the number of correct answers, as train.py's."""
+
+        def in_parts(number: int) -> Shares:
+            """One after the other; a stage that is done with a part may begin the next one."""
+            parts = (tf.split(one, number) for one in (*(inputs if self.visits else (inputs,)), labels))
+            shares = [self.one_part(optimizer, part, count) for part in zip(*parts, strict=True)]
+            losses, gradients, correct = zip(*shares, strict=True)
+            return tf.add_n(losses), [tf.add_n(one) for one in zip(*gradients, strict=True)], tf.add_n(correct)
+
+        number = self.config.microbatches
+        if number == 1:
+            return in_parts(1)
+        return tf.cond(tf.size(labels) % number == 0, lambda: in_parts(number), lambda: in_parts(1))
+
+    def one_part(self, optimizer: Optimizer, part: tuple[tf.Tensor, ...], count: tf.Tensor) -> Shares:
+        """Autograd follows the layers from device to device; what it computes is placed by hand, stage by stage."""
+        *inputs, labels = part
+        with tf.device(self.devices[0]), tf.GradientTape() as first:
+            border = self.first(inputs if self.visits else inputs[0], training=True)
+        with tf.device(self.devices[1]):
+            with tf.GradientTape() as second:
+                second.watch(border)
+                logits = self.second([border, *inputs[1:]] if self.visits else border, training=True)
+                logits = tf.cast(logits, self.variable_dtype)
+                losses = cross_entropy(labels, logits, self.config.label_smoothing)
+                loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
+                scaled_loss = optimizer.scale_loss(loss)
+            variables = self.second.trainable_variables
+            of_border, *of_second = second.gradient(scaled_loss, [border, *variables])
+            correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
+        with tf.device(self.devices[0]):
+            of_first = first.gradient(border, self.first.trainable_variables, output_gradients=of_border)
+        return loss, [*of_first, *of_second], correct
