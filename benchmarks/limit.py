@@ -19,13 +19,24 @@ from common.platform.cli import parse_options
 from common.platform.errors import as_program
 from common.spec.options import TrainConfig
 
-Task = Literal["lenet-mnist", "cnn-digits", "two-devices"]
+Task = Literal["lenet-mnist", "cnn-digits", "two-devices", "resnet18-cifar"]
 MNIST = {"dataset": "mnist", "model": "lenet", "batch_size": 128, "train_size": 6400, "test_size": 1000, "epochs": 9}
 TASKS: dict[Task, dict[str, Any]] = {
     "lenet-mnist": MNIST,
     "cnn-digits": {"dataset": "digits", "model": "cnn", "batch_size": 32, "epochs": 40},
     # Each with one thread; the bare loop under the same DDP or MirroredStrategy.
     "two-devices": {**MNIST, "devices": 2, "threads_per_device": 1},
+    # Images of CIFAR-10's shape; a step takes seconds, so there are two in an epoch.
+    "resnet18-cifar": {
+        "dataset": "synthetic",
+        "image_shape": (32, 32, 3),
+        "model": "resnet18",
+        "batch_size": 128,
+        "train_size": 256,
+        "test_size": 128,
+        "eval_batch_size": 128,
+        "epochs": 5,
+    },
 }
 # So that what differs is what stands around the step, and not the step itself.
 SAME_STEP: dict[str, Any] = {"precision": "32", "compile": False}
@@ -34,6 +45,7 @@ REACH: dict[Task, dict[str, float]] = {
     "lenet-mnist": {"tf tuned": 0.95, "pt tuned": 0.97, "ptl tuned": 0.95},
     "cnn-digits": {"tf tuned": 0.85, "pt tuned": 0.85, "ptl tuned": 0.75},
     "two-devices": {"tf tuned": 0.95, "pt tuned": 0.95, "ptl tuned": 0.95},
+    "resnet18-cifar": {"pt tuned": 0.95, "ptl tuned": 0.95},
 }
 LIGHTNING_OVER_PYTORCH = 0.95  # of the tuned ones on lenet-mnist
 

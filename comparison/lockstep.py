@@ -157,9 +157,9 @@ def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:
     if step == 1:
         return "the first, before any update: suspect initial weights, the first batch, the network or the loss"
     in_epoch = (step - 1) % plan.steps_per_epoch + 1
-    if plan.count(step) < plan.batch_size:
+    if plan.count(step) < plan.examples_per_step:
         return (
-            f"its batch is the epoch's incomplete last one, {plan.count(step)} of {plan.batch_size} examples:"
+            f"its batch is the epoch's incomplete last one, {plan.count(step)} of {plan.examples_per_step} examples:"
             " suspect how an incomplete batch is weighted"
         )
     if in_epoch == 1:

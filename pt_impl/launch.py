@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import multiprocessing
@@ -23,6 +22,7 @@ from pt_impl.inspection import predict
 from pt_impl.replicas import (
     device_name,
     fetch_steps,
+    find_device,
     has_group,
     join_group,
     leave_group,
@@ -91,7 +91,7 @@ def run_replica(
             fetch=fetch_steps,
             synchronize=synchronize,
         )
-        with memory_told(recorder, ran_out_of_memory), recorder:
+        with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
             train(experiment, rank, device, recorder)
         wait_for_replicas()
         leave_group()
@@ -120,5 +120,6 @@ def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
     experiment = Experiment.make(setup_devices(config), dataset)
     config = experiment.config
     setup_process(config)
-    device = torch.device("cuda" if config.accelerator == "gpu" else "cpu")
-    return predict(experiment, experiment.initial_weights, device)
+    device = find_device(config, rank=0)
+    with memory_told(config, device_name(device), ran_out_of_memory, trains=False):
+        return predict(experiment, experiment.initial_weights, device)

@@ -45,7 +45,7 @@ def main(config: TrainConfig) -> None:
         fetch=fetch_steps,
         synchronize=synchronize,
     )
-    with memory_told(recorder, ran_out_of_memory), recorder:
+    with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
         try:
             train(experiment, device, recorder)
         except SystemExit as end:

@@ -38,14 +38,16 @@ def main(config: TrainConfig) -> None:
         fetch=fetch_steps,
         synchronize=synchronize,
     )
-    with memory_told(recorder, ran_out_of_memory), recorder:
+    with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
         train(experiment, strategy, recorder)
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
     """float (n, classes): what a trained network says of the test images of `dataset`, on one device."""
     experiment = Experiment.make(setup_devices(config), dataset)
-    make_strategy(experiment.config)
-    network = make_network(experiment.network, experiment.config)
-    load_weights(network, experiment.initial_weights)
-    return predict(experiment, network)
+    config = experiment.config
+    make_strategy(config)
+    with memory_told(config, device_name(config), ran_out_of_memory, trains=False):
+        network = make_network(experiment.network, config)
+        load_weights(network, experiment.initial_weights)
+        return predict(experiment, network)

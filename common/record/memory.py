@@ -4,17 +4,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.platform.errors import OutOfMemoryError
-from common.record.recorder import Recorder
 from common.resolve import describe_devices
+from common.spec.options import TrainConfig
 
 
 @contextmanager
-def memory_told(recorder: Recorder, ran_out: Callable[[Exception], bool]) -> Iterator[None]:
+def memory_told(
+    config: TrainConfig, device_name: str, ran_out: Callable[[Exception], bool], trains: bool = True
+) -> Iterator[None]:
     """Turns what a framework says of memory into a line that names batch size and device.
 
     Args:
-      recorder: of the run.
+      config: resolved.
       ran_out: whether this is what an exception says.
+      trains: or whether a trained network is only put to use.
 
     Raises:
       OutOfMemoryError: instead of such an exception.
@@ -24,9 +27,10 @@ def memory_told(recorder: Recorder, ran_out: Callable[[Exception], bool]) -> Ite
     except Exception as error:
         if not ran_out(error):
             raise
-        config, device = recorder.config, describe_devices(recorder.config, recorder.device_name)
+        evaluation, device = f"--eval-batch-size {config.eval_batch_size}", describe_devices(config, device_name)
+        if not trains:
+            raise OutOfMemoryError(f"out of memory with {evaluation} on {device}; smaller batches need less") from None
         raise OutOfMemoryError(
-            f"out of memory with --batch-size {config.batch_size} (in evaluation {config.eval_batch_size}) on"
-            f" {device}; smaller batches need less, and with --accumulate-grad-batches"
-            " they make the same step"
+            f"out of memory with --batch-size {config.batch_size} ({evaluation}) on {device}; smaller batches need"
+            " less, and with --accumulate-grad-batches (not in Keras) they make the same step"
         ) from None

@@ -63,20 +63,20 @@ class Plan:
 
     Attributes:
       train_size: number of training examples.
-      batch_size: examples of a step, all devices together.
+      examples_per_step: all devices together, and all batches that make one.
       accumulated: batches that make a step, one after the other; of the last step of an epoch maybe fewer.
-      batches_per_epoch: of `batch_size`, that the training set makes, the incomplete last one included.
+      whole_epoch_steps: that the training set makes, the incomplete last one included.
       schedule_steps: of the whole training, `max_steps` applied; the learning rate's schedule runs over these.
-      steps_per_epoch: that the run takes in a full epoch: `batches_per_epoch`; fewer with `verify_steps`: the first
+      steps_per_epoch: that the run takes in a full epoch: `whole_epoch_steps`; fewer with `verify_steps`: the first
         batches of the epoch and its last one.
       total_steps: that the run takes.
       num_epochs: epochs begun; the last may stop early.
     """
 
     train_size: int
-    batch_size: int
+    examples_per_step: int
     accumulated: int
-    batches_per_epoch: int
+    whole_epoch_steps: int
     schedule_steps: int
     steps_per_epoch: int
     total_steps: int
@@ -86,20 +86,20 @@ class Plan:
     def make(
         cls,
         train_size: int,
-        batch_size: int,
+        examples_per_step: int,
         epochs: int,
         max_steps: int,
         verify_steps: int | None = None,
         accumulated: int = 1,
     ) -> "Plan":
-        batches = -(-train_size // batch_size)
-        steps = batches * epochs if max_steps < 0 else min(batches * epochs, max_steps)
-        in_epoch, total = batches, steps
+        whole = -(-train_size // examples_per_step)
+        steps = whole * epochs if max_steps < 0 else min(whole * epochs, max_steps)
+        in_epoch, total = whole, steps
         if verify_steps is not None and verify_steps < steps:
             total = verify_steps
             # A mistake may show at the end of an epoch, where the last batch is smaller, or in the next one's order.
-            in_epoch = min(batches, verify_steps // 2 + 1 if steps > batches else verify_steps)
-        return cls(train_size, batch_size, accumulated, batches, steps, in_epoch, total, -(-total // in_epoch))
+            in_epoch = min(whole, verify_steps // 2 + 1 if steps > whole else verify_steps)
+        return cls(train_size, examples_per_step, accumulated, whole, steps, in_epoch, total, -(-total // in_epoch))
 
     def steps_in_epoch(self, epoch: int) -> int:
         return self.last_step(epoch) - (epoch - 1) * self.steps_per_epoch
@@ -117,21 +117,21 @@ class Plan:
 
     def count(self, step: int) -> int:
         """Number of examples in a step's global batch."""
-        return self.batch_size if step % self.steps_per_epoch else self._last_count
+        return self.examples_per_step if step % self.steps_per_epoch else self._last_count
 
     def batches_in(self, step: int) -> int:
         """Number of batches whose gradients make this step."""
-        return -(-self.count(step) * self.accumulated // self.batch_size)
+        return -(-self.count(step) * self.accumulated // self.examples_per_step)
 
     def shards(self, epoch: int, num_replicas: int) -> NDArray[np.int64]:
         """int64 (n, num_replicas, 3): the rows of `shards` that the steps of `epoch` take.
 
         There are as many as `batches_in` says of all these steps. The global count is the size of the whole step.
         """
-        rows = shards(self.train_size, self.batch_size // self.accumulated, num_replicas)
-        step = rows[:, 0, 0] // self.batch_size  # of a whole epoch, from 0
-        rows[:, :, 2] = np.minimum(self.batch_size, self.train_size - step * self.batch_size)[:, None]
-        taken = [*range(self.steps_per_epoch - 1), self.batches_per_epoch - 1][: self.steps_in_epoch(epoch)]
+        rows = shards(self.train_size, self.examples_per_step // self.accumulated, num_replicas)
+        step = rows[:, 0, 0] // self.examples_per_step  # of a whole epoch, from 0
+        rows[:, :, 2] = np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]
+        taken = [*range(self.steps_per_epoch - 1), self.whole_epoch_steps - 1][: self.steps_in_epoch(epoch)]
         return rows[np.isin(step, taken)]
 
     def images(self, first_step: int, last_step: int) -> int:
@@ -140,8 +140,11 @@ class Plan:
 
     def _images_until(self, step: int) -> int:
         epochs, steps = divmod(step, self.steps_per_epoch)
-        return epochs * ((self.steps_per_epoch - 1) * self.batch_size + self._last_count) + steps * self.batch_size
+        return (
+            epochs * ((self.steps_per_epoch - 1) * self.examples_per_step + self._last_count)
+            + steps * self.examples_per_step
+        )
 
     @property
     def _last_count(self) -> int:
-        return self.train_size - (self.batches_per_epoch - 1) * self.batch_size
+        return self.train_size - (self.whole_epoch_steps - 1) * self.examples_per_step

@@ -38,7 +38,7 @@ class Step:
     gamma: float = 0.1
 
     def factor(self, step: int, warmup_steps: int, plan: Plan) -> float:
-        return self.gamma ** ((step - 1) // (self.step_size * plan.batches_per_epoch))
+        return self.gamma ** ((step - 1) // (self.step_size * plan.whole_epoch_steps))
 
 
 @dataclass(frozen=True)

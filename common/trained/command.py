@@ -15,6 +15,7 @@ from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
 from common.platform.files import read_model
+from common.platform.launch import Launch
 from common.record.results import CONFIG_FILE
 from common.spec.device_options import Precision
 from common.spec.options import DatasetName, ImageShape, ModelName, TrainConfig
@@ -124,7 +125,14 @@ class Command:
         """See `common.trained.use.read_used`."""
         from common.trained import use
 
-        return use.read_used(self) if self.use else None
+        if self.use is None:
+            return None
+        launch = Launch.read()
+        if launch.world_size is not None and launch.world_size > 1:
+            raise UserError(
+                f"{launch.started_by} has started {launch.world_size} processes; evaluate and predict need one"
+            )
+        return use.read_used(self)
 
     def show(self, implementation: str, dataset: Dataset, logits: NDArray[np.floating]) -> None:
         """See `common.trained.use.show`."""

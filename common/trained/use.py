@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from common.data.datasets import Dataset, dataset_of, image_shape_of, load_datas
 from common.data.image_folder import read_image
 from common.platform.errors import UserError
 from common.record.predictions import confusion
+from common.record.results import RESULT_FILE, read_result
 from common.spec.options import TrainConfig
 from common.trained.command import Command, PredictConfig
 
@@ -29,11 +31,25 @@ def read_used(command: Command) -> Dataset:
       UserError: data or pictures that can't be read.
     """
     if not isinstance(command.use, PredictConfig):
-        return load_dataset(command.config)
+        dataset = load_dataset(command.config)
+        check_classes(command, dataset)
+        return dataset
     shape = image_shape_of(command.config)
     if shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {shape[2]} channels; pictures have 1 or 3")
     return dataset_of(command.config, np.stack([read_image(one, shape, command.use.fit) for one in command.use.images]))
+
+
+def check_classes(command: Command, dataset: Dataset) -> None:
+    """Raises UserError where the network was trained on other classes, as far as a result beside its weights tells."""
+    assert command.use is not None
+    folder = command.use.weights.parent
+    if not (folder / RESULT_FILE).exists():
+        return
+    trained = read_result(folder).class_names
+    if trained != dataset.class_names:
+        one, other = next(pair for pair in zip_longest(trained, dataset.class_names) if pair[0] != pair[1])
+        raise UserError(f"--weights {command.use.weights}: trained on class {one!r} where this data set has {other!r}")
 
 
 def show(command: Command, implementation: str, dataset: Dataset, logits: Logits) -> None:

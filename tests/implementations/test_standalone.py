@@ -62,7 +62,7 @@ def test_a_device_without_memory_is_told_in_one_line(tmp_path, implementation, d
     done = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1)
     said = [line for line in done.stderr.splitlines() if "error:" in line]
     assert 1 <= len(said) <= devices
-    assert f"error: out of memory with --batch-size 12000 (in evaluation 1000) on {devices} x cpu (" in said[0]
+    assert f"error: out of memory with --batch-size 12000 (--eval-batch-size 1000) on {devices} x cpu (" in said[0]
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 from conftest import CPU, IMPLEMENTATIONS, run, train
 from PIL import Image
 
+from common.data.arrays import write_description
 from common.data.datasets import load_dataset
 from common.record.predictions import Predictions
 from common.record.results import read_result
@@ -146,6 +147,26 @@ def test_mistakes_are_told_in_one_line(trained, command, said):
     words = (str(word).replace("RUN", str(trained)) for word in command)
     complaint = run(sys.executable, "-m", "pt_impl", *words, expect=2).stderr
     assert said.replace("RUN", str(trained)) in complaint and len(complaint.strip().splitlines()) == 1
+
+
+@pytest.mark.xdist_group("trained")
+def test_a_network_is_not_used_on_other_classes(trained, tmp_path):
+    for part, count in (("train", 20), ("test", 10)):
+        np.save(tmp_path / f"{part}_images.npy", np.arange(count * 12 * 9 * 3, dtype=np.uint8).reshape(count, 12, 9, 3))
+        np.save(tmp_path / f"{part}_labels.npy", np.arange(count) % 7)
+    options = ("--dataset", "arrays", "--data-dir", tmp_path)
+    for names, status in (("012X456", 2), ("0123456", 0)):
+        write_description(tmp_path, list(names))
+        process = trained_network("evaluate", "pt", trained / "model.safetensors", *options, expect=status)
+        assert ("trained on class '3' where this data set has 'X'" in process.stderr) == (status == 2)
+
+
+@pytest.mark.xdist_group("trained")
+def test_one_process_puts_a_network_to_use(trained):
+    launched = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    weights = ("--weights", trained / "model.safetensors")
+    complaint = run(sys.executable, "-m", "pt_impl", "evaluate", *weights, expect=2, **launched).stderr
+    assert "torchrun has started 2 processes; evaluate and predict need one" in complaint
 
 
 def test_the_word_train_may_be_left_out(tmp_path):

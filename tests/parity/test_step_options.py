@@ -216,4 +216,5 @@ def test_each_mistake_is_caught(tmp_path, mutation):
     other = "tf" if implementation == "pt" else "pt"
     reference = train(other, tmp_path / "reference", *options)
     mutant = train(implementation, tmp_path / "mutant", *options, cwd=tmp_path / "copy")
-    assert find_departure(reference, mutant, 1e-10) is not None
+    message = find_departure(reference, mutant, 1e-10)
+    assert message is not None and message.startswith(("step ", "evaluation ")), message

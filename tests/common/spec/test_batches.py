@@ -42,7 +42,7 @@ def test_a_last_batch_smaller_than_the_number_of_replicas_leaves_some_without_ex
 
 
 def test_plan_counts_steps_epochs_and_images():
-    plan = Plan.make(train_size=10, batch_size=4, epochs=3, max_steps=-1)
+    plan = Plan.make(train_size=10, examples_per_step=4, epochs=3, max_steps=-1)
     assert (plan.steps_per_epoch, plan.total_steps, plan.num_epochs) == (3, 9, 3)
     assert [plan.count(step) for step in range(1, 7)] == [4, 4, 2, 4, 4, 2]
     assert [plan.epoch_of(step) for step in (1, 3, 4, 9)] == [1, 1, 2, 3]
@@ -52,7 +52,7 @@ def test_plan_counts_steps_epochs_and_images():
 
 
 def test_max_steps_ends_the_last_epoch_early():
-    plan = Plan.make(train_size=10, batch_size=4, epochs=9, max_steps=4)
+    plan = Plan.make(train_size=10, examples_per_step=4, epochs=9, max_steps=4)
     assert (plan.total_steps, plan.num_epochs) == (4, 2)
     assert [plan.steps_in_epoch(epoch) for epoch in (1, 2)] == [3, 1]
 
