@@ -80,6 +80,8 @@ def to_arguments(config: BaseModel) -> list[str]:
     return arguments
 
 
+LONGEST_CHOICE = 70  # of names in braces; longer ones do not fit a terminal, and stand in the description
+
 # --- What --help and errors say of types and bounds, from the JSON schema of the configuration ---
 
 
@@ -97,13 +99,14 @@ def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
         kinds = [_allowed(one, definitions) for one in shape["anyOf"] if one.get("type") != "null"]
         return " or ".join(kinds)
     if "enum" in shape:
-        return "{" + ",".join(map(str, shape["enum"])) + "}"
+        names = "{" + ",".join(map(str, shape["enum"])) + "}"
+        return names if len(names) <= LONGEST_CHOICE else "NAME"
     if "const" in shape:
         return str(shape["const"])
     if shape.get("type") == "boolean":
         return "{true,false}"
     if shape.get("type") == "array":
-        return _allowed(shape.get("items", {}), definitions)
+        return _allowed(shape.get("items") or shape["prefixItems"][0], definitions)
     name = {"integer": "INT", "number": "FLOAT"}.get(shape.get("type", ""), "")
     if not name:
         return "PATH" if shape.get("format") == "path" else "TEXT"

@@ -29,9 +29,10 @@ class DeviceOptions(BaseModel):
         "machine",
         "auto",
         description="how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the"
-        " whole network and a shard of the batch; fsdp (PyTorch, Lightning): and of weights, gradients and optimizer"
-        " state only its share; dp (PyTorch, GPUs): torch.nn.DataParallel; pipeline (not Keras): two devices, each"
-        " has half of the network. auto: single_device for one, mirrored or ddp for several",
+        " whole network and a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without"
+        " a gradient; dp (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every"
+        " weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two has one"
+        " stage of the network. auto: single_device for one device, mirrored or ddp for several",
     )
     stages: tuple[Accelerator, Accelerator] | None = option(
         "machine",
