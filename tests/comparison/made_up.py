@@ -7,12 +7,12 @@ import numpy as np
 
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256
+from common.platform.launch import Launch
 from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
 from common.record.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
 from common.record.timeline import PHASES
-from common.resolve import Settings, resolve_settings
-from common.spec.options import TrainConfig
+from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, proof_jobs
@@ -115,15 +115,9 @@ def write_proof(folder, proof, truth):
 def write_files(run_dir, implementation, asked, truth, factor):
     """What a run leaves, with losses that fall by a formula, times `factor`."""
     epochs = len(truth.accuracies)
-    config = TrainConfig(
-        **{
-            **asked.model_dump(),
-            "epochs": epochs,
-            "devices": 1 if asked.devices == "auto" else asked.devices,
-            "threads_per_device": 1 if asked.threads_per_device == "auto" else asked.threads_per_device,
-        }
-    )
-    config = resolve_settings(config, truth.tuned)
+    threads = 1 if asked.threads_per_device == "auto" else asked.threads_per_device
+    config = asked.replace(epochs=epochs, threads_per_device=threads)
+    config = resolve_settings(resolve_devices(config, "X", 0, Launch.read({}), ("ddp",)), truth.tuned)
     experiment = Experiment.make(config)
     dataset, plan = experiment.dataset, experiment.plan
     losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * factor
