@@ -10,11 +10,10 @@ from common.platform.launch import Launch
 from common.platform.machine import num_cores
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
-from common.spec.device_options import Precision, Strategy
+from common.spec.device_options import DEVICES_OF, Precision, Strategy
 from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
 
-USUAL_STRATEGIES = ("ddp", "mirrored")  # what "auto" stands for where there are several devices
 MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
 
 
@@ -59,13 +58,16 @@ def resolve_devices(
 
     devices = config.devices
     if devices == "auto":
-        wanted = {"single_device": 1, "pipeline": 2}.get(strategy)
-        devices = launched or wanted or (num_gpus if accelerator == "gpu" else 1)
+        devices = launched or DEVICES_OF.get(strategy) or (num_gpus if accelerator == "gpu" else 1)
     if launched is not None and devices != launched:
         raise UserError(f"--devices {devices}: {launcher} has started {launched} processes; leave the option out")
     if strategy == "auto":
         strategy = strategies[0] if devices > 1 else "single_device"
     config = config.replace(accelerator=accelerator, devices=devices, strategy=strategy)
+    if strategy == "pipeline" and config.num_gpus > num_gpus:
+        raise UserError(
+            f"--strategy pipeline: {title} sees {num_gpus} GPU of two; --stages cpu gpu uses it, --accelerator cpu none"
+        )
     if config.num_gpus > num_gpus:
         raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
     _check_strategy(config)
@@ -85,6 +87,9 @@ def _check_strategy(config: TrainConfig) -> None:
         raise UserError(f"--strategy pipeline: has two stages, a device each; not --devices {devices}")
     if strategy == "dp" and config.accelerator == "cpu":
         raise UserError("--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only; on the CPU use ddp")
+    if strategy == "dp" and (config.compile is True or config.precision == "bf16-mixed"):
+        option = "--compile true" if config.compile is True else "--precision bf16-mixed"
+        raise UserError(f"{option}: not with --strategy dp, whose threads begin with settings of their own; use ddp")
     if strategy == "dp" and config.sync_batchnorm:
         raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")
 
@@ -122,7 +127,7 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
       UserError: a precision named by hand that no instruction set makes work here.
     """
     finding = Finding.current()
-    if config.accelerator == "gpu" or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
+    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
         return config
     if not by_hand:
         if Launch.read().is_first:
@@ -142,7 +147,7 @@ def describe_settings(config: TrainConfig) -> str:
         found.append("compiled")
     if config.tf32 is True and config.precision != "64":
         found.append("TF32")
-    if config.strategy not in (USUAL_STRATEGIES if config.devices != 1 else ("single_device",)):
+    if config.strategy not in (("ddp", "mirrored") if config.devices != 1 else ("single_device",)):  # not "auto"'s
         found.append(config.strategy)
     if config.microbatches > 1:
         found.append(f"{config.microbatches} microbatches")
@@ -179,7 +184,7 @@ def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> N
     Args:
       config: as given, "auto" not yet replaced; `resolve_settings` decides when it has been.
     """
-    if config.accelerator == "gpu":
+    if config.accelerator == "gpu" and not config.stages:
         return
     if config.precision in HALF_PRECISIONS:
         try_out((config.precision,), package, probe_module)

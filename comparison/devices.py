@@ -10,6 +10,7 @@ from rich.console import Console
 
 from common.platform.errors import UserError
 from common.record.results import CONFIG_FILE
+from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
 from comparison.runner import run_process
 
@@ -23,14 +24,14 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
     Raises:
       UserError: more devices asked for than there are GPUs.
     """
-    if config.accelerator != "auto":
+    if config.accelerator != "auto" or config.stages:
         return config
     if not has_gpu():
         return config.replace(accelerator="cpu")
     seen: dict[str, TrainConfig] = {}
     for name, interpreter in interpreters.items():
         with tempfile.TemporaryDirectory() as folder:
-            asked = config.replace(run_dir=Path(folder), dry_run=True, devices="auto")
+            asked = config.replace(run_dir=Path(folder), dry_run=True, devices="auto", strategy="auto", microbatches=1)
             try:
                 run_process(name, interpreter, asked, Path(folder), timeout, lambda line: None)
                 seen[name] = TrainConfig(**json.loads((Path(folder) / CONFIG_FILE).read_text()))
@@ -41,11 +42,11 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
         console.print(f"on the CPU, since there is no GPU for {', '.join(blind) or 'any of them'}", soft_wrap=True)
         return config.replace(accelerator="cpu")
     devices = min(found.devices for found in seen.values() if found.devices != "auto")
-    if config.devices != "auto":
-        if config.devices > devices:
-            raise UserError(f"--devices {config.devices}: all can use {devices} GPUs; --accelerator cpu needs none")
-        devices = config.devices
-    return config.replace(accelerator="gpu", devices=devices)
+    wanted = DEVICES_OF.get(config.strategy) if config.devices == "auto" else config.devices
+    if wanted is not None and wanted > devices:
+        option = f"--strategy {config.strategy}" if config.devices == "auto" else f"--devices {config.devices}"
+        raise UserError(f"{option}: all can use {devices} GPUs; --accelerator cpu needs none")
+    return config.replace(accelerator="gpu", devices=wanted or devices)
 
 
 def has_gpu() -> bool:

@@ -25,6 +25,7 @@ from common.record.results import (
     WEIGHTS_FILE,
     read_result,
 )
+from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
 from comparison.devices import list_gpus
 from comparison.judging import check_whole, judge
@@ -108,7 +109,10 @@ def _side_by_side(
     ended: Callable[[Path, str | None], None],
 ) -> None:
     """Runs each in its folder, as many at once as the cores allow; on a GPU one, since TensorFlow takes all of it."""
-    devices = max((1 if job.config.devices == "auto" else job.config.devices for job in jobs.values()), default=1)
+    configs = [job.config for job in jobs.values()]
+    devices = max(
+        (DEVICES_OF.get(one.strategy, 1) if one.devices == "auto" else one.devices for one in configs), default=1
+    )
     on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
     at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
     programs: list[Program] = []

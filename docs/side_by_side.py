@@ -18,7 +18,6 @@ SECTIONS = {
         "keras": ["Classifier.__init__", "Classifier.call", "Classifier.forward_backward", "Classifier.train_step"],
         "ptl": [
             "Classifier.__init__",
-            "Classifier.configure_model",
             "Classifier.forward",
             "Classifier.training_step",
         ],

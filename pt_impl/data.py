@@ -37,12 +37,17 @@ class Normalise:
 class Prepare:
     """Stored images to what a network takes, see `Batch`; augmented where there is an augmentation."""
 
-    def __init__(self, experiment: Experiment, normalise: Normalise, augmentation: Augmentation | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, rank: int, normalise: Normalise, augmentation: Augmentation | None = None
+    ) -> None:
         self.normalise, self.augmentation, self.drops = normalise, augmentation, experiment.network.drops
+        self.looked_at = experiment.config.strategy != "pipeline" or rank == 0  # the second stage needs no images
 
     def __call__(self, images: torch.Tensor, visits: torch.Tensor) -> Any:
         """`images`: uint8 (n, H, W, C)."""
-        if self.augmentation:
+        if not self.looked_at:
+            pass
+        elif self.augmentation:
             augment = Augment(self.augmentation, visits)
             images = augment.cut_out(self.normalise(augment.crop_and_flip(images)))
         else:
@@ -115,13 +120,13 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = Normalise(dataset, config.precision)
     prepare_train, prepare_test = (
-        Prepare(experiment, normalise, experiment.augmentation),
-        Prepare(experiment, normalise),
+        Prepare(experiment, rank, normalise, experiment.augmentation),
+        Prepare(experiment, rank, normalise),
     )
     train_set = ArrayDataset(dataset.train_images, dataset.train_labels, prepare_train)
     test_set = ArrayDataset(dataset.test_images, dataset.test_labels, prepare_test)
     # batch_size=None: the items are whole shards already. Pinned memory lets copies to a GPU overlap with the step.
-    pin_memory = config.accelerator == "gpu"
+    pin_memory = config.stages_on[rank % config.devices] == "gpu"
     return (
         DataLoader(train_set, sampler=train_sampler, batch_size=None, pin_memory=pin_memory),
         DataLoader(test_set, sampler=test_sampler, batch_size=None, pin_memory=pin_memory),

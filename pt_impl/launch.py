@@ -85,7 +85,7 @@ def run_replica(
             "pt",
             "PyTorch",
             experiment,
-            device_name=device_name(device),
+            device_name=device_name(config),
             timeline=timeline,
             writes=rank == 0,
             fetch=fetch_steps,
@@ -121,5 +121,5 @@ def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
     config = experiment.config
     setup_process(config)
     device = find_device(config, rank=0)
-    with memory_told(config, device_name(device), ran_out_of_memory, trains=False):
+    with memory_told(config, device_name(config), ran_out_of_memory, trains=False):
         return predict(experiment, experiment.initial_weights, device)

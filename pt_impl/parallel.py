@@ -40,12 +40,12 @@ def parallelize(
 def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool | None = None) -> None:
     """Leaves each rank its share of every weight, and so of gradients and optimizer state (FSDP2).
 
-    What belongs together is gathered together when its turn comes: the layers of a residual network's stage, and
-    what is in none.
+    A group of weights is gathered when its turn comes: those of each block of layers, and those of all other layers.
 
     Args:
       device: of a kind that all replicas have; where there is a GPU, PyTorch itself would take it.
-      reshard_after_forward: see `fully_shard`; None: all but what is in none, which the backward pass needs at once.
+      reshard_after_forward: see `fully_shard`; None: of every group but the last one, with which the
+        backward pass begins.
     """
     # Here, since they take half a second.
     from torch.distributed.device_mesh import init_device_mesh
@@ -59,13 +59,15 @@ def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool 
 
 
 @contextmanager
-def without_communication(model: nn.Module) -> Iterator[None]:
+def without_communication(model: nn.Module, config: TrainConfig) -> Iterator[None]:
     """Backward passes inside only add to this replica's own gradients. `model`: as `parallelize` returns it."""
-    if hasattr(model, "set_requires_gradient_sync"):  # fully_shard's
+    if config.strategy == "fsdp":
         model.set_requires_gradient_sync(False)
-        yield
-        model.set_requires_gradient_sync(True)
-    elif hasattr(model, "no_sync"):  # DistributedDataParallel's, compiled or not
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+    elif config.strategy.startswith("ddp"):
         with model.no_sync():
             yield
     else:

@@ -31,23 +31,25 @@ def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
     if "flatten" not in layers:  # between two layers of torchvision's networks, and not one itself
         layers |= {"flatten": nn.Flatten(), "fc": layers.pop("fc")}
     names = list(layers)
-    cut = names.index(spec.end_of_first_stage.partition(".")[0]) + 1
+    last, _, block = spec.end_of_first_stage.partition(".")
+    assert not block or int(block) == len(layers[last]) - 1, "a cut inside of a layer"
+    cut = names.index(last) + 1
     return Stage(OrderedDict((name, layers[name]) for name in (names[:cut], names[cut:])[rank]))
 
 
-class Passing(nn.Module):
+class StageOnDevice(nn.Module):
     """A stage with the ways to it and from it: between a CPU and a GPU what is sent goes through the host."""
 
     def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
         super().__init__()
         self.stage, self.is_last, self.autocast = stage, rank == 1, autocast
         self.device = next(stage.parameters()).device
-        self.border = self.device if len(set(config.stages_on)) == 1 else torch.device("cpu")
+        self.sends_from = self.device if len(set(config.stages_on)) == 1 else torch.device("cpu")
 
     def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
         with self.autocast:
             x = self.stage(x.to(self.device), visits)
-        return x if self.is_last else x.to(self.border).contiguous()
+        return x if self.is_last else x.to(self.sends_from).contiguous()
 
 
 class Pipeline:
@@ -58,12 +60,12 @@ class Pipeline:
 
     def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
         self.rank, self.config, self.autocast = rank, config, autocast
-        self.passing = Passing(stage, rank, config, autocast)
+        self.module = StageOnDevice(stage, rank, config, autocast)
         self.schedule = functools.cache(self.make_schedule)
 
     def make_schedule(self, number: int, training: bool) -> ScheduleGPipe:
         """For batches of `number` examples: a schedule sends tensors of one shape only."""
-        stage = PipelineStage(self.passing, self.rank, 2, self.passing.border)
+        stage = PipelineStage(self.module, self.rank, 2, self.module.sends_from)
         parts = self.config.microbatches if number % self.config.microbatches == 0 else 1
         # Instead of the mean over the parts: their sum.
         return ScheduleGPipe(stage, parts, loss_fn=self.loss if training else None, scale_grads=False)
@@ -86,7 +88,7 @@ class Pipeline:
         self.count, losses = batch.count, []
         if self.rank == 0:
             self.pass_on(batch, training=True)
-            return (zero := torch.zeros((), device=self.passing.device)), zero
+            return (zero := torch.zeros((), device=self.module.device)), zero
         logits = self.pass_on(batch, training=True, target=batch.labels, losses=losses)
         return torch.stack(losses).sum().detach(), (logits.detach().argmax(dim=1) == batch.labels).sum()
 
@@ -94,5 +96,5 @@ class Pipeline:
         """float64 (3,): sum of losses, correct answers, examples; zeros in the first rank."""
         logits = self.pass_on(batch, training=False)
         if logits is None:
-            return torch.zeros(3, dtype=torch.float64, device=self.passing.device)
+            return torch.zeros(3, dtype=torch.float64, device=self.module.device)
         return eval_step(lambda inputs: logits, self.autocast, batch)

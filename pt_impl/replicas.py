@@ -162,6 +162,8 @@ def synchronize() -> None:
 
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether an exception says that a device has no memory left; on the CPU torch has no type for it."""
+    if isinstance(error.__cause__, Exception) and ran_out_of_memory(error.__cause__):  # in a pipeline's stage
+        return True
     said = str(error)
     on_cpu = isinstance(error, RuntimeError) and (
         "can't allocate memory" in said or "could not create a memory" in said
@@ -192,9 +194,10 @@ def collect_over_replicas(arrays: Arrays) -> Arrays:
     return {name: array for part in parts for name, array in part.items()}
 
 
-def device_name(device: torch.device) -> str:
-    """The processor's or the GPU's name."""
-    return cpu_name() if device.type == "cpu" else torch.cuda.get_device_name(device)
+def device_name(config: TrainConfig) -> str:
+    """The processor's or the first GPU's name, or both where a pipeline has both."""
+    kinds = dict.fromkeys(config.stages_on)
+    return " and ".join(cpu_name() if kind == "cpu" else torch.cuda.get_device_name(0) for kind in kinds)
 
 
 def device_peak_memory_bytes(config: TrainConfig, device: torch.device) -> int | None:
@@ -206,4 +209,6 @@ def device_peak_memory_bytes(config: TrainConfig, device: torch.device) -> int |
         return None
     on_gpu = device.type == "cuda"  # of a pipeline one stage may be on the CPU
     peak = torch.tensor(torch.cuda.max_memory_allocated(device) if on_gpu else 0, device=device)
+    if config.strategy == "dp":  # one process has all GPUs
+        peak = torch.tensor(sum(torch.cuda.max_memory_allocated(index) for index in range(config.devices)))
     return int(sum_over_replicas(peak).item())

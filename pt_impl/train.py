@@ -61,7 +61,7 @@ def train_step(
     shares = []
     for left in reversed(range(number)):
         # With --accumulate-grad-batches: replicas add their gradients up with the last batch, not with each.
-        with without_communication(model) if left else nullcontext():
+        with without_communication(model, experiment.config) if left else nullcontext():
             shares.append(compute(next(batches)))
     largest_norm = experiment.update_rule.largest_norm
     if largest_norm is not None:
@@ -161,7 +161,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
         evaluate(trained, compute_scores, test_loader, device, recorder)
 
-    weights = get_weights(trained, experiment.network)
+    memory, weights = device_peak_memory_bytes(config, device), get_weights(trained, experiment.network)
     if rank == 0:
         recorder.save_predictions(predict(experiment, weights, device))
-    recorder.finish(weights, ("torch",), device_peak_memory_bytes(config, device), scaler.skipped_steps)
+    recorder.finish(weights, ("torch",), memory, scaler.skipped_steps)

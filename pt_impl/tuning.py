@@ -29,7 +29,9 @@ def tuned_settings(config: TrainConfig) -> Settings:
 
     Gain of bf16-mixed: 1.31 (MNIST). Compiled: 0.71 (digits), 0.57 (MNIST), so it is not. On a GPU: not measured.
     """
-    if config.accelerator == "gpu":
+    if config.strategy == "dp":
+        return Settings(tf32=True)  # see common.resolve
+    if "cpu" not in config.stages_on:
         return Settings("bf16-mixed", tf32=True)
     return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
@@ -52,9 +54,9 @@ def tune_network(network: nn.Module, config: TrainConfig) -> nn.Module:
 def compile_options(config: TrainConfig) -> dict[str, Any]:
     """For torch.compile. A last batch of another size is compiled for itself; on a GPU a pass is one CUDA graph.
 
-    Unless gradients are accumulated, which the next pass of a graph would overwrite.
+    Unless gradients are accumulated, which the next pass of a graph would overwrite, or weights are gathered anew.
     """
-    graphs = config.accelerator == "gpu" and config.accumulate_grad_batches == 1
+    graphs = config.accelerator == "gpu" and config.accumulate_grad_batches == 1 and config.strategy != "fsdp"
     return {"dynamic": False, "mode": "reduce-overhead" if graphs else "default"}
 
 
@@ -80,10 +82,12 @@ def compile_ahead(
 def optimizer_options(config: TrainConfig) -> dict[str, Any]:
     """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
 
-    PyTorch has none for the other rules. In mixed precision Lightning refuses to clip the gradients of one.
+    PyTorch has none for the other rules, and SGD's none for sharded weights. In mixed precision Lightning refuses to
+    clip the gradients of one.
     """
+    has_fused = config.optimizer in ("adam", "adamw") or (config.optimizer == "sgd" and config.strategy != "fsdp")
     refused = config.gradient_clip_val is not None and config.precision in HALF_PRECISIONS
-    fused = config.accelerator == "gpu" and config.optimizer in ("sgd", "adam", "adamw") and not refused
+    fused = "cpu" not in config.stages_on and has_fused and not refused
     return {"fused": True} if fused else {}
 
 
@@ -153,8 +157,8 @@ def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tup
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = NormaliseOnDevice(dataset, config, device)
     prepare_train, prepare_test = (
-        Prepare(experiment, normalise, experiment.augmentation),
-        Prepare(experiment, normalise),
+        Prepare(experiment, rank, normalise, experiment.augmentation),
+        Prepare(experiment, rank, normalise),
     )
     kind = ResidentLoader if config.data_on == "device" else StreamedLoader
     return (

@@ -39,7 +39,7 @@ def main(config: TrainConfig) -> None:
         "ptl",
         "Lightning",
         experiment,
-        device_name=device_name(device),
+        device_name=device_name(experiment.config),
         timeline=timeline,
         writes=launch.is_first,
         fetch=fetch_steps,

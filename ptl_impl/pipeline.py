@@ -1,5 +1,7 @@
 """`--strategy pipeline` in Lightning, which has none of its own: pt_impl's, stepped by hand."""
 
+import warnings
+
 import torch
 
 from common.experiment import Experiment
@@ -8,6 +10,7 @@ from pt_impl.parallel import clip_gradients
 from pt_impl.pipeline import Pipeline, Stage, take_stage
 from pt_impl.replicas import find_device
 from ptl_impl.data import Batch
+from ptl_impl.optimizer import OptimizerAndScheduler
 from ptl_impl.precision import make_autocast
 from ptl_impl.train import Classifier
 
@@ -18,17 +21,24 @@ class PipelinedClassifier(Classifier):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.automatic_optimization = False
+        # What Lightning says of averages; here each rank averages its own stage.
+        warnings.filterwarnings(
+            "ignore", message="You're using the WeightAveraging callback with a model that overrides"
+        )
 
     def configure_model(self) -> None:
         """Takes this rank's stage, the first time that Lightning calls it."""
         if not isinstance(self.network, Stage):
             self.network = take_stage(self.network, self.experiment.network, self.trainer.global_rank)
+            self.stage_device = find_device(self.experiment.config, self.trainer.global_rank)
+
+    def configure_optimizers(self) -> OptimizerAndScheduler:
+        self.network.to(self.stage_device)  # the Trainer moves all stages to devices of one kind
+        return super().configure_optimizers()
 
     def on_fit_start(self) -> None:
-        config, rank = self.experiment.config, self.trainer.global_rank
-        self.stage_device = find_device(config, rank)
-        self.network.to(self.stage_device)  # the Trainer moves all stages to devices of one kind
-        self.pipeline = Pipeline(self.network, rank, config, make_autocast(config.precision, self.stage_device))
+        autocast = make_autocast(self.experiment.config.precision, self.stage_device)
+        self.pipeline = Pipeline(self.network, self.trainer.global_rank, self.experiment.config, autocast)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
         optimizer, number = self.optimizers(), self.experiment.config.accumulate_grad_batches

@@ -27,6 +27,8 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
         raise UserError(
             f"--ema-decay {config.ema_decay}: not with --strategy fsdp, whose weights Lightning can't average"
         )
+    if config.strategy == "fsdp" and config.accumulate_grad_batches > 1 and config.save_first_batch:
+        raise UserError("--save-first-batch true: not with --strategy fsdp and --accumulate-grad-batches in Lightning")
     setup_process(config)
     return config
 

@@ -14,7 +14,7 @@ from ptl_impl.data import Batch, ExampleData
 from ptl_impl.inspection import FirstBatch, predict
 from ptl_impl.networks import make_network
 from ptl_impl.optimizer import OptimizerAndScheduler, make_averaging, make_optimizer
-from ptl_impl.parallel import SumWithLastBatch, make_strategy, parallelize
+from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, LossScaler, make_plugins
 from ptl_impl.replicas import device_peak_memory_bytes, make_environment
 from ptl_impl.weights import get_weights, load_weights
@@ -30,9 +30,6 @@ class Classifier(pl.LightningModule):
         self.experiment = experiment
         self.network: nn.Module = make_network(experiment.network, experiment.config)
         load_weights(self.network, experiment.network, experiment.initial_weights)
-
-    def configure_model(self) -> None:
-        parallelize(self.network, self.experiment.config, self.trainer.strategy.root_device)
 
     def forward(self, inputs: Any) -> torch.Tensor:
         return self.network(inputs)
@@ -105,25 +102,27 @@ class Recording(pl.Callback):
 def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    scaler = LossScaler(config, device)
     module, data = Classifier(experiment), ExampleData(experiment)
     callbacks: list[pl.Callback] = [*make_averaging(experiment, device), Recording(recorder)]
-    options: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
-    options["gradient_clip_val"] = experiment.update_rule.largest_norm
-    if config.strategy == "fsdp" and config.accumulate_grad_batches > 1:
-        callbacks.append(SumWithLastBatch())
+    steps = {"accumulate_grad_batches": config.accumulate_grad_batches}
+    steps["gradient_clip_val"] = experiment.update_rule.largest_norm
+    scaler, profiler = LossScaler(config, device), None
+    if config.strategy == "fsdp":
+        from ptl_impl.sharding import ShardedClassifier
+
+        module = ShardedClassifier(experiment)
     if config.compile and config.mode == "plain":
         module.network.compile()
     if config.mode == "tuned":
         from ptl_impl import tuning
 
-        module, data = tuning.TunedClassifier(experiment, recorder), tuning.TunedData(experiment)
-        callbacks, options = [], {"profiler": tuning.NoProfiler()}
+        data, profiler = tuning.TunedData(experiment), tuning.NoProfiler()
+        if config.strategy != "pipeline":
+            module, callbacks, steps = tuning.TunedClassifier(experiment, recorder), [], {}
     if config.strategy == "pipeline":
         from ptl_impl.pipeline import PipelinedClassifier
 
-        module, callbacks = PipelinedClassifier(experiment), [*make_averaging(experiment, device), Recording(recorder)]
-        options = {"profiler": options.get("profiler")}
+        module, steps = PipelinedClassifier(experiment), {}
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 
@@ -142,13 +141,14 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         enable_checkpointing=False,
         enable_progress_bar=False,  # the recorder shows progress
         enable_model_summary=False,
-        **options,
+        profiler=profiler,
+        **steps,
     )
     if config.mode == "tuned":
         tuning.tune_trainer(trainer)
     trainer.fit(module, data)
 
-    weights = get_weights(module.network, experiment.network)
+    memory, weights = device_peak_memory_bytes(config, device), get_weights(module.network, experiment.network)
     if recorder.writes:
         recorder.save_predictions(predict(experiment, weights, device))
-    recorder.finish(weights, ("torch", "lightning"), device_peak_memory_bytes(config, device), scaler.skipped_steps)
+    recorder.finish(weights, ("torch", "lightning"), memory, scaler.skipped_steps)

@@ -23,8 +23,8 @@ from common.record.recorder import Recorder
 from common.spec.batches import summed
 from pt_impl import tuning as pt_tuning
 from pt_impl.optimizer import make_average
-from pt_impl.parallel import without_communication
-from pt_impl.replicas import share_statistics
+from pt_impl.parallel import shard, without_communication
+from pt_impl.replicas import find_device, share_statistics
 from ptl_impl.data import Batch, ExampleData
 from ptl_impl.precision import make_autocast
 from ptl_impl.train import Classifier
@@ -34,7 +34,7 @@ class TunedData(ExampleData):
     """pt_impl's tuned loaders: their batches are on the device, and need no search for tensors to be moved."""
 
     def setup(self, stage: str) -> None:
-        device = self.trainer.strategy.root_device
+        device = find_device(self.experiment.config, self.trainer.global_rank)
         loaders = pt_tuning.make_loaders(self.experiment, self.trainer.global_rank, device)
         self.train_loader, self.test_loader = loaders
 
@@ -61,6 +61,10 @@ class TunedClassifier(Classifier):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
+
+    def configure_model(self) -> None:
+        if self.experiment.config.strategy == "fsdp":
+            shard(self.network, self.trainer.strategy.root_device)
 
     def on_fit_start(self) -> None:
         # As the Trainer has wrapped it: with the strategy and the precision around its step.
@@ -93,9 +97,10 @@ class TunedClassifier(Classifier):
         if not self.shares:
             self.optimizer.zero_grad()
         left = self.recorder.plan.batches_in(self.recorder.steps_done + 1) - len(self.shares) - 1
-        with without_communication(self.synchronised) if left else contextlib.nullcontext():
+        config = self.experiment.config
+        with without_communication(self.synchronised, config) if left else contextlib.nullcontext():
             logits = self(inputs)
-            smoothing = self.experiment.config.label_smoothing
+            smoothing = config.label_smoothing
             loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
             self.manual_backward(loss * self.trainer.world_size)
         self.shares.append((loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()))

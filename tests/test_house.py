@@ -118,6 +118,7 @@ def defined(path):
 def test_the_implementations_have_the_same_files_and_functions(folder):
     frameworks = {"probe", "augment", "randomness"} if folder in LOOPS else set()  # the trainers' are the same
     stages = {"pipeline"} if folder != "keras_impl" else set()
+    stages |= {"sharding"} if folder == "ptl_impl" else set()
     assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | frameworks | stages
     for name, wanted in LAYOUT.items():
         assert wanted <= set(defined(REPOSITORY / folder / f"{name}.py")), f"{folder}/{name}.py"
@@ -164,6 +165,7 @@ def private_names(path):
                 "__exit__",
                 "__call__",
                 "__context__",
+                "__cause__",
                 "__getitem__",
                 "_replace",
             )

@@ -13,7 +13,7 @@ import tensorflow as tf
 from common.spec import rules
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
-from tf_impl.precision import LossScale
+from tf_impl.precision import LossScale, scaled
 
 Tensors = list[tf.Tensor]
 
@@ -52,8 +52,7 @@ class Optimizer(keras.optimizers.Optimizer):
         super().build(variables)
         strategy, slots = tf.distribute.get_strategy(), {}
         for variable in variables:
-            with tf.device(variable.value.device):
-                own = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
+            own = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
             for copy in strategy.experimental_local_results(variable.value):
                 slots[copy.ref()] = own
         # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. In a function,
@@ -79,7 +78,7 @@ class Optimizer(keras.optimizers.Optimizer):
         sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         norm = tf.linalg.global_norm(sums)
         factor = tf.minimum(tf.ones([], norm.dtype), self.largest_norm / (norm + NORM_EPSILON))
-        return [gradient * factor for gradient in gradients]
+        return [scaled(gradient, factor) for gradient in gradients]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Keras calls it for each variable; sets the variable and its slots."""

@@ -39,26 +39,31 @@ class Stages:
     def __init__(self, network: keras.Model, spec: NetworkSpec, config: TrainConfig) -> None:
         self.network, self.config, self.devices = network, config, device_names(config)
         self.variable_dtype = network.variable_dtype
-        border = network.get_layer(spec.end_of_first_stage).output
-        self.first = keras.Model(network.inputs, border)
+        activations = network.get_layer(spec.end_of_first_stage).output
+        self.first = keras.Model(network.inputs, activations)
         self.visits = network.inputs[1:]  # which layers of both stages may look at
-        self.second = keras.Model([border, *self.visits], network.outputs[0])
+        self.second = keras.Model([activations, *self.visits], network.outputs[0])
+        for stage, device in zip((self.first, self.second), self.devices, strict=True):
+            assert all(one.value.device.endswith(device) for one in stage.variables), "a variable is not on its device"
 
     def __call__(self, inputs: Any, training: bool) -> tf.Tensor:
         with tf.device(self.devices[0]):
-            border = self.first(inputs, training=training)
+            activations = self.first(inputs, training=training)
         with tf.device(self.devices[1]):
-            return self.second([border, *inputs[1:]] if self.visits else border, training=training)
+            return self.second([activations, *inputs[1:]] if self.visits else activations, training=training)
 
     def forward_backward(self, optimizer: Optimizer, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> Shares:
         """The loss, its gradients (scaled in float16) and the number of correct answers, as train.py's."""
 
         def in_parts(number: int) -> Shares:
             """One after the other; a stage that is done with a part may begin the next one."""
-            parts = (tf.split(one, number) for one in (*(inputs if self.visits else (inputs,)), labels))
+            with tf.device(self.devices[0]):
+                parts = [tf.split(one, number) for one in (inputs if self.visits else (inputs,))]
+            with tf.device(self.devices[1]):
+                parts.append(tf.split(labels, number))
             shares = [self.one_part(optimizer, part, count) for part in zip(*parts, strict=True)]
             losses, gradients, correct = zip(*shares, strict=True)
-            return tf.add_n(losses), [tf.add_n(one) for one in zip(*gradients, strict=True)], tf.add_n(correct)
+            return total(losses), [total(one) for one in zip(*gradients, strict=True)], total(correct)
 
         number = self.config.microbatches
         if number == 1:
@@ -66,21 +71,27 @@ class Stages:
         return tf.cond(tf.size(labels) % number == 0, lambda: in_parts(number), lambda: in_parts(1))
 
     def one_part(self, optimizer: Optimizer, part: tuple[tf.Tensor, ...], count: tf.Tensor) -> Shares:
-        """Autograd follows the layers from device to device; what it computes is placed by hand, stage by stage."""
+        """Each stage has a tape of its own: a tape remembers no devices, and is played back where it is called."""
         *inputs, labels = part
         with tf.device(self.devices[0]), tf.GradientTape() as first:
-            border = self.first(inputs if self.visits else inputs[0], training=True)
+            activations = self.first(inputs if self.visits else inputs[0], training=True)
         with tf.device(self.devices[1]):
             with tf.GradientTape() as second:
-                second.watch(border)
-                logits = self.second([border, *inputs[1:]] if self.visits else border, training=True)
+                second.watch(activations)
+                logits = self.second([activations, *inputs[1:]] if self.visits else activations, training=True)
                 logits = tf.cast(logits, self.variable_dtype)
                 losses = cross_entropy(labels, logits, self.config.label_smoothing)
                 loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
                 scaled_loss = optimizer.scale_loss(loss)
             variables = self.second.trainable_variables
-            of_border, *of_second = second.gradient(scaled_loss, [border, *variables])
+            of_activations, *of_second = second.gradient(scaled_loss, [activations, *variables])
             correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
         with tf.device(self.devices[0]):
-            of_first = first.gradient(border, self.first.trainable_variables, output_gradients=of_border)
+            of_first = first.gradient(activations, self.first.trainable_variables, output_gradients=of_activations)
         return loss, [*of_first, *of_second], correct
+
+
+def total(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    """The sum, computed where the parts are."""
+    with tf.device(parts[0].device):
+        return tf.add_n(parts)

@@ -37,4 +37,10 @@ class LossScale:
         self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
         self.taken.assign_add(tf.cast(~skip, tf.int64))
         self.skipped.assign_add(tf.cast(skip, tf.int64))
-        return [gradient * factor for gradient in gradients]
+        return [scaled(gradient, factor) for gradient in gradients]
+
+
+def scaled(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Computed where the gradient is: of a pipeline's stages each has its own."""
+    with tf.device(gradient.device):
+        return gradient * factor

@@ -14,6 +14,7 @@ Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
 AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
 AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0)]
 AutoOrBool = Literal["auto"] | bool
+DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # of the strategies that leave no choice
 
 
 class DeviceOptions(BaseModel):
@@ -23,7 +24,10 @@ class DeviceOptions(BaseModel):
         "machine", "auto", description="auto: the GPU where there is one"
     )
     devices: AutoOrCount = option(
-        "machine", "auto", description="number of replicas; auto: one on the CPU, all GPUs, or what torchrun started"
+        "machine",
+        "auto",
+        description="number of devices, each a replica unless --strategy says otherwise; auto: one on the CPU, all"
+        " GPUs, or what torchrun started",
     )
     strategy: Literal["auto", Strategy] = option(
         "machine",
@@ -44,7 +48,7 @@ class DeviceOptions(BaseModel):
         1,
         gt=0,
         description="parts of a batch that pass the stages of --strategy pipeline one after the other, so that both"
-        " have work; a batch that N does not divide passes whole",
+        " have work; the last batch of an epoch, if N does not divide it, passes whole",
     )
     threads_per_device: AutoOrCount = option(
         "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
@@ -96,6 +100,8 @@ class DeviceOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_strategy(self) -> Self:
+        if self.stages and self.accelerator != "auto" and (self.accelerator == "gpu") != ("gpu" in self.stages):
+            raise ValueError(f"--stages {' '.join(self.stages)}: at odds with --accelerator {self.accelerator}")
         if self.strategy != "pipeline":
             if self.stages:
                 raise ValueError(f"--stages {' '.join(self.stages)}: needs --strategy pipeline")

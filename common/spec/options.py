@@ -115,6 +115,8 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
     def _fits_together(self) -> Self:
         if self.max_steps == 0:
             raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
+        if self.batch_size % self.microbatches:
+            raise ValueError(f"--microbatches {self.microbatches}: does not divide --batch-size {self.batch_size}")
         if self.dataset != "synthetic":
             for name in ("image_shape", "num_classes"):
                 if (value := getattr(self, name)) is not None:

@@ -61,7 +61,7 @@ def test_a_strategy_on_one_gpu_trains_as_the_cpu_does(tmp_path, implementation, 
     skip_without_gpu(implementation)
     options = (*OPTIONS, "--precision", "64", "--mode", mode, "--compile", "false", "--gradient-clip-val", 0.7)
     cpu = train(implementation, tmp_path / "cpu", *options, "--accelerator", "cpu")
-    where = ("--stages", *stages) if stages else ("--accelerator", "gpu", "--devices", 1)
+    where = ("--stages", *stages, "--accelerator", "gpu") if stages else ("--accelerator", "gpu", "--devices", 1)
     gpu = train(implementation, tmp_path / "gpu", *options, "--tf32", "false", "--strategy", strategy, *where)
     result = read_result(gpu)
     assert result.accelerator == "gpu" and result.device_peak_memory_bytes > 0

@@ -199,7 +199,7 @@ MUTATIONS = {
     ),
     "each batch with a weight of its own": (
         *("pt", 1, (*ACCUMULATED, *THREE_BATCHES), "common/spec/batches.py"),
-        "np.minimum(self.batch_size, self.train_size - step * self.batch_size)[:, None]",
+        "np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]",
         "rows[:, :, 2] * self.accumulated",
     ),
 }

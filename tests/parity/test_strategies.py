@@ -122,18 +122,46 @@ def test_microbatches_are_normalised_each_by_itself_alike_in_all(tmp_path, imple
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "more", [("--precision", "16-mixed"), ("--compile", "true"), ("--save-first-batch", "true", "--max-steps", 40)]
+    "more",
+    [("--precision", "16-mixed"), ("--precision", "bf16-mixed"), ("--compile", "true"), ("--save-first-batch", "true")],
 )
 def test_dealt_out_weights_with_other_settings(tmp_path, implementation, mode, more):
-    options = (*SCENARIOS["accumulated"], "--train-size", 330, "--devices", 2, "--mode", mode, *more)
+    options = (*SCENARIOS["averaged"][:-2], "--train-size", 330, "--devices", 2, "--mode", mode, *more)
     ddp = train(implementation, tmp_path / "ddp", *options, timeout=900)
     fsdp = train(implementation, tmp_path / "fsdp", *options, "--strategy", "fsdp", timeout=900)
-    if "16-mixed" in more:
+    if "--precision" in more:  # where half precision parts, float32 sums in another order part too
+        assert read_result(ddp).skipped_steps == read_result(fsdp).skipped_steps
         losses, others = (np.array(read_step_losses(folder))[:10] for folder in (ddp, fsdp))
-        assert np.max(np.abs(losses - others)) < 0.01
+        assert np.max(np.abs(losses - others)) < 1e-3
     else:
         message = find_departure(ddp, fsdp, 1e-12)
         assert message is None, message
+
+
+@pytest.mark.parametrize(
+    ("implementation", "mode"),
+    [
+        pytest.param(name, mode, marks=() if (name, mode) == ("ptl", "plain") else pytest.mark.slow)
+        for name in ("pt", "ptl")
+        for mode in MODES
+    ],
+)
+def test_replicas_that_normalise_their_own_shards_are_evaluated_alike(tmp_path, implementation, mode):
+    options = (*SCENARIOS["normalised"], "--sync-batchnorm", "false", "--epochs", 2, "--devices", 2)
+    reference = train("pt", tmp_path / "ddp", *options)
+    assert_the_same(
+        reference, train(implementation, tmp_path / "fsdp", *options, "--mode", mode, "--strategy", "fsdp"), 1e-10, 56
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["pt", "ptl"])
+@pytest.mark.parametrize("strategy", ["fsdp", "pipeline"])
+def test_torchrun_starts_the_processes(references, tmp_path, implementation, strategy):
+    options = SCENARIOS["accumulated"]
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    run(*launcher, "-m", f"{implementation}_impl", *CPU, *options, "--strategy", strategy, "--run-dir", tmp_path)
+    assert_the_same(references(*options), tmp_path, 1e-12, 112)
 
 
 SHARES = """
@@ -235,15 +263,15 @@ MUTATIONS = {
         "scaler.scale(loss * config.num_shards)",
         "scaler.scale(loss)",
     ),
-    "each batch's gradients added up anew": (
+    "gradients that are never added up": (
         *("pt", "accumulated", "fsdp", 2, "pt_impl/parallel.py"),
-        "        model.set_requires_gradient_sync(True)\n",
-        "",
+        "model.set_requires_gradient_sync(True)",
+        "pass",
     ),
     "a last batch that is not added up": (
-        *("ptl", "accumulated", "fsdp", 2, "ptl_impl/parallel.py"),
-        "last = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch",
-        "last = (batch_idx + 1) % trainer.accumulate_grad_batches == 0",
+        *("ptl", "accumulated", "fsdp", 2, "ptl_impl/sharding.py"),
+        "last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0 or self.trainer.is_last_batch",
+        "last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0",
     ),
     "the mean over the microbatches": (
         *("pt", "averaged", "pipeline", 2, "pt_impl/pipeline.py"),
@@ -257,12 +285,12 @@ MUTATIONS = {
     ),
     "a first stage that learns from nothing": (
         *("tf", "averaged", "pipeline", 2, "tf_impl/pipeline.py"),
-        "output_gradients=of_border",
-        "output_gradients=tf.ones_like(of_border)",
+        "output_gradients=of_activations",
+        "output_gradients=tf.ones_like(of_activations)",
     ),
     "the parts' gradients, but of the last one only": (
         *("tf", "averaged", "pipeline", 2, "tf_impl/pipeline.py"),
-        "[tf.add_n(one) for one in zip(*gradients, strict=True)]",
+        "[total(one) for one in zip(*gradients, strict=True)]",
         "list(gradients[-1])",
     ),
 }
@@ -274,7 +302,8 @@ MUTATIONS = {
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, scenario, strategy, devices, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)
-    options = (*SCENARIOS[scenario], "--train-size", 95, "--epochs", 2, "--devices", devices)
+    # 8 steps an epoch; of 3 accumulated batches the last step has 2.
+    options = (*SCENARIOS[scenario], "--train-size", 91, "--epochs", 2, "--devices", devices)
     more = ("--strategy", strategy, *(("--microbatches", 2) if strategy == "pipeline" else ()))
     reference = train("tf" if implementation == "pt" else "pt", tmp_path / "reference", *options)
     mutant = train(implementation, tmp_path / "mutant", *options, *more, cwd=tmp_path / "copy")

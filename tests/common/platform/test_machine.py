@@ -86,7 +86,9 @@ def test_a_launchers_processes_are_the_devices():
     [
         ({"accelerator": "gpu"}, 0, "--accelerator gpu: X sees no GPU"),
         ({"devices": 3}, 2, "--devices 3: X sees 2 GPUs"),
-        ({"strategy": "pipeline"}, 1, "--devices 2: X sees 1 GPUs"),
+        ({"strategy": "pipeline"}, 1, "--strategy pipeline: X sees 1 GPU of two; --stages cpu gpu uses it"),
+        ({"strategy": "dp", "compile": True}, 2, "--compile true: not with --strategy dp"),
+        ({"strategy": "dp", "precision": "bf16-mixed"}, 2, "--precision bf16-mixed: not with --strategy dp"),
         ({"strategy": "pipeline", "stages": ("cpu", "gpu")}, 0, "--stages cpu gpu: X sees no GPU"),
         (
             {"strategy": "pipeline", "devices": 3},

@@ -75,7 +75,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def resolved(**options):
-    return resolve_settings(TrainConfig(accelerator="cpu", **options), Settings("bf16-mixed"))
+    return resolve_settings(TrainConfig(accelerator="cpu", devices=1, **options), Settings("bf16-mixed"))
 
 
 def test_a_processor_that_executes_what_it_announces_gets_no_limit(machine):
@@ -148,7 +148,7 @@ def test_where_nothing_works_the_faster_mode_takes_32_bits_and_says_so(machine, 
 def test_a_gpu_needs_no_processor_that_can_do_it(machine):
     machine.dies(*NAMES)
     machine.prepare()  # whether there is a GPU is not known yet
-    gpu = resolve_settings(TrainConfig(accelerator="gpu", precision="bf16-mixed"), Settings("bf16-mixed"))
+    gpu = resolve_settings(TrainConfig(accelerator="gpu", devices=1, precision="bf16-mixed"), Settings("bf16-mixed"))
     assert gpu.precision == "bf16-mixed"
 
 
