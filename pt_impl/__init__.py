@@ -1,1 +1,1 @@
-"""The training in PyTorch: nn.Module, a written-out loop, DistributedDataParallel."""
+"""The training in PyTorch: nn.Module, a written-out loop, DistributedDataParallel and other strategies."""

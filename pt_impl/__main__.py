@@ -8,7 +8,9 @@ from common.trained.command import parse_command
 # Worker processes import this file under another name; only the one that was started trains from here.
 if __name__ == "__main__":
     with as_program("python -m pt_impl", shown=Launch.read().is_first):
-        command = parse_command("pt_impl", "Trains a network with PyTorch (DistributedDataParallel).")
+        command = parse_command(
+            "pt_impl", "Trains a network with PyTorch (loop written out; DistributedDataParallel, FSDP)."
+        )
         used = command.read_used()
         prepare_processor(command.config, "torch", "pt_impl.probe")
         # Imported here: a mistake in the options is told at once, not after PyTorch has loaded.

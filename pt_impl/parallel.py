@@ -16,7 +16,7 @@ from pt_impl.replicas import sum_over_replicas
 def parallelize(
     network: nn.Module, average: AveragedModel | None, config: TrainConfig, device: torch.device
 ) -> nn.Module:
-    """What a training step calls in the network's place; where weights are dealt out, the network itself.
+    """What a training step calls in the network's place; where weights are sharded, the network itself.
 
     Args:
       network: with its weights, on its device; of a pipeline this rank's stage, see pt_impl/pipeline.py.

@@ -43,8 +43,8 @@ def tune_network(network: nn.Module, config: TrainConfig) -> nn.Module:
     """In memory channels come last, in images and kernels alike, which is what oneDNN's and cuDNN's convolutions use.
 
     Gain: 1.02 (digits), 1.00 (MNIST).
-    The weights too: DistributedDataParallel warns of gradients whose strides differ from its buckets'. What deals out
-    weights or sends images takes no such memory.
+    The weights too: DistributedDataParallel warns of gradients whose strides differ from its buckets'. Sharded weights
+    and what a pipeline sends can't be in such memory.
     """
     if config.strategy in ("fsdp", "pipeline"):
         return network

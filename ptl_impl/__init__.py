@@ -1,1 +1,1 @@
-"""The training in Lightning: a LightningModule around pt_impl's network, its Trainer, its ddp strategy."""
+"""The training in Lightning: a LightningModule around pt_impl's network, its Trainer, its strategies."""

@@ -6,7 +6,7 @@ from common.resolve import prepare_processor
 from common.trained.command import parse_command
 
 with as_program("python -m ptl_impl", shown=Launch.read().is_first):
-    command = parse_command("ptl_impl", "Trains a network with Lightning (Trainer with the ddp strategy).")
+    command = parse_command("ptl_impl", "Trains a network with Lightning (Trainer and its strategies).")
     used = command.read_used()
     prepare_processor(command.config, "torch", "pt_impl.probe")
     # Imported here: a mistake in the options is told at once, not after Lightning has loaded.

@@ -1,1 +1,1 @@
-"""The training in TensorFlow: Keras layers, a written-out loop, tf.distribute.MirroredStrategy on several devices."""
+"""The training in TensorFlow: Keras layers, a written-out loop, MirroredStrategy or a pipeline on several devices."""

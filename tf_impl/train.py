@@ -69,7 +69,7 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumul
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 
 
-def eval_step(model: keras.Model, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def eval_step(model: Any, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, correct answers, examples."""
     inputs, labels, _ = batch
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)

@@ -1,4 +1,4 @@
-"""Ways of being parallel: dealt-out weights, and networks in two stages, train as one device does."""
+"""Parallel strategies: sharded weights, and networks in two stages, train as one device does."""
 
 import functools
 import sys
@@ -125,7 +125,7 @@ def test_microbatches_are_normalised_each_by_itself_alike_in_all(tmp_path, imple
     "more",
     [("--precision", "16-mixed"), ("--precision", "bf16-mixed"), ("--compile", "true"), ("--save-first-batch", "true")],
 )
-def test_dealt_out_weights_with_other_settings(tmp_path, implementation, mode, more):
+def test_sharded_weights_with_other_settings(tmp_path, implementation, mode, more):
     options = (*SCENARIOS["averaged"][:-2], "--train-size", 330, "--devices", 2, "--mode", mode, *more)
     ddp = train(implementation, tmp_path / "ddp", *options, timeout=900)
     fsdp = train(implementation, tmp_path / "fsdp", *options, "--strategy", "fsdp", timeout=900)
