@@ -102,27 +102,28 @@ class Recording(pl.Callback):
 def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    module, data = Classifier(experiment), ExampleData(experiment)
+    scaler, data, profiler = LossScaler(config, device), ExampleData(experiment), None
     callbacks: list[pl.Callback] = [*make_averaging(experiment, device), Recording(recorder)]
-    steps = {"accumulate_grad_batches": config.accumulate_grad_batches}
+    steps: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
     steps["gradient_clip_val"] = experiment.update_rule.largest_norm
-    scaler, profiler = LossScaler(config, device), None
-    if config.strategy == "fsdp":
-        from ptl_impl.sharding import ShardedClassifier
-
-        module = ShardedClassifier(experiment)
-    if config.compile and config.mode == "plain":
-        module.network.compile()
     if config.mode == "tuned":
         from ptl_impl import tuning
 
         data, profiler = tuning.TunedData(experiment), tuning.NoProfiler()
-        if config.strategy != "pipeline":
-            module, callbacks, steps = tuning.TunedClassifier(experiment, recorder), [], {}
     if config.strategy == "pipeline":
         from ptl_impl.pipeline import PipelinedClassifier
 
         module, steps = PipelinedClassifier(experiment), {}
+    elif config.mode == "tuned":
+        module, callbacks, steps = tuning.TunedClassifier(experiment, recorder), [], {}
+    elif config.strategy == "fsdp":
+        from ptl_impl.sharding import ShardedClassifier
+
+        module = ShardedClassifier(experiment)
+    else:
+        module = Classifier(experiment)
+    if config.compile and config.mode == "plain":
+        module.network.compile()
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 
