@@ -64,13 +64,13 @@ def resolve_devices(
     if strategy == "auto":
         strategy = strategies[0] if devices > 1 else "single_device"
     config = config.replace(accelerator=accelerator, devices=devices, strategy=strategy)
+    _check_strategy(config)
     if strategy == "pipeline" and config.num_gpus > num_gpus:
         raise UserError(
             f"--strategy pipeline: {title} sees {num_gpus} GPU of two; --stages cpu gpu uses it, --accelerator cpu none"
         )
     if config.num_gpus > num_gpus:
         raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
-    _check_strategy(config)
 
     threads = config.threads_per_device
     if threads == "auto":

@@ -45,14 +45,16 @@ class Prepare:
 
     def __call__(self, images: torch.Tensor, visits: torch.Tensor) -> Any:
         """`images`: uint8 (n, H, W, C)."""
-        if not self.looked_at:
-            pass
-        elif self.augmentation:
-            augment = Augment(self.augmentation, visits)
-            images = augment.cut_out(self.normalise(augment.crop_and_flip(images)))
-        else:
-            images = self.normalise(images)
+        if self.looked_at:
+            images = self.augmented(images, visits)
         return (images, visits) if self.drops else images
+
+    def augmented(self, images: torch.Tensor, visits: torch.Tensor) -> torch.Tensor:
+        """Normalised, and augmented where there is an augmentation."""
+        if not self.augmentation:
+            return self.normalise(images)
+        augment = Augment(self.augmentation, visits)
+        return augment.cut_out(self.normalise(augment.crop_and_flip(images)))
 
 
 class ArrayDataset(Dataset[Batch]):
