@@ -38,7 +38,7 @@ class Prepare:
     """Stored images to what a network takes, see `Batch`; augmented where there is an augmentation."""
 
     def __init__(
-        self, experiment: Experiment, rank: int, normalise: Normalise, augmentation: Augmentation | None = None
+        self, experiment: Experiment, normalise: Normalise, augmentation: Augmentation | None = None, rank: int = 0
     ) -> None:
         self.normalise, self.augmentation, self.drops = normalise, augmentation, experiment.network.drops
         self.looked_at = experiment.config.strategy != "pipeline" or rank == 0  # the second stage needs no images
@@ -122,8 +122,8 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = Normalise(dataset, config.precision)
     prepare_train, prepare_test = (
-        Prepare(experiment, rank, normalise, experiment.augmentation),
-        Prepare(experiment, rank, normalise),
+        Prepare(experiment, normalise, experiment.augmentation, rank),
+        Prepare(experiment, normalise, rank=rank),
     )
     train_set = ArrayDataset(dataset.train_images, dataset.train_labels, prepare_train)
     test_set = ArrayDataset(dataset.test_images, dataset.test_labels, prepare_test)

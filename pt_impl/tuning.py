@@ -157,8 +157,8 @@ def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tup
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = NormaliseOnDevice(dataset, config, device)
     prepare_train, prepare_test = (
-        Prepare(experiment, rank, normalise, experiment.augmentation),
-        Prepare(experiment, rank, normalise),
+        Prepare(experiment, normalise, experiment.augmentation, rank),
+        Prepare(experiment, normalise, rank=rank),
     )
     kind = ResidentLoader if config.data_on == "device" else StreamedLoader
     return (

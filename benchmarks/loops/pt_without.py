@@ -11,7 +11,7 @@ from pt_impl import tuning
 def channels_first() -> None:
     """As tensors are unless told otherwise, network and images."""
     as_stored = tuning.NormaliseOnDevice.__call__
-    replace(tuning, tune_network=lambda network: network)
+    replace(tuning, tune_network=lambda network, config: network)
     replace(tuning.NormaliseOnDevice, __call__=lambda self, images: as_stored(self, images).contiguous())
 
 
