@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -47,8 +46,8 @@ def check_classes(command: Command, dataset: Dataset) -> None:
     if not (folder / RESULT_FILE).exists():
         return
     trained = read_result(folder).class_names
-    if trained != dataset.class_names:
-        one, other = next(pair for pair in zip_longest(trained, dataset.class_names) if pair[0] != pair[1])
+    if len(trained) == len(dataset.class_names) and trained != dataset.class_names:  # another number shows in shapes
+        one, other = next(pair for pair in zip(trained, dataset.class_names, strict=True) if pair[0] != pair[1])
         raise UserError(f"--weights {command.use.weights}: trained on class {one!r} where this data set has {other!r}")
 
 
