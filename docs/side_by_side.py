@@ -16,11 +16,7 @@ SECTIONS = {
         "tf": ["forward_backward", "train_step", "accumulate_step", "update_step"],
         "pt": ["forward_backward", "train_step"],
         "keras": ["Classifier.__init__", "Classifier.call", "Classifier.forward_backward", "Classifier.train_step"],
-        "ptl": [
-            "Classifier.__init__",
-            "Classifier.forward",
-            "Classifier.training_step",
-        ],
+        "ptl": ["Classifier.__init__", "Classifier.forward", "Classifier.training_step"],
     },
     "An evaluation step": {
         "tf": ["eval_step"],

@@ -4,7 +4,6 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from common.platform.errors import UserError
 from common.platform.launch import Launch
-from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
 from pt_impl.replicas import device_name as device_name
 from pt_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
@@ -15,9 +14,7 @@ from pt_impl.replicas import ran_out_of_memory as ran_out_of_memory
 from pt_impl.replicas import resolve, setup_process
 from pt_impl.replicas import synchronize as synchronize
 from pt_impl.replicas import wait_for_replicas as wait_for_replicas
-
-# Of several devices, what "auto" stands for first; see ptl_impl/parallel.py.
-STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")
+from ptl_impl.parallel import STRATEGIES
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:

@@ -37,20 +37,21 @@ class Stages:
     """A network that is called as one, in two stages."""
 
     def __init__(self, network: keras.Model, spec: NetworkSpec, config: TrainConfig) -> None:
-        self.network, self.config, self.devices = network, config, device_names(config)
+        self.config, self.devices = config, device_names(config)
         self.variable_dtype = network.variable_dtype
         activations = network.get_layer(spec.end_of_first_stage).output
+        # With dropout the layers of both stages look at the visits, which come after the images.
         self.first = keras.Model(network.inputs, activations)
-        self.visits = network.inputs[1:]  # which layers of both stages may look at
-        self.second = keras.Model([activations, *self.visits], network.outputs[0])
+        self.second = keras.Model([activations, *network.inputs[1:]], network.outputs[0])
         for stage, device in zip((self.first, self.second), self.devices, strict=True):
             assert all(one.value.device.endswith(device) for one in stage.variables), "a variable is not on its device"
 
     def __call__(self, inputs: Any, training: bool) -> tf.Tensor:
+        images, *visits = tf.nest.flatten(inputs)
         with tf.device(self.devices[0]):
-            activations = self.first(inputs, training=training)
+            activations = self.first([images, *visits], training=training)
         with tf.device(self.devices[1]):
-            return self.second([activations, *inputs[1:]] if self.visits else activations, training=training)
+            return self.second([activations, *visits], training=training)
 
     def forward_backward(self, optimizer: Optimizer, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> Shares:
         """The loss, its gradients (scaled in float16) and the number of correct answers, as train.py's."""
@@ -58,7 +59,7 @@ class Stages:
         def in_parts(number: int) -> Shares:
             """One after the other; a stage that is done with a part may begin the next one."""
             with tf.device(self.devices[0]):
-                parts = [tf.split(one, number) for one in (inputs if self.visits else (inputs,))]
+                parts = [tf.split(one, number) for one in tf.nest.flatten(inputs)]
             with tf.device(self.devices[1]):
                 parts.append(tf.split(labels, number))
             shares = [self.one_part(optimizer, part, count) for part in zip(*parts, strict=True)]
@@ -72,13 +73,13 @@ class Stages:
 
     def one_part(self, optimizer: Optimizer, part: tuple[tf.Tensor, ...], count: tf.Tensor) -> Shares:
         """Each stage has a tape of its own: a tape remembers no devices, and is played back where it is called."""
-        *inputs, labels = part
+        images, *visits, labels = part
         with tf.device(self.devices[0]), tf.GradientTape() as first:
-            activations = self.first(inputs if self.visits else inputs[0], training=True)
+            activations = self.first([images, *visits], training=True)
         with tf.device(self.devices[1]):
             with tf.GradientTape() as second:
                 second.watch(activations)
-                logits = self.second([activations, *inputs[1:]] if self.visits else activations, training=True)
+                logits = self.second([activations, *visits], training=True)
                 logits = tf.cast(logits, self.variable_dtype)
                 losses = cross_entropy(labels, logits, self.config.label_smoothing)
                 loss = tf.nn.compute_average_loss(losses, global_batch_size=count)

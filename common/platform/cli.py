@@ -80,9 +80,9 @@ def to_arguments(config: BaseModel) -> list[str]:
     return arguments
 
 
-LONGEST_CHOICE = 70  # of names in braces; longer ones do not fit a terminal, and stand in the description
-
 # --- What --help and errors say of types and bounds, from the JSON schema of the configuration ---
+
+LONGEST_CHOICE = 70  # of names in braces; longer ones do not fit a terminal, and stand in the description
 
 
 def _array(shape: dict[str, Any]) -> int | str | None:

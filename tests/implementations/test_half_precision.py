@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, changed_code, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, changed_code, run
 
 from common.platform.probing import LIMIT_VARIABLES, _probe
 from common.record.results import read_result
@@ -23,7 +23,9 @@ def project(tmp_path_factory):
     """The project's code, on the made-up processor."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "cpuinfo").write_text(AMX)
-    changed_code(folder, "common/platform/processor.py", '"/proc/cpuinfo"', repr(str(folder / "cpuinfo")))
+    file, where = "common/platform/processor.py", '"/proc/cpuinfo"'
+    assert (REPOSITORY / file).read_text().count(where) == 1
+    changed_code(folder, file, where, repr(str(folder / "cpuinfo")))
     for name in ("tf_impl", "pt_impl"):
         assert (folder / name / "probe.py").exists()
         (folder / name / "probe.py").write_text(PROBE)
