@@ -28,7 +28,7 @@ from common.platform.errors import describe_signal
 FOLDER = Path(__file__).resolve().parent
 LIMIT_SECONDS = 20.0
 LOADING_SECONDS = 60.0
-GRACE_SECONDS = 2.0  # for the other ranks to tell what they saw, when one has failed
+GRACE_SECONDS = 2.0  # for the other ranks to tell what they saw, when one is done
 
 NOT_ENDED = 4  # the vaguest that can be seen, see Seen
 
@@ -169,6 +169,8 @@ def _run_check(place: Place, pipe: Connection) -> None:
         else:
             seen = Seen("FAILED", _one_line(error, place.work), vague=2)
     pipe.send(seen)
+    if seen.status == "passed":
+        time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
     os._exit(0)  # not waiting for whatever the work has started
 
 
@@ -233,6 +235,7 @@ def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[S
     `seconds` are counted from when the last process has loaded its modules, which a busy machine takes its time for.
     """
     seen: list[Seen] = []
+    processes = list(pipes.values())
     several = len(pipes) > 1
     deadline = time.monotonic() + LOADING_SECONDS
     try:
@@ -252,7 +255,7 @@ def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[S
                 if _trouble(seen):
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
     finally:
-        for process in pipes.values():
+        for process in processes:
             process.kill()
             process.join()
     return seen

@@ -16,7 +16,7 @@ from conftest import REPOSITORY, run
 
 from common.platform.errors import describe_signal
 from exercises import course
-from exercises.checking import NOT_ENDED, Check, Seen, Wrong, _trouble, load
+from exercises.checking import NOT_ENDED, Check, Checker, Seen, Wrong, _trouble, load
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
 
 EXERCISES = REPOSITORY / "exercises"
@@ -216,6 +216,27 @@ def test_ctrl_c_ends_the_checks_in_one_line(work):
     _, told = process.communicate(timeout=30)
     assert (process.returncode, told) == (130, "python -m exercises: interrupted\n")
     assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+SLOWER = """
+import os, socket, time
+from exercises.checking import check
+
+@check("rank 1 still reaches what rank 0 has opened", "", ranks=2)
+def reached(work):
+    address = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    if os.environ["RANK"] == "0":
+        work.here = socket.create_server(address)
+    else:
+        time.sleep(0.5)
+        socket.create_connection(address)
+"""
+
+
+def test_a_rank_that_is_done_waits_for_the_slower_ones(tmp_path):
+    (tmp_path / "check.py").write_text(SLOWER)
+    (tmp_path / "work.py").write_text("")
+    assert Checker(tmp_path / "check.py", ()).run("reached", tmp_path / "work.py") == Seen("passed")
 
 
 def test_of_several_ranks_the_clearest_word_counts():
