@@ -24,9 +24,8 @@ JOBS = {
 }
 THREADS = {"PT_CNN_MultiGPU": 1, "PTL_multiGPU": 4}  # of torchrun's notice; of a process, as many as it has CPUs
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
-needs_slurm = pytest.mark.skipif(
-    bool(MISSING) or os.geteuid() != 0, reason=f"a Slurm cluster needs {', '.join(MISSING) or 'root'}"
-)
+LACKS_SLURM = bool(MISSING) or os.geteuid() != 0
+needs_slurm = pytest.mark.skipif(LACKS_SLURM, reason=f"a Slurm cluster needs {', '.join(MISSING) or 'root'}")
 
 
 def write_program(path, *lines):
@@ -57,8 +56,17 @@ def real(tmp_path_factory):
     cluster("stop", folder)
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=needs_slurm)])
+CLUSTER = pytest.param("real", marks=needs_slurm)
+
+
+@pytest.fixture(params=["fake", CLUSTER])
 def slurm(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=[pytest.param("fake", marks=() if LACKS_SLURM else pytest.mark.slow), CLUSTER])
+def training_slurm(request):
+    """For jobs that take long: where there is a cluster, the fakes are among the long runs."""
     return request.getfixturevalue(request.param)
 
 
@@ -95,14 +103,14 @@ def alone():
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(slurm, job, alone, tmp_path):
+def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(training_slurm, job, alone, tmp_path):
     title, tasks = JOBS[job]
     for name in ("python", "torchrun"):  # note where they are started
         note = f'echo "$SLURMD_NODENAME $SLURM_PROCID $SLURM_LOCALID" >> {tmp_path}/tasks'
         write_program(tmp_path / "bin" / name, note, f'exec {PYTHON.parent / name} "$@"')
     # One thread each: the processes of both nodes are on this machine.
     words = (job_file(job), "--epochs", 2)
-    state, output = submit(slurm, tmp_path, *words, programs=[tmp_path / "bin"], OMP_NUM_THREADS="1")
+    state, output = submit(training_slurm, tmp_path, *words, programs=[tmp_path / "bin"], OMP_NUM_THREADS="1")
     assert state == "COMPLETED", output
     assert sorted((tmp_path / "tasks").read_text().splitlines()) == tasks
     assert re.findall(rf"^{title} on .*$", output, re.MULTILINE) == [f"{title} on 4 x cpu, batches of 64"]

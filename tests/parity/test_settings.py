@@ -32,21 +32,30 @@ def first_losses(*folders, steps=1):
     return [np.array(read_step_losses(folder)[:steps]) for folder in folders]
 
 
+# Half precisions and their rounding; each implementation and mode quick with one of them, the rest among the long runs.
+HALVES = {"bf16-mixed": 2.0**-8, "16-mixed": 2.0**-11}
+MIXED = [
+    *((name, "plain", 1) for name in IMPLEMENTATIONS),
+    *(("tf", "plain", 2), ("pt", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1), ("ptl", "tuned", 1)),
+]
+LONG_MIXED = {("pt", "plain", 1), ("ptl", "plain", 1), ("tf", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1)}
+
+
 @pytest.mark.xdist_group("settings")
-@pytest.mark.parametrize(("precision", "roundoff"), [("bf16-mixed", 2.0**-8), ("16-mixed", 2.0**-11)])
 @pytest.mark.parametrize(
-    ("implementation", "mode", "devices"),
+    ("precision", "implementation", "mode", "devices"),
     [
-        *((name, "plain", 1) for name in IMPLEMENTATIONS),
-        *(("tf", "plain", 2), ("pt", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1), ("ptl", "tuned", 1)),
+        pytest.param(one, *run, marks=pytest.mark.slow if one == "bf16-mixed" and run in LONG_MIXED else ())
+        for one in HALVES
+        for run in MIXED
     ],
 )
-def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, roundoff, implementation, mode, devices):
+def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implementation, mode, devices):
     """The first loss is off by some roundings of half precision: near the one in 64 bits, and not it."""
     options = ("--precision", precision, "--mode", mode, "--devices", devices)
     folder = runs(implementation, *options)
     mixed, exact = first_losses(folder, runs("pt", "--precision", "64"))
-    assert 1e-6 < np.abs(mixed - exact)[0] < 2 * roundoff
+    assert 1e-6 < np.abs(mixed - exact)[0] < 2 * HALVES[precision]
     result = read_result(folder)
     assert result.config.precision == precision and (result.skipped_steps is None) == (precision == "bf16-mixed")
     assert result.first_loss_tolerance is None
