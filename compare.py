@@ -16,6 +16,10 @@ import gc
 gc.disable()  # until all is imported: looking for garbage meanwhile takes an eighth of the time, and finds none
 
 import signal
+
+if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main says otherwise: Ctrl-C ends it without a stack trace
+
 import sys
 from pathlib import Path
 from types import FrameType
@@ -23,7 +27,8 @@ from types import FrameType
 from rich.console import Console
 
 from common.platform.cli import parse_options
-from common.platform.errors import as_program, exit_now
+from common.platform.errors import FileError
+from common.platform.program import as_program, exit_now
 from comparison.export.write import write_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.live import LiveView
@@ -49,10 +54,12 @@ def main() -> int:
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
     folder, request = prepare(given, console)
-    interrupted = False
+    interrupted, failure = False, None
     if given.report_only is None:
         try:
             make_runs(folder, request, console)
+        except FileError as error:  # what is finished is shown all the same
+            failure = error
         except KeyboardInterrupt:
             interrupted = True
             for number in STOPPING:  # the report of what is finished takes a second or two, and is wanted
@@ -61,10 +68,17 @@ def main() -> int:
     runs, missing = find_runs(folder, request)
     if runs:
         summary = summarise(folder, request, runs, len(missing))
-        write_tables(summary)
-        write_report(summary)
+        try:
+            write_tables(summary)
+            write_report(summary)
+        except FileError as error:
+            failure = failure or error
         print_tables(console, summary)
-        console.print(f"results: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)
+        if failure is None:
+            console.print(f"results: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)
+    if failure:
+        again = "" if missing else f"; python compare.py --report-only {folder} makes tables and report again"
+        print(f"compare.py: error: {failure}{again}", file=sys.stderr)
     if missing:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
         told = "interrupted; " if interrupted else ""
@@ -75,7 +89,7 @@ def main() -> int:
         )
     if interrupted:
         return 130
-    return 0 if runs and summary.succeeded else 1
+    return 0 if runs and summary.succeeded and not failure else 1
 
 
 def make_runs(folder: Path, request: Request, console: Console) -> None:

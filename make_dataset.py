@@ -4,15 +4,16 @@ python make_dataset.py --images photos --output data/photos --image-shape 64 64 
 python compare.py --dataset arrays --data-dir data/photos
 """
 
-from rich.console import Console
-
-from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 
 if __name__ == "__main__":
     with as_program("make_dataset.py"):
+        # Imported here: Ctrl-C meanwhile ends in one line.
+        from rich.console import Console
+
         from common.data.image_folder import convert
         from common.data.image_listing import ImageFolderConfig
+        from common.platform.cli import parse_options
 
         about = "Turns a folder of images, a sub-folder for each class, into arrays that training maps into memory."
         convert(parse_options(ImageFolderConfig, "make_dataset.py", about), Console(highlight=False, markup=False))

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
 

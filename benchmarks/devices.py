@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.limit import SAME_STEP
 from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
 # What tuned mode is to reach on two CPU cores.

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.paired import FolderConfig, Program, make_folder, run, write_document
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
 WHAT = {

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.paired import ImplementationsConfig, ModesConfig, Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
 Task = Literal["lenet-mnist", "cnn-digits", "two-devices", "resnet18-cifar"]

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.paired import BenchmarkConfig, Program, Row, make_folder, run, write_document
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.results import RunResult, read_result
 from common.spec.options import TrainConfig
 

@@ -12,7 +12,7 @@ from benchmarks.limit import SAME_STEP, TasksConfig, task_config
 from benchmarks.paired import Pair, Program, make_folder, measure, report
 from benchmarks.without import MEASURES, NOTHING
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 
 
 def main() -> None:

@@ -23,9 +23,10 @@ from rich.table import Table
 from benchmarks.paired import LOG_FILE, ModesConfig, make_folder, write_document
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.platform.cli import parse_options, to_arguments
-from common.platform.errors import UserError, as_program
+from common.platform.errors import UserError
 from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
+from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks.paired import FolderConfig, Program, make_folder, write_document
 from benchmarks.rules import largest_differences, losses
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
 STEPS = (1, 10, 100)

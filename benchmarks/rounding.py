@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.paired import FolderConfig, Program, make_folder, write_document
 from benchmarks.rules import largest_differences, losses
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.options import ModelName, TrainConfig
 
 STEPS = (1, 3, 10, 30, 100)

@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.limit import SAME_STEP, TasksConfig, task_config
 from benchmarks.paired import Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 
 TUNED: dict[str, Any] = {"mode": "tuned", **SAME_STEP}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from benchmarks.memory import watch_run
 from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, write_document
 from common.experiment import Experiment
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.paired import Implementation, ModesConfig, Pair, Program, make_folder, measure, report
 from common.platform.cli import parse_options
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
 # Whose tutorial each is set against: TensorFlow's own train with Keras.

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_arrays
+from common.platform.machine import check_memory
 from common.spec.augmentation import Augmentation
 from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec, Weights
 from common.spec.options import TrainConfig
 from common.spec.update_rule import UpdateRule
+
+BYTES_PER_WEIGHT = 16  # at the least: drawn in 64 bits, and then a framework's copy and its gradient
+MAX_STEPS = 50_000_000  # the learning rate of each is made before the first one
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,20 @@ class Experiment:
         dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         plan = config.plan(len(dataset.train_images))
+        if plan.schedule_steps > MAX_STEPS:
+            raise UserError(
+                f"--epochs {config.epochs}: makes {plan.schedule_steps:,} steps of {config.examples_per_step:,}"
+                f" examples; {MAX_STEPS:,} at most"
+            )
         augmentation = Augmentation.of(config, dataset.image_shape)
         if config.warmup_steps >= plan.schedule_steps:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
+        height, width, channels = dataset.image_shape
+        check_memory(
+            network.num_parameters * BYTES_PER_WEIGHT,
+            f"--model {config.model}: with images of {height} x {width} x {channels} its {network.num_parameters:,}"
+            " parameters",
+        )
         if config.initial_weights is None:
             weights = network.initial_weights(config.seed)
         else:

@@ -15,8 +15,9 @@ from common.record.timeline import PHASES
 from common.spec.option_kinds import fields_of_kind
 from common.spec.options import TrainConfig
 from comparison.jobs import variant_name
+from comparison.record import Record
 from comparison.row import Row
-from comparison.store import Record, Run
+from comparison.store import Run
 from comparison.summary import Summary
 
 # Int64 and boolean are pandas' own types: whole numbers stay whole where some are missing.

@@ -1,6 +1,7 @@
 """What is to be run: every implementation, for every variant of a sweep, seed and round, in a fair order."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from common.spec.option_kinds import fields_of_kind
 from common.spec.options import Mode, TrainConfig, TrainingOptions
 from common.spec.update_rule import spelled_out
 from comparison.options import CompareConfig
+
+MAX_RUNS = 100_000  # of one comparison
 
 Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
 
@@ -93,6 +96,8 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         raise UserError("--sweep-learning-rate linear: --scale-learning-rate does that already")
     if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
         raise UserError("--sweep-learning-rate tune: not together with a sweep of the learning rate itself")
+    if (count := math.prod(map(len, swept.values()))) > MAX_RUNS:
+        raise UserError(f"--sweep: {count:,} variants; {MAX_RUNS:,} at most")
     variants = []
     for combination in itertools.product(*swept.values()):
         texts = dict(zip(swept, combination, strict=True))
@@ -117,6 +122,9 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
     if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
         raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")
+    count = len(variants) * len(contenders(options)) * len(options.all_seeds) * options.repeats
+    if count > MAX_RUNS:
+        raise UserError(f"--repeats {options.repeats}: makes {count:,} runs; {MAX_RUNS:,} at most")
     return variants
 
 

@@ -49,7 +49,7 @@ class CompareConfig(TrainingOptions):
     output_dir: Path | None = option(
         "folder", None, description="folder for all results; unset: a new one under results/"
     )
-    timeout: float = option("run", 3600.0, gt=0, description="seconds that one run may take")
+    timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
 
     verify: Literal["auto", "never"] = option(
         "run",
@@ -62,6 +62,7 @@ class CompareConfig(TrainingOptions):
         "repeating",
         1,
         gt=0,
+        le=10**4,
         description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
     )
     seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")

@@ -1,13 +1,18 @@
 """What is asked of compare.py: a new comparison, one that goes on, or one that is only looked at again."""
 
+import fcntl
+import os
+import platform
 import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
+from common.data.arrays import check_content
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
@@ -21,6 +26,8 @@ from comparison.store import Request, Run, read_run
 from comparison.summary import Summary
 from comparison.table import Table
 
+LOCK_FILE = ".lock"
+
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     """The folder of the comparison, with its request in it. Downloads what is missing.
@@ -33,10 +40,13 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         Request.read(given.baseline, "--baseline")
     if given.report_only:
         stored = Request.read(given.report_only, "--report-only")
+        hold(given.report_only, "--report-only")
         options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
         return given.report_only, stored.model_copy(update={"options": options})
     if given.resume:
-        stored = Request.read(given.resume, "--resume")
+        Request.read(given.resume, "--resume")
+        hold(given.resume, "--resume")
+        stored = Request.read(given.resume, "--resume")  # again: one that has just ended may have changed it
         options = given.applied_to(stored.options, given.resume, RESUME_WITH)
         _check(options, stored.config)
         request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
@@ -45,6 +55,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     config = given.train_config()
     _check(given, config)
     folder = given.make_output_dir()
+    hold(folder, "--output-dir")
     config = same_devices(config, given.interpreters(), given.timeout, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
@@ -52,11 +63,37 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     return folder, request
 
 
+_held: list[IO[str]] = []  # open until this process ends, however it does
+
+
+def hold(folder: Path, option: str) -> None:
+    """Makes the comparison's folder this process's alone.
+
+    Raises UserError where another compare.py is at work there."""
+    try:
+        lock = open(folder / LOCK_FILE, "a+")  # noqa: SIM115 - see _held
+    except OSError:  # what is to be written there will tell
+        return
+    _held.append(lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        raise UserError(f"{option} {folder}: another compare.py is at work there ({lock.read().strip()})") from None
+    except OSError:  # a file system without locks
+        return
+    lock.truncate(0)
+    print(f"process {os.getpid()} on {platform.node()}", file=lock, flush=True)
+
+
 def _check(options: CompareConfig, config: TrainConfig) -> None:
     options.check_implementations()
     options.interpreters()
-    for variant in make_variants(options, config):
+    variants = make_variants(options, config)
+    for variant in variants:
         Experiment.make(variant.config)
+    for folder in {variant.config.data_dir for variant in variants if variant.config.dataset == "arrays"}:
+        check_content(folder)  # each run takes their digest from dataset.json, and would not see it
 
 
 def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list[Run], list[Job]]:

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,12 +14,15 @@ import psutil
 
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
-from common.platform.files import write_model
+from common.platform.files import not_written, write_model
+from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from common.spec.options import TrainConfig
+from comparison.integrity import files_sha256
 from comparison.jobs import Job
-from comparison.store import LOG_FILE, RECORD_FILE, Record, Run, clear_unfinished, load_run
+from comparison.record import RECORD_FILE, Record
+from comparison.store import LOG_FILE, Run, clear_unfinished, load_run
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5  # between asking processes to end and ending them
@@ -39,8 +43,11 @@ def run_job(
       look_on: called with every line of the run's metrics, soon after it was written.
     """
     run_dir = folder.absolute() / job.path
-    clear_unfinished(run_dir)
-    run_dir.mkdir(parents=True)
+    try:
+        clear_unfinished(run_dir)
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        raise not_written(run_dir, error) from None
     started, load = datetime.now(UTC), LoadMeter()
     failure = None
     try:
@@ -50,20 +57,17 @@ def run_job(
         failure = str(error)
     process_seconds, other_load = load.stop()
     record = Record(
-        schema_version=3,
-        implementation=job.implementation,
-        mode=job.config.mode,
-        variant=dict(job.variant.values),
+        schema_version=4,
+        **Record.identity_of(job),
         session=session,
-        seed=job.seed,
-        round=job.round,
-        tuning=job.tuning,
         started=started.isoformat(timespec="seconds"),
         process_seconds=process_seconds,
         other_load=other_load,
         failure=failure,
     )
     run = load_run(run_dir, record)
+    if run.result:
+        run = replace(run, record=run.record.model_copy(update={"files_sha256": files_sha256(run_dir)}))
     write_model(run_dir / RECORD_FILE, run.record)
     return run
 
@@ -162,14 +166,18 @@ def _start(name: str, interpreter: str, config: TrainConfig, run_dir: Path) -> "
     """Raises UserError for an interpreter that can't be run."""
     command = [interpreter, "-m", f"{name}_impl", *to_arguments(config)]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    with open(run_dir / LOG_FILE, "w") as log:
+    try:
+        log = open(run_dir / LOG_FILE, "wb")  # noqa: SIM115 - closed below, here and in no other process
+    except OSError as error:
+        raise not_written(run_dir / LOG_FILE, error) from None
+    with log:
         try:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                env={**without_launcher(os.environ), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # a group of its own, which can be ended as a whole
             )
         except OSError as error:

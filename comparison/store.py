@@ -6,17 +6,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_text
-from common.record.results import METRICS_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
-from common.spec.options import Mode, TrainConfig
-from comparison.jobs import Job, Values, Variant, row_name
+from common.record.results import (
+    EpochLine,
+    RunResult,
+    read_metrics,
+    read_result,
+    read_step_losses,
+)
+from common.spec.options import TrainConfig
+from comparison.integrity import check_files, check_job
+from comparison.jobs import Job, Variant
 from comparison.options import CompareConfig
+from comparison.record import RECORD_FILE, Record
 
 REQUEST_FILE = "comparison.json"
-RECORD_FILE = "run.json"
 LOG_FILE = "log.txt"
 
 
@@ -47,39 +54,6 @@ class Request(BaseModel):
     def read(cls, folder: Path, option: str) -> "Request":
         """Raises UserError, which names `option`, where the folder holds no comparison."""
         return read_model(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
-
-
-class Record(BaseModel):
-    """`run.json`: what is known of a run from outside, written when it has ended, however that was.
-
-    Attributes:
-      variant: of a sweep, see `comparison.jobs`.
-      started: ISO 8601, UTC.
-      process_seconds: from before the process was started until it had ended.
-      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
-      session: which of the request's commands made it, from 1: those that resumed it came later.
-      failure: one line on why there is no result; None where there is one.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_version: Literal[3]
-    implementation: str
-    mode: Mode
-    variant: Values
-    session: int = Field(gt=0)
-    seed: int
-    round: int = Field(gt=0)
-    tuning: bool
-    started: str
-    process_seconds: float = Field(ge=0)
-    other_load: float = Field(ge=0)
-    failure: str | None
-
-    @property
-    def name(self) -> str:
-        """Of its row."""
-        return row_name(self.implementation, self.mode)
 
 
 @dataclass(frozen=True)
@@ -123,7 +97,12 @@ def read_run(folder: Path, job: Job) -> Run | None:
     run_dir = folder / job.path
     if not (run_dir / RECORD_FILE).exists():
         return None
-    return load_run(run_dir, read_model(Record, run_dir / RECORD_FILE))
+    try:
+        record = read_model(Record, run_dir / RECORD_FILE)
+        check_job(record, job, run_dir / RECORD_FILE)
+    except UserError as error:  # what it says can't be told from what it should
+        return Run(Record.failed(job, str(error)), run_dir)
+    return load_run(run_dir, record)
 
 
 def load_run(run_dir: Path, record: Record) -> Run:
@@ -132,8 +111,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
         return Run(record, run_dir)
     try:
         result, losses = read_result(run_dir), read_step_losses(run_dir)
-        if len(losses) != result.num_steps:
-            raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
+        check_files(run_dir, record, result, losses)
     except UserError as error:
         return Run(record.model_copy(update={"failure": str(error)}), run_dir)
     return Run(record, run_dir, result, losses)

@@ -8,8 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.record.results import RunResult
+from comparison.record import Record
 from comparison.row import Row
-from comparison.store import Record, Request, Run
+from comparison.store import Request, Run
 from comparison.table import Table
 
 

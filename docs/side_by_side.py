@@ -31,7 +31,9 @@ SECTIONS = {
     "What is told to the recorder": {"tf": [], "pt": [], "keras": ["Recording"], "ptl": ["Recording"]},
     "The loop": {"tf": ["train"], "pt": ["train"], "keras": ["train"], "ptl": ["train"]},
 }
-ELSEWHERE = {"ptl": ["Classifier.configure_optimizers"]}  # what the section's order has no place for
+ELSEWHERE = {
+    "ptl": ["Classifier.configure_optimizers", "Classifier.on_train_start"]
+}  # what the section's order has no place for
 INTRODUCTION = """# Side by side
 
 What is written for the same training in each framework: functions and classes of the four `train.py`, without imports.

@@ -2,17 +2,19 @@
 
 import os
 
-from common.platform.errors import as_program
-from common.resolve import prepare_processor
-from common.trained.command import parse_command
+from common.platform.program import as_program
 
 with as_program("python -m keras_impl"):
+    # Imported here: Ctrl-C meanwhile ends in one line.
+    from common.resolve import prepare_processor
+    from common.trained.command import parse_command
+
     command = parse_command("keras_impl", "Trains a network with Keras (compile and fit; MirroredStrategy).")
     used = command.read_used()
     # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     prepare_processor(command.config, "tensorflow", "tf_impl.probe")
-    # Imported here: a mistake in the options is told at once, not after Keras has loaded.
+    # And here: a mistake in the options is told at once, not after Keras has loaded.
     if command.config.mode == "tuned":
         import tf_impl.tuning  # noqa: F401 - before Keras: see there
     from keras_impl.launch import classify, main

@@ -11,8 +11,9 @@ from torch import multiprocessing
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
-from common.platform.errors import ReplicaError, UserError, as_program, describe_signal
+from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
+from common.platform.program import as_program
 from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -64,9 +65,8 @@ def main(config: TrainConfig) -> None:
             while not replicas.join(grace_period=GRACE_SECONDS):
                 pass
         except multiprocessing.ProcessExitedException as error:
-            if error.signal_name:
-                ended = describe_signal(-error.exit_code)
-                raise ReplicaError(f"replica {error.error_index} was ended by {ended}") from None
+            if error.signal_name or error.exit_code > 128:
+                raise replica_ended(error.error_index, error.exit_code) from None
             sys.exit(error.exit_code)  # it has said why
 
 

@@ -1,15 +1,16 @@
 """`python -m ptl_impl`: reads the options, then trains, evaluates or predicts. `--help` prints them all."""
 
-from common.platform.errors import as_program
-from common.platform.launch import Launch
-from common.resolve import prepare_processor
-from common.trained.command import parse_command
+from common.platform.program import as_program
 
-with as_program("python -m ptl_impl", shown=Launch.read().is_first):
+with as_program("python -m ptl_impl"):
+    # Imported here: Ctrl-C meanwhile ends in one line.
+    from common.resolve import prepare_processor
+    from common.trained.command import parse_command
+
     command = parse_command("ptl_impl", "Trains a network with Lightning (Trainer and its strategies).")
     used = command.read_used()
     prepare_processor(command.config, "torch", "pt_impl.probe")
-    # Imported here: a mistake in the options is told at once, not after Lightning has loaded.
+    # And here: a mistake in the options is told at once, not after Lightning has loaded.
     from ptl_impl.launch import classify, main
 
     if used is None:

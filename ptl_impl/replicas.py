@@ -1,8 +1,16 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
-from lightning.pytorch.plugins.environments import LightningEnvironment
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from common.platform.errors import UserError
+import lightning.pytorch as pl
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from torch.distributed import TCPStore
+
+from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
 from common.spec.options import TrainConfig
 from pt_impl.replicas import device_name as device_name
@@ -30,7 +38,47 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
     return config
 
 
-def make_environment() -> list[LightningEnvironment]:
+NOTICE_SECONDS = 2.0  # in which the end of a process is seen after what it has caused
+
+
+def make_environment(config: TrainConfig) -> list[LightningEnvironment]:
     """The Trainer's plugin that starts the replicas; none where torchrun has started them."""
+    launch = Launch.read()
+    if launch.world_size is not None:
+        return []
+    if launch.is_first and config.devices > 1:
+        host_store()
     # Instead of what Lightning finds by itself: within a Slurm job it would wait for Slurm to start the replicas.
-    return [LightningEnvironment()] if Launch.read().world_size is None else []
+    return [LightningEnvironment()]
+
+
+hosted: list[TCPStore] = []  # serves until this process ends
+
+
+def host_store() -> None:
+    """Starts what the replicas find each other through; they are told by the environment, as torchrun tells its own.
+
+    Instead of what they would start themselves at MASTER_PORT, which everybody reaches from everywhere.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    descriptor = listener.detach()  # the store's from now on
+    hosted.append(TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+
+
+@contextmanager
+def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
+    """Raises ReplicaError, instead of what follows from it, where a process that the Trainer has started was ended."""
+    try:
+        yield
+    except Exception:
+        started = trainer.strategy.launcher.procs if trainer.strategy.launcher else []
+        deadline = time.monotonic() + NOTICE_SECONDS
+        while started and time.monotonic() < deadline:
+            for rank, process in enumerate(started, 1):
+                status = process.poll() or 0
+                if status < 0 or status > 128:
+                    raise replica_ended(rank, status) from None
+            time.sleep(NOTICE_SECONDS / 20)
+        raise

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from common.experiment import Experiment
+from common.platform.program import take_signals
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from ptl_impl.data import Batch, ExampleData
@@ -16,7 +17,7 @@ from ptl_impl.networks import make_network
 from ptl_impl.optimizer import OptimizerAndScheduler, make_averaging, make_optimizer
 from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, LossScaler, make_plugins
-from ptl_impl.replicas import device_peak_memory_bytes, make_environment
+from ptl_impl.replicas import device_peak_memory_bytes, make_environment, replicas_told
 from ptl_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
@@ -33,6 +34,10 @@ class Classifier(pl.LightningModule):
 
     def forward(self, inputs: Any) -> torch.Tensor:
         return self.network(inputs)
+
+    def on_train_start(self) -> None:
+        # Instead of Lightning's handler, with which two replicas wait for each other, and one ends with exit status 0.
+        take_signals(again=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
         inputs, labels, count = batch
@@ -132,7 +137,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         devices=config.devices,
         strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
-        plugins=[*make_environment(), *make_plugins(config, scaler)],
+        plugins=[*make_environment(config), *make_plugins(config, scaler)],
         max_epochs=plan.num_epochs,
         callbacks=callbacks,
         sync_batchnorm=False,  # instead of Lightning's, which refuses the CPU: the network has such layers already
@@ -147,7 +152,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     )
     if config.mode == "tuned":
         tuning.tune_trainer(trainer)
-    trainer.fit(module, data)
+    with replicas_told(trainer):
+        trainer.fit(module, data)
 
     memory, weights = device_peak_memory_bytes(config, device), get_weights(module.network, experiment.network)
     if recorder.writes:

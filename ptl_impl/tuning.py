@@ -73,6 +73,7 @@ class TunedClassifier(Classifier):
         self.averages += [average.eval()] if average else []
 
     def on_train_start(self) -> None:
+        super().on_train_start()
         config, loader = self.experiment.config, self.trainer.train_dataloader
         if config.compile:
             autocast = make_autocast(config.precision, self.device)

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -75,6 +77,30 @@ def changed_code(folder, file, before, after):
     assert before in source, f"{file}: {before}"
     path.write_text(source.replace(before, after))
     return folder
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """The project's code with the made-up implementations beside the real ones."""
+    folder = copy_code(tmp_path_factory.mktemp("project"))
+    shutil.copytree(
+        REPOSITORY / "tests" / "fakes", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return folder
+
+
+def wait_for(condition, seconds=30):
+    """What `condition` gives as soon as it is true of it; fails when it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def gone(pids):
+    """Whether these processes have all ended."""
+    return all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids)
 
 
 @pytest.fixture(scope="session")

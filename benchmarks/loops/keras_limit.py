@@ -9,7 +9,7 @@ import keras_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
 from common.experiment import Experiment
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 
 

@@ -7,7 +7,7 @@ from torchvision.transforms import v2
 from benchmarks.loops.timed import milliseconds
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from common.spec.randomness import visits

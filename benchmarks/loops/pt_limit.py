@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import pt_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.errors import as_program
-from common.platform.launch import Launch
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 from pt_impl.data import make_loaders
 from pt_impl.networks import make_network
@@ -52,6 +51,6 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("pt_limit", shown=Launch.read().is_first):
+    with as_program("pt_limit"):
         config = parse_train_config("benchmarks.loops.pt_limit", "PyTorch's limit.")
         train_beside(make_bare, pt_impl.launch, config)

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.paired import write_speed
 from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 from pt_impl.replicas import join_group, setup_devices, synchronize
 

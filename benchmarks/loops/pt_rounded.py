@@ -7,7 +7,7 @@ from torch import nn
 
 import pt_impl.launch
 import pt_impl.train
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 
 make_network = pt_impl.train.make_network

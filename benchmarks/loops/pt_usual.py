@@ -11,7 +11,7 @@ from torchvision import datasets, transforms
 from benchmarks.paired import write_speed
 from common.data.datasets import NORMALISATION
 from common.data.published import MNIST
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec

@@ -3,8 +3,7 @@
 import pt_impl.launch
 from benchmarks.loops.pt_limit import make_bare
 from benchmarks.without import replace, run_without
-from common.platform.errors import as_program
-from common.platform.launch import Launch
+from common.platform.program import as_program
 from pt_impl import tuning
 
 
@@ -18,5 +17,5 @@ def channels_first() -> None:
 WITHOUT = {"channels-last": channels_first}
 
 if __name__ == "__main__":
-    with as_program("pt_without", shown=Launch.read().is_first):
+    with as_program("pt_without"):
         run_without("pt", WITHOUT, make_bare, pt_impl.launch)

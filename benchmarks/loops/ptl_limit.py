@@ -6,8 +6,7 @@ import ptl_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
 from common.experiment import Experiment
-from common.platform.errors import as_program
-from common.platform.launch import Launch
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 
 
@@ -20,6 +19,6 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("ptl_limit", shown=Launch.read().is_first):
+    with as_program("ptl_limit"):
         config = parse_train_config("benchmarks.loops.ptl_limit", "Lightning's limit.")
         train_beside(make_bare, ptl_impl.launch, config)

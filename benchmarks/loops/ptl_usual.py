@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from benchmarks.loops.pt_usual import make_loader
 from benchmarks.paired import write_speed
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec

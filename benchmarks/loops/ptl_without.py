@@ -10,8 +10,7 @@ import ptl_impl.launch
 from benchmarks.loops.ptl_limit import make_bare
 from benchmarks.without import replace, run_without
 from common.experiment import Experiment
-from common.platform.errors import as_program
-from common.platform.launch import Launch
+from common.platform.program import as_program
 from common.record.recorder import Recorder
 from pt_impl.data import Batch
 from ptl_impl import tuning
@@ -82,5 +81,5 @@ WITHOUT = {
 }
 
 if __name__ == "__main__":
-    with as_program("ptl_without", shown=Launch.read().is_first):
+    with as_program("ptl_without"):
         run_without("ptl", WITHOUT, make_bare, ptl_impl.launch)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.networks import make_network

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from benchmarks.paired import write_speed
 from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 from tf_impl.parallel import make_strategy
 from tf_impl.replicas import setup_devices, synchronize

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 import tf_impl.train
-from common.platform.errors import as_program, exit_now
+from common.platform.program import as_program, exit_now
 from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from common.spec.rules import SGD, Adadelta, Adam, AdamW, RMSprop, Rule

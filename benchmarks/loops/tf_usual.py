@@ -10,7 +10,7 @@ import keras
 
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from tf_impl.networks import make_network

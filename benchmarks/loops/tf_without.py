@@ -7,7 +7,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tf_impl.launch
 from benchmarks.loops.tf_limit import make_bare
 from benchmarks.without import replace, run_without
-from common.platform.errors import as_program
+from common.platform.program import as_program
 from common.record.recorder import Recorder
 
 WITHOUT = {

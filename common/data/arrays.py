@@ -6,12 +6,13 @@ A folder holds `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `tr
 
 import hashlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
@@ -19,6 +20,12 @@ from common.platform.files import read_model, write_model
 
 DATASET_FILE = "dataset.json"
 PIXELS_AT_A_TIME = 2**24  # of those that are summed: some megabytes
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError(f"{name!a} can't be shown")
+    return name
 
 
 class ArraysInfo(BaseModel):
@@ -32,10 +39,10 @@ class ArraysInfo(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: int = 1
-    class_names: list[str] = Field(min_length=2, max_length=256)
-    mean: list[float]
-    std: list[float]
+    schema_version: Literal[1] = 1
+    class_names: list[Annotated[str, AfterValidator(_printable)]] = Field(min_length=2, max_length=256)
+    mean: list[Annotated[float, Field(ge=0, le=1)]]
+    std: list[Annotated[float, Field(gt=0, le=1)]]
     sha256: str
 
     @property
@@ -81,6 +88,8 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
                 f"{array_path(folder, part, 'images')}: {images.dtype} {images.shape}, should be uint8"
                 f" (N, H, W, {len(info.mean)})"
             )
+        if len(info.mean) != len(info.std):
+            raise UserError(f"{folder / DATASET_FILE}: mean of {len(info.mean)} channels, std of {len(info.std)}")
         if labels.dtype != np.int64 or labels.shape != (len(images),):
             raise UserError(
                 f"{array_path(folder, part, 'labels')}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)"
@@ -100,9 +109,22 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
 def _open(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
         raise UserError(f"{path}: not a readable .npy file: {error}") from None
     return array
+
+
+def check_content(folder: Path) -> None:
+    """Reads all of the arrays, which takes a second for each gigabyte or two.
+
+    Raises:
+      UserError: they are not those that `dataset.json` was written for.
+    """
+    info, digest = _read_info(folder), hashlib.sha256()
+    for *_, content in _pieces(folder):
+        digest.update(content.data)
+    if digest.hexdigest() != info.sha256:
+        raise UserError(f"--data-dir {folder}: its arrays have been changed since {DATASET_FILE} was written")
 
 
 def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
@@ -110,23 +132,29 @@ def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
     digest = hashlib.sha256()
     sums = squares = np.zeros(0)
     pixels = 0
-    for part in ("train", "test"):
-        for kind in ("images", "labels"):
-            array = _open(array_path(folder, part, kind))
-            digest.update(f"{part} {kind} {array.dtype.str} {array.shape}\n".encode())
-            rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))
-            for start in range(0, len(array), rows):
-                piece = np.ascontiguousarray(array[start : start + rows])
-                digest.update(piece.data)
-                if (part, kind) == ("train", "images"):
-                    flat = piece.reshape(-1, piece.shape[-1])
-                    counts = [np.bincount(flat[:, channel], minlength=256) for channel in range(flat.shape[1])]
-                    values = np.arange(256, dtype=np.float64) / 255
-                    sums = np.array([count @ values for count in counts]) + (sums if pixels else 0)
-                    squares = np.array([count @ values**2 for count in counts]) + (squares if pixels else 0)
-                    pixels += len(flat)
+    for part, kind, content in _pieces(folder):
+        digest.update(content.data)
+        if (part, kind) == ("train", "images"):
+            flat = content.reshape(-1, content.shape[-1])
+            counts = [np.bincount(flat[:, channel], minlength=256) for channel in range(flat.shape[1])]
+            values = np.arange(256, dtype=np.float64) / 255
+            sums = np.array([count @ values for count in counts]) + (sums if pixels else 0)
+            squares = np.array([count @ values**2 for count in counts]) + (squares if pixels else 0)
+            pixels += len(flat)
     mean = sums / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-12))
     info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
     write_model(folder / DATASET_FILE, info)
     return info
+
+
+def _pieces(folder: Path) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    """Part, kind and content of all arrays, some rows at a time; before each a "header": its type and shape."""
+    for part in ("train", "test"):
+        for kind in ("images", "labels"):
+            array = _open(array_path(folder, part, kind))
+            header = f"{part} {kind} {array.dtype.str} {array.shape}\n".encode()
+            yield part, "header", np.frombuffer(header, np.uint8)
+            rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))
+            for start in range(0, len(array), rows):
+                yield part, kind, np.ascontiguousarray(array[start : start + rows])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from common.data.formats import Split, read_bytes
 from common.platform.errors import UserError
+from common.platform.machine import check_memory
 from common.spec.options import TrainConfig
 from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
@@ -47,6 +48,8 @@ def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
     shape = config.image_shape or SYNTHETIC_SHAPE
     num_classes = config.num_classes or 10
     num_train, num_test, size = synthetic_size(config)
+    count = num_train + num_test
+    check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {' x '.join(map(str, shape))}")
 
     def random_bytes(count: int, part: int) -> NDArray[np.uint8]:
         bits = random_bits(-(-count * size // 8), config.seed, STREAM_SYNTHETIC, part)

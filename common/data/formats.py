@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import math
 import pickle
 import zlib
 from pathlib import Path
@@ -40,7 +41,7 @@ def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
     if len(content) < header:
         raise UserError(f"{source}: ends within its header")
     shape = tuple(int(size) for size in np.frombuffer(content[4:header], dtype=">u4"))
-    expected = header + int(np.prod(shape, dtype=np.int64))
+    expected = header + math.prod(shape)
     if len(content) != expected:
         raise UserError(f"{source}: {len(content)} bytes, its header announces {expected}")
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks

@@ -147,7 +147,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint
     try:
         with Image.open(path) as opened:
             opened.draft("RGB" if channels == 3 else "L", (width, height))  # a JPEG is decoded no larger than need be
-            image = ImageOps.exif_transpose(opened).convert("RGB" if channels == 3 else "L")
+            image = _in_bytes(ImageOps.exif_transpose(opened)).convert("RGB" if channels == 3 else "L")
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise UserError(f"{path}: {error}") from None
     resampling = Image.Resampling.BILINEAR
@@ -158,6 +158,19 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint
     else:
         image = image.resize((width, height), resampling)
     return np.asarray(image, dtype=np.uint8).reshape(image_shape)
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """An image with more than 8 bits for each pixel brought to 8, which Pillow would cut off at white.
+
+    Raises ValueError for pixels of which it isn't known what white is.
+    """
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image, dtype=np.uint16) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
+        raise ValueError(f"its pixels are {kind}, which need not end at white; save it with 8 or 16 bits")
+    return image
 
 
 # --- What could not be read ---

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,7 +41,9 @@ class ImageFolderConfig(BaseModel):
     unreadable: Literal["refuse", "skip"] = Field(
         "refuse", description="images that can't be read are listed in any case; refuse: and make no data set"
     )
-    jobs: int | Literal["auto"] = Field("auto", description="processes; auto: one for each core")
+    jobs: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(
+        "auto", description="processes; auto: one for each core"
+    )
 
     @model_validator(mode="after")
     def _channels(self) -> "ImageFolderConfig":
@@ -49,8 +51,6 @@ class ImageFolderConfig(BaseModel):
             raise ValueError(
                 f"--image-shape {' '.join(map(str, self.image_shape))}: the last is 1 (grey) or 3 (colour)"
             )
-        if self.jobs != "auto" and self.jobs < 1:
-            raise ValueError(f"--jobs {self.jobs}: should be auto or at least 1")
         return self
 
 
@@ -90,6 +90,9 @@ def list_images(config: ImageFolderConfig) -> Listing:
         raise UserError(
             f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
         )
+    for name in class_names:
+        if not name.isprintable():  # nor would it be in a table, and bytes that are no UTF-8 can't be written
+            raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
     if len(class_names) > 256:
         raise UserError(f"--images {source}: {len(class_names)} classes; 256 at most")
     for name, files in zip(class_names, train, strict=True):
@@ -109,12 +112,14 @@ def _classes(folder: Path) -> list[str]:
 
 def _files(source: Path, folder: str) -> list[str]:
     """Paths of the images below a folder, relative to `source`, sorted."""
-    found = []
+    found: list[str] = []
     for root, folders, names in os.walk(source / folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [
             str(Path(root, name).relative_to(source))
             for name in names
-            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+            if Path(name).suffix.lower() in SUFFIXES
+            and not name.startswith(".")
+            and Path(root, name).is_file()  # and no pipe, which would be waited for
         ]
     return sorted(found)

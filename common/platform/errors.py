@@ -1,12 +1,6 @@
-"""How programs end: quickly, and with one line for the user instead of a stack trace where something is wrong."""
+"""What can go wrong, in one line for the user, and what ends a process from outside."""
 
-import atexit
-import os
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
 
 # What a process mostly died of that was ended by one of these signals.
 SIGNAL_MEANINGS = {
@@ -31,6 +25,14 @@ class UserError(ValueError):
     exit_status = 2
 
 
+class Stopped(BaseException):
+    """A signal has asked this process to end. No `Exception`: nobody handles it by accident, as with Ctrl-C's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def option_name(field: str) -> str:
     """`batch_size` -> `--batch-size`."""
     return "--" + field.replace("_", "-")
@@ -48,50 +50,22 @@ class ReplicaError(UserError):
     exit_status = 1
 
 
-class OutOfMemoryError(UserError):
-    """A device had no memory left. It may be one replica's alone, which then tells it itself."""
+def replica_ended(rank: int, status: int) -> ReplicaError:
+    """Of a process that a signal has ended. `status`: as `subprocess` gives it, or as shells do."""
+    number = -status if status < 0 else status - 128
+    return ReplicaError(f"replica {rank} was ended by {describe_signal(number)}")
+
+
+class FileError(UserError):
+    """A file that can't be written: no space, no permission, a folder that is gone."""
 
     exit_status = 1
 
 
-@contextmanager
-def as_program(program: str, shown: bool = True) -> Iterator[None]:
-    """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.
+class OutOfMemoryError(UserError):
+    """A device had no memory left. It may be one replica's alone, which then tells it itself."""
 
-    Ctrl-C ends in one line too, with exit status 130 as shells expect. Without `shown` there is no line,
-    for all but one of the processes that meet the same error; of memory that has run out each one tells.
-
-    The process ends with it, see `exit_now`.
-    """
-    status = 0
-    try:
-        yield
-    except UserError as error:
-        if shown or isinstance(error, OutOfMemoryError):
-            print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        status = error.exit_status
-    except KeyboardInterrupt:
-        if shown:
-            print(f"{program}: interrupted", file=sys.stderr)
-        status = 130
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        status = 1 if isinstance(end.code, str) else end.code or 0
-    exit_now(status)
-
-
-def exit_now(status: int = 0) -> NoReturn:
-    """Ends this process at once; whatever it had to write is written, and if all went well, nothing is left behind.
-
-    The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
-    seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
-    """
-    if status == 0:  # else some might wait for other processes
-        atexit._run_exitfuncs()  # TensorFlow's AutoGraph alone leaves a dozen temporary files to be removed by it
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    exit_status = 1
 
 
 def signal_name(number: int) -> str:

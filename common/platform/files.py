@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from common.platform.errors import UserError
+from common.platform.errors import FileError, UserError
 
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound=BaseModel)
@@ -25,22 +25,35 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which becomes `path` where that succeeds: a reader never sees half a file."""
+    """A temporary path to write to, which becomes `path` where that succeeds: a reader never sees half a file.
+
+    Raises:
+      FileError: it can't be written.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # nobody else's, on a shared disk too
     try:
         yield temporary
         os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise not_written(path, error) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def not_written(path: Path, error: Exception) -> FileError:
+    """What the system says of a file that can't be written."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return FileError(f"{path} cannot be written: {reason}")
 
 
 # --- Text and JSON ---
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes all of `text` or nothing."""
+    """Writes all of `text` or nothing, in UTF-8 whatever the system's encoding is."""
     with written_whole(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_model(path: Path, model: BaseModel) -> None:
@@ -55,7 +68,7 @@ def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
       UserError: the file is missing or breaks the schema; begins with `prefix`.
     """
     try:
-        return schema.model_validate_json(path.read_text())
+        return schema.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{prefix}{path}: missing") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -86,6 +99,8 @@ def read_arrays(path: Path, option: str = "") -> Arrays:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
+    except (KeyError, TypeError, AttributeError) as error:  # NumPy has no such numbers: bfloat16, float8
+        raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:

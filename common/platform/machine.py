@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.platform.errors import UserError
 from common.platform.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -65,6 +66,13 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def check_memory(num_bytes: int, what: str) -> None:
+    """Raises UserError where `what` needs more memory than this machine has left."""
+    available = psutil.virtual_memory().available
+    if num_bytes > available:
+        raise UserError(f"{what} need {num_bytes / 2**30:,.1f} GiB; this machine has {available / 2**30:,.1f} left")
 
 
 def process_start(pid: int) -> float:

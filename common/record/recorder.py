@@ -223,6 +223,7 @@ class Recorder:
             skipped_steps=skipped_steps,
             first_loss_tolerance=facts.tolerance_of(experiment, self.first_loss),
             **self.evaluation,
+            started=self.timeline.started,
             startup_seconds=clock.startup_seconds,
             epoch_train_seconds=clock.epoch_train_seconds,
             eval_seconds=clock.eval_seconds,

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
 from common.platform.files import not_valid, read_model, write_model
@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -32,6 +32,7 @@ class RunResult(BaseModel):
       config_sha256: over what decides the training, see `TrainConfig.sha256`.
       data_sha256: over the training and test arrays.
       initial_weights_sha256: over the weights before the first step, as float64.
+      started: when the first process was, UTC.
       startup_seconds: from the start of the first process to the end of the first step, or of the first call where a
         call takes several.
       epoch_train_seconds: of each epoch, the first call left out.
@@ -66,7 +67,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[8]
+    schema_version: Literal[9]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -83,6 +84,7 @@ class RunResult(BaseModel):
     test_correct: int = Field(ge=0)
     test_accuracy: float = Field(ge=0, le=1)
     test_loss: float = Field(ge=0, allow_inf_nan=False)
+    started: AwareDatetime
     startup_seconds: Seconds
     epoch_train_seconds: list[Seconds]
     eval_seconds: list[Seconds]
@@ -191,7 +193,11 @@ def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
     path = run_dir / METRICS_FILE
     if not path.exists():
         return []
-    whole = path.read_bytes().rpartition(b"\n")[0]  # what follows the last line break is still being written
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    whole = content.rpartition(b"\n")[0]  # what follows the last line break is still being written
     return [line for line in parse_metrics(whole, path) if isinstance(line, kind)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.experiment import Experiment
+from common.platform.files import not_written
 from common.record.results import METRICS_FILE, EpochLine, RunResult, write_result
 
 
@@ -37,10 +38,13 @@ class RunFiles(Sink):
     """`metrics.jsonl` while it trains, a line at once, and `result.json` last."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir, self._files = run_dir, ExitStack()
+        self._run_dir, self._path, self._files = run_dir, run_dir / METRICS_FILE, ExitStack()
 
     def start(self, experiment: Experiment) -> None:
-        self._metrics = self._files.enter_context(open(self._run_dir / METRICS_FILE, "w"))  # noqa: SIM115 - until `close`
+        try:
+            self._metrics = self._files.enter_context(open(self._path, "wb", buffering=0))  # noqa: SIM115 - until `close`
+        except OSError as error:
+            raise not_written(self._path, error) from None
         plan = experiment.plan
         steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
         self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
@@ -59,5 +63,9 @@ class RunFiles(Sink):
         self._files.close()
 
     def _write(self, *lines: dict[str, Any]) -> None:
-        self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
-        self._metrics.flush()
+        left = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        try:
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._metrics.write(left) :]
+        except OSError as error:
+            raise not_written(self._path, error) from None

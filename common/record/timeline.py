@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Literal, Self
 
 from common.platform.machine import process_start
@@ -33,6 +34,11 @@ class Timeline:
         """Begins with the imports, when process `first_pid` was started."""
         started = process_start(first_pid)
         return cls(first_pid, started, since=started)
+
+    @property
+    def started(self) -> datetime:
+        """When the first process was, UTC."""
+        return datetime.now(UTC) - timedelta(seconds=time.perf_counter() - self.process_start)
 
     def enter(self, phase: Phase) -> float:
         """Ends the phase before, begins `phase`; returns the time of that, on the clock of `time.perf_counter`."""

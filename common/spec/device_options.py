@@ -12,7 +12,7 @@ Strategy = Literal["single_device", "ddp", "ddp_find_unused_parameters_true", "d
 # YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
 AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
-AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0)]
+AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
 DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # of the strategies that leave no choice
 
@@ -47,6 +47,7 @@ class DeviceOptions(BaseModel):
         "machine",
         1,
         gt=0,
+        le=10**6,
         description="parts of a batch that pass the stages of --strategy pipeline one after the other, so that both"
         " have work; the last batch of an epoch, if N does not divide it, passes whole",
     )

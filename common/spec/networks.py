@@ -212,7 +212,7 @@ class NetworkSpec:
         return weights
 
     def check(self, weights: Weights, source: str) -> Weights:
-        """Returns `weights`; raises UserError where a name is missing or extra, or a shape differs."""
+        """Returns `weights`; raises UserError for a name that is missing or extra, another shape, what is no number."""
         expected = {parameter.name: parameter.shape for parameter in self.parameters}
         found = {name: array.shape for name, array in weights.items()}
         for name in [*expected, *(name for name in found if name not in expected)]:
@@ -220,4 +220,9 @@ class NetworkSpec:
                 raise UserError(
                     f"{source}: {name} has shape {found.get(name)}, --model {self.name} needs {expected.get(name)}"
                 )
+        for name, array in weights.items():
+            if array.dtype.kind != "f":
+                raise UserError(f"{source}: {name} is of type {array.dtype}; should be floating-point numbers")
+            if not np.isfinite(array).all():
+                raise UserError(f"{source}: {name} holds what is no finite number")
         return weights

@@ -15,7 +15,8 @@ from common.spec.update_options import UpdateOptions
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
-Positive = Annotated[int, Field(gt=0)]
+MAX_COUNT = 2**31 - 1  # of examples, images at a time and the like: more than any of them can be
+Positive = Annotated[int, Field(gt=0, le=4096)]
 ImageShape = tuple[Positive, Positive, Positive]
 Mode = Literal["plain", "tuned"]
 
@@ -50,12 +51,14 @@ class DataOptions(BaseModel):
         "data",
         None,
         gt=0,
+        le=MAX_COUNT,
         description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)",
     )
     test_size: int | None = option(
         "data",
         None,
         gt=0,
+        le=MAX_COUNT,
         description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)",
     )
 
@@ -67,9 +70,9 @@ class DataOptions(BaseModel):
         "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
 
-    epochs: int = option("training", 10, gt=0, description="passes over the training set")
-    max_steps: int = option("training", -1, ge=-1, description="stop after N steps; -1: no limit")
-    batch_size: int = option("training", 64, gt=0, description="global batch size, all devices together")
+    epochs: int = option("training", 10, gt=0, le=10**6, description="passes over the training set")
+    max_steps: int = option("training", -1, ge=-1, le=MAX_COUNT, description="stop after N steps; -1: no limit")
+    batch_size: int = option("training", 64, gt=0, le=MAX_COUNT, description="global batch size, all devices together")
     label_smoothing: float = option(
         "training", 0.0, ge=0, lt=1, description="share of each training label that is spread evenly over all classes"
     )
@@ -77,11 +80,16 @@ class DataOptions(BaseModel):
         "training",
         0,
         ge=0,
+        le=4096,
         description="pad training images with N black pixels on each side, and crop them at random to their size",
     )
     horizontal_flip: bool = option("training", False, description="mirror half of the training images, at random")
     cutout: int = option(
-        "training", 0, ge=0, description="set a square of N x N pixels, at random, to the mean colour in training"
+        "training",
+        0,
+        ge=0,
+        le=4096,
+        description="set a square of N x N pixels, at random, to the mean colour in training",
     )
     seed: int = option(
         "training",
@@ -103,9 +111,13 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    eval_batch_size: int = option("training", 1000, gt=0, description="global batch size of evaluation")
+    eval_batch_size: int = option("training", 1000, gt=0, le=MAX_COUNT, description="global batch size of evaluation")
     log_every_n_steps: int = option(
-        "output", 50, gt=0, description="fetch and write the step losses every N steps and at each epoch's end"
+        "output",
+        50,
+        gt=0,
+        le=MAX_COUNT,
+        description="fetch and write the step losses every N steps and at each epoch's end",
     )
     save_first_batch: bool = option(
         "output", False, description="also write first_batch.safetensors: activations and gradients on the first batch"
@@ -136,6 +148,7 @@ class TrainConfig(TrainingOptions):
         "training",
         None,
         ge=4,
+        le=MAX_COUNT,
         description="train only N steps, for a proof: of each epoch the first batches and the last one; the learning"
         " rates stay those of the whole training",
     )

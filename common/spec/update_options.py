@@ -38,7 +38,9 @@ class UpdateOptions(BaseModel):
         gt=0,
         description="the learning rate is that of batches of N: times the examples of a step over N; unset: of any",
     )
-    warmup_steps: int = option("training", 0, ge=0, description="steps of linear warm-up before the schedule starts")
+    warmup_steps: int = option(
+        "training", 0, ge=0, le=10**9, description="steps of linear warm-up before the schedule starts"
+    )
     schedule: ScheduleName = option(
         "training",
         "cosine",

@@ -43,6 +43,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "legend.title_fontsize": 8,
+    "text.parse_math": False,  # a class may be called $x$
     "svg.hashsalt": "comparison",
     "grid.color": FAINT,
     "figure.facecolor": PAPER,

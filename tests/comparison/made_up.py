@@ -6,19 +6,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.experiment import Experiment
-from common.platform.files import arrays_sha256
+from common.platform.files import arrays_sha256, write_model
 from common.platform.launch import Launch
 from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
-from common.record.results import METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
+from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, proof_jobs
 from comparison.proof import Record as ProofRecord
+from comparison.record import RECORD_FILE, Record
 from comparison.request import find_runs, summarise
-from comparison.store import RECORD_FILE, Record, Request
+from comparison.store import Request
 
 MACHINE = describe_machine()
 
@@ -79,14 +80,9 @@ def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
     record = Record(
-        schema_version=3,
-        implementation=job.implementation,
-        mode=job.config.mode,
-        variant=dict(job.variant.values),
+        schema_version=4,
+        **Record.identity_of(job),
         session=truth.session,
-        seed=job.seed,
-        round=job.round,
-        tuning=job.tuning,
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
@@ -96,7 +92,7 @@ def write_run(folder, job, truth, number):
     if truth.failure:
         (run_dir / "log.txt").write_text("the reason\n")
         return
-    write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor)
+    write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor, record.started)
 
 
 def write_proof(folder, proof, truth):
@@ -112,7 +108,7 @@ def write_proof(folder, proof, truth):
         write_files(run_dir, proof.implementation, proof.config, truth, truth.proof_factor)
 
 
-def write_files(run_dir, implementation, asked, truth, factor):
+def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-01T00:00:00+00:00"):
     """What a run leaves, with losses that fall by a formula, times `factor`."""
     epochs = len(truth.accuracies)
     threads = 1 if asked.threads_per_device == "auto" else asked.threads_per_device
@@ -168,6 +164,7 @@ def write_files(run_dir, implementation, asked, truth, factor):
         "test_correct": corrects[-1],
         "test_accuracy": corrects[-1] / count,
         "test_loss": 1 / epochs,
+        "started": started,
         "startup_seconds": 6.0,
         "epoch_train_seconds": [2.0] * epochs,
         "eval_seconds": [0.5] * epochs,
@@ -192,4 +189,6 @@ def write_files(run_dir, implementation, asked, truth, factor):
         "git": {"commit": "a" * 40, "dirty": False},
         "code_sha256": "0" * 64,
     }
-    write_result(run_dir, RunResult(**{**fields, **(truth.changes or {})}))
+    result = RunResult(**{**fields, **(truth.changes or {})})
+    write_model(run_dir / CONFIG_FILE, result.config)
+    write_result(run_dir, result)

@@ -8,22 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import psutil
 import pytest
-from conftest import copy_code, read_csv, run
+from conftest import gone, read_csv, run, wait_for
 
-FAKES = Path(__file__).resolve().parent.parent / "fakes"
 SHORT = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """The project's code with the made-up implementations beside the real ones."""
-    folder = copy_code(tmp_path_factory.mktemp("project"))
-    shutil.copytree(FAKES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
 
 
 def run_dir(output, name, number=1):
@@ -109,18 +98,6 @@ def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_p
 def test_nothing_but_failures_is_a_table_too(project, tmp_path):
     text, rows = compare(project, tmp_path / "r", "crash", expect=1)
     assert [row["status"] for row in rows] == ["failed"] and "no implementation has finished" in text
-
-
-def wait_for(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
-
-
-def gone(pids):
-    return all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids)
 
 
 def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):

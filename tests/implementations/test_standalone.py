@@ -5,12 +5,9 @@ import os
 import pty
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
 
-import psutil
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run, train
 
@@ -99,37 +96,6 @@ def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implemen
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert re.search(r"epoch [123]/3 .* \d+/12 loss \d\.\d{4}  [\d,]+ images/s", text), text
     assert "epoch 3/3: loss" in text and f"results: {tmp_path}" in text
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_ctrl_c_ends_all_replicas_in_one_line(tmp_path, implementation):
-    command = [sys.executable, "-m", f"{implementation}_impl", "--devices", "2", *map(str, CPU)]
-    process = subprocess.Popen(
-        [*command, "--epochs", "100000", "--run-dir", str(tmp_path / "r")],
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "r" / "metrics.jsonl").exists() or not read_metrics(tmp_path / "r", StepLine):
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    assert len(family) >= 2 or implementation in ("tf", "keras")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    try:
-        err = process.communicate(timeout=60)[1]
-    finally:
-        for member in family:
-            if member.is_running() and process.returncode is None:
-                member.kill()
-    assert process.returncode == 130, err
-    assert f"python -m {implementation}_impl: interrupted" in err
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert not alive
-    assert "Traceback" not in err, err
 
 
 def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path):

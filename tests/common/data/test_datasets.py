@@ -92,6 +92,7 @@ def test_idx_is_read_as_written():
         idx(np.zeros((2, 3), np.uint8))[:-1],
         idx(np.zeros(2, np.uint8)) + b"x",
         b"\0\0\x08\x03\0",
+        b"\0\0\x08\x04" + b"\0\1\0\0" * 4,  # 2^64 bytes, which 64 bits take for none
     ],
 )
 def test_what_is_no_idx_file_is_refused(content):

@@ -1,5 +1,6 @@
 """Folders of images become memory-mapped arrays: in parallel, resumable, with what can't be read listed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from conftest import REPOSITORY
 from PIL import Image
 from rich.console import Console
 
-from common.data.arrays import DATASET_FILE, array_path, read_arrays_folder
+from common.data.arrays import DATASET_FILE, array_path, check_content, read_arrays_folder
 from common.data.datasets import load_dataset
 from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, convert, read_image
 from common.data.image_listing import ImageFolderConfig, list_images
@@ -190,6 +191,83 @@ def test_a_damaged_set_is_refused(images, damage, message):
     damage(output)
     with pytest.raises(UserError, match=message):
         load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+
+
+def test_arrays_that_were_changed_are_told_from_those_described(images):
+    output = make(images)
+    check_content(output)
+    path = array_path(output, "test", "images")
+    array = np.load(path)
+    array[0, 0, 0, 0] ^= 1
+    np.save(path, array)
+    load_dataset(TrainConfig(dataset="arrays", data_dir=output))  # a run reads only what it needs
+    with pytest.raises(UserError, match="its arrays have been changed since dataset.json was written"):
+        check_content(output)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"mean": [float("nan")] * 3}, "mean.0: "),
+        ({"std": [0.0, 0.2, 0.2]}, "std.0: Input should be greater than 0"),
+        ({"std": [-1.0, 0.2, 0.2]}, "std.0: "),
+        ({"std": [float("inf"), 0.2, 0.2]}, "std.0: "),
+        ({"std": [0.2]}, "mean of 3 channels, std of 1"),
+        ({"schema_version": 99}, "schema_version: Input should be 1"),
+        ({"class_names": ["a", "b\n", "c"]}, "class_names"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(images, values, message):
+    output = make(images)
+    described = json.loads((output / DATASET_FILE).read_text())
+    (output / DATASET_FILE).write_text(json.dumps({**described, **values}))
+    with pytest.raises(UserError, match=message):
+        load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+
+
+@pytest.mark.parametrize(
+    "header", [b"{'descr': '|u1', 'shape': (", b"{'descr': '|u1', 'fortran_order': 1}", b"\xff" * 90]
+)
+def test_an_array_with_a_damaged_header_is_refused(images, header):
+    output = make(images)
+    path = array_path(output, "train", "images")
+    content = path.read_bytes()
+    path.write_bytes(content[:10] + header + content[10 + len(header) :])
+    with pytest.raises(UserError, match="not a readable .npy file"):
+        load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+
+
+def test_sixteen_bits_are_brought_to_eight_and_not_cut_off(tmp_path):
+    grey = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    assert np.array_equal(read_image(tmp_path / "grey.png", (64, 64, 1), "stretch")[..., 0], grey >> 8)
+
+
+@pytest.mark.parametrize(("kind", "what"), [("F", "floating-point numbers"), ("I", "32-bit integers")])
+def test_pixels_without_a_known_white_are_refused(tmp_path, kind, what):
+    Image.new(kind, (64, 64), 300).save(tmp_path / "image.tif")
+    with pytest.raises(UserError, match=f"its pixels are {what}, which need not end at white"):
+        read_image(tmp_path / "image.tif", (64, 64, 1), "stretch")
+
+
+def test_what_is_no_file_is_not_waited_for(images):
+    os.mkfifo(images / "red" / "pipe.png")
+    make(images)
+
+
+@pytest.mark.parametrize("name", [b"gr\xfcn", b"two\nlines", b"\x1b[31mred"])
+def test_a_folder_whose_name_can_not_be_shown_is_refused(images, name):
+    (images / "red").rename(images / os.fsdecode(name))
+    with pytest.raises(UserError, match="can't be the name of a class; rename this folder") as told:
+        make(images)
+    assert str(told.value).isascii() and str(told.value).isprintable()
+
+
+def test_files_of_any_name_are_read_or_listed(images):
+    (images / "red" / "0.png").rename(images / "red" / os.fsdecode(b"\xff.png"))
+    (images / "red" / os.fsdecode(b"\xfe.png")).write_bytes(b"no image")
+    output = make(images, unreadable="skip")
+    assert "red/\\udcfe.png: " in (output / UNREADABLE_FILE).read_text()
 
 
 def test_one_class_is_no_data_set(tmp_path):

@@ -67,6 +67,23 @@ def test_the_smallest_image_leaves_something_to_flatten(model, size):
     assert NetworkSpec.make(model, (size, size, 1), 10).activations["flatten"][0] > 0
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda array: array * np.nan, "holds what is no finite number"),
+        (lambda array: array + np.inf, "holds what is no finite number"),
+        (lambda array: array.astype(np.complex128), "is of type complex128; should be floating-point numbers"),
+        (lambda array: array.astype(np.int64), "is of type int64; should be floating-point numbers"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_refused(change, message):
+    network = NetworkSpec.make("cnn", (8, 8, 1), 10)
+    weights = network.initial_weights(0)
+    weights["dense1.bias"] = change(weights["dense1.bias"])
+    with pytest.raises(UserError, match=f"FILE: dense1.bias {message}"):
+        network.check(weights, "FILE")
+
+
 def test_weights_of_another_network_are_refused_by_the_parameters_name():
     spec = NetworkSpec.make("cnn", (8, 8, 1), 10)
     weights = spec.initial_weights(0)

@@ -126,7 +126,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--data-on device", "--data-on device: needs --mode tuned; in plain mode"),
         ("--batch 8", "unknown option --batch 8"),
         ("stray", "unknown option stray"),
-        ("--config none.yaml", "--config: File does not exist"),
+        ("--config none.yaml", "--config none.yaml: No such file or directory"),
     ],
 )
 def test_mistakes_are_told_in_one_line_that_names_the_option(arguments, message):

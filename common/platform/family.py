@@ -1,0 +1,131 @@
+"""Processes that belong together: they end with the one that started them, and leave no temporary files.
+
+The first one may be compare.py, or an implementation that a user has started; it starts others, and these more.
+"""
+
+import fcntl
+import getpass
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from common.platform.launch import STARTED_BY, Launch
+
+PREFIX = "cnn-run-"  # of the folders for temporary files; short: the paths of sockets in them have a limit
+LOCK_FILE = ".in-use"
+POLL_SECONDS = 0.2
+
+
+class _Own:
+    """Of the process `pid`, which has joined: the folder for temporary files that it has made, and the lock on it.
+
+    None where another process has made it. A forked process finds another's here.
+    """
+
+    pid = 0
+    folder: Path | None = None
+    lock: IO[str] | None = None
+
+
+def join_family(launch: Launch) -> None:
+    """Makes this process one that ends with the one that started it, or the first of a family.
+
+    Must run before anything makes temporary files. All processes of a family have one folder for these, which goes when
+    the first one ends. If that is killed, the others remove it, or else the next family does.
+
+    Args:
+      launch: of this process.
+    """
+    if _Own.pid == os.getpid():
+        return
+    _Own.pid, parent = os.getpid(), _parent()
+    if parent is None:
+        _make_temporary_folder()
+    if parent is not None or launch.started_by == "torchrun":
+        threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
+    os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
+
+
+def leave_family() -> None:
+    """Removes the folder for temporary files, if this process has made it, or the one that has was killed."""
+    if _Own.pid != os.getpid():
+        return
+    if _Own.folder is None:
+        _remove_abandoned()
+    else:
+        shutil.rmtree(_Own.folder, ignore_errors=True)
+
+
+def wait_for_end_of_family() -> None:
+    """Returns a moment later, unless the process that started this one is gone: then this one ends too."""
+    time.sleep(5 * POLL_SECONDS)
+
+
+def _parent() -> int | None:
+    """The process of the family that started this one; None where there is none on this machine."""
+    pid, _, host = os.environ.get(STARTED_BY, "").partition("@")
+    return int(pid) if pid.isdigit() and host == platform.node() and int(pid) != os.getpid() else None
+
+
+def _end_with(parent: int | None, direct_parent: int) -> None:
+    """Ends this process as soon as another one is gone.
+
+    Args:
+      parent: of the family; None under torchrun.
+      direct_parent: the same one, or something between them, such as a script that starts an interpreter.
+    """
+    while os.getppid() == direct_parent and (parent is None or _exists(parent)):
+        time.sleep(POLL_SECONDS)
+    _remove_abandoned()
+    if os.getpgrp() == os.getpid():  # compare.py gives each run a group of its own: all that the run has started
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)  # nobody is there to be told
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+# --- Temporary files ---
+
+
+def _make_temporary_folder() -> None:
+    _remove_abandoned()
+    usual = Path(tempfile.gettempdir())
+    # What torch.compile keeps for the next run stays where torch would put it.
+    with suppress(OSError, KeyError):  # no name for this user: torch has none either
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(usual / f"torchinductor_{getpass.getuser()}"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    _Own.folder = folder
+    _Own.lock = open(folder / LOCK_FILE, "w")  # noqa: SIM115 - until this process ends, however it does
+    with suppress(OSError):  # a file system without locks: then nobody takes it for abandoned either
+        fcntl.flock(_Own.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    tempfile.tempdir = str(folder)
+    os.environ["TMPDIR"] = str(folder)
+
+
+def _remove_abandoned() -> None:
+    """Removes the folders of families whose first process was killed."""
+    around = _Own.folder.parent if _Own.folder else Path(tempfile.gettempdir())
+    if around.name.startswith(PREFIX):  # of a process that has not made it
+        around = around.parent
+    for folder in around.glob(f"{PREFIX}*"):
+        try:
+            with open(folder / LOCK_FILE, "r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # in use, somebody else's, or just being made

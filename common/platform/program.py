@@ -1,0 +1,95 @@
+"""How programs end: quickly, and with one line for the user instead of a stack trace where something is wrong."""
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from multiprocessing import parent_process
+from types import FrameType
+from typing import NoReturn
+
+from common.platform.errors import OutOfMemoryError, Stopped, UserError, describe_signal
+from common.platform.family import join_family, leave_family, wait_for_end_of_family
+from common.platform.launch import Launch
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # beside Ctrl-C's, which Python handles itself
+
+
+@contextmanager
+def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
+    """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.
+
+    Ctrl-C and signals that ask the process to end do so in one line too, with exit status 128 + number as shells
+    expect. The process ends with it, see `exit_now`, or with the one that has started it, see `join_family`.
+
+    Args:
+      shown: False: no line, for all but one of the processes that meet the same error; of memory that has run out each
+        one tells. None: as a launcher's environment says who this is.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that can't show a letter is no reason to fail
+    if not os.environ.get("COLUMNS", "80").strip("0"):
+        del os.environ["COLUMNS"]  # a terminal without columns, on which nothing would be shown
+    status = 0
+    try:
+        launch = Launch.read()
+        shown = launch.is_first if shown is None else shown
+        take_signals()
+        join_family(launch)
+        yield
+    except UserError as error:
+        if shown is not False or isinstance(error, OutOfMemoryError):
+            print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        status = error.exit_status
+    except KeyboardInterrupt:
+        if shown is not False and parent_process() is None:  # else that one tells
+            print(f"{program}: interrupted", file=sys.stderr)
+        status = 128 + signal.SIGINT
+    except Stopped as stopped:
+        if shown is not False and parent_process() is None:
+            print(f"{program}: ended by {describe_signal(stopped.number)}", file=sys.stderr)
+        status = 128 + stopped.number
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = 1 if isinstance(end.code, str) else end.code or 0
+    except Exception:
+        if shown is False:
+            # Where the first of several processes is gone, the others meet connections that are closed: no news.
+            wait_for_end_of_family()
+        raise
+    exit_now(status)
+
+
+def take_signals(again: bool = False) -> None:
+    """Has `Stopped` raised in the main thread where a signal asks this process to end; one that is ignored stays so.
+
+    Args:
+      again: also where somebody else handles it by now.
+    """
+    for number in STOPPING:
+        if signal.getsignal(number) == signal.SIG_DFL or (again and signal.getsignal(number) != signal.SIG_IGN):
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def exit_now(status: int = 0) -> NoReturn:
+    """Ends this process at once; whatever it had to write is written, and no temporary file is left behind.
+
+    The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
+    seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
+    """
+    if status == 0:  # else some might wait for other processes
+        atexit._run_exitfuncs()
+    leave_family()
+    with suppress(OSError):  # whoever read it has gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,105 @@
+"""Families of processes: they end together, and leave no temporary files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import REPOSITORY, run
+
+# Starts another one like itself, `depth` times; each leaves a temporary file, tells its process, and waits.
+PROGRAM = """
+import os, subprocess, sys, tempfile, time
+from common.platform.program import as_program, exit_now
+with as_program("program"):
+    depth, how = int(sys.argv[1]), sys.argv[2]
+    tempfile.mkstemp(prefix="left-behind-")
+    own = subprocess.Popen([sys.executable, "-c", sys.argv[3], str(depth - 1), how, sys.argv[3]]) if depth else None
+    print(os.getpid(), tempfile.gettempdir(), flush=True)
+    if how == "wait":
+        time.sleep(600)
+    if own:
+        own.wait()
+    exit_now(int(how))
+"""
+
+
+@pytest.fixture
+def start():
+    """Starts a family; returns its first process, all of them, and where their temporary files go."""
+    with ExitStack() as opened:
+
+        def start(folder, depth, how="wait", shell=(), **environment):
+            command = [*shell, sys.executable, "-c", PROGRAM, str(depth), str(how), PROGRAM]
+            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(folder), **environment}
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            opened.enter_context(process)
+            lines = [process.stdout.readline().split() for _ in range(depth + 1)]
+            family = [psutil.Process(int(pid)) for pid, _ in lines if psutil.pid_exists(int(pid))]
+            opened.callback(lambda: [one.kill() for one in family if one.is_running()])
+            return process, family, {place for _, place in lines}
+
+        yield start
+
+
+@pytest.mark.parametrize("how", [0, 3])
+def test_a_family_has_one_temporary_folder_that_goes_at_its_end(start, tmp_path, how):
+    process, _, places = start(tmp_path, 2, how)
+    (place,) = places
+    assert Path(place).parent == tmp_path and process.wait(20) == how
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, number):
+    process, family, _ = start(tmp_path, 2)
+    process.send_signal(number)
+    assert process.wait(20) == (-9 if number == signal.SIGKILL else 128 + number)
+    gone, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive and not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_family_has_left_the_next_one_removes(start, tmp_path):
+    process, _, (place,) = start(tmp_path, 0)
+    process.kill()
+    process.wait(20)
+    assert [str(path) for path in tmp_path.iterdir()] == [place]
+    assert start(tmp_path, 0, 0)[0].wait(20) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_family_at_work_is_left_alone(start, tmp_path):
+    process, _, (place,) = start(tmp_path, 0)
+    assert start(tmp_path, 0, 0)[0].wait(20) == 0
+    assert [str(path) for path in tmp_path.iterdir()] == [place]
+
+
+def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
+    """With nohup, say: its parent changes, and it goes on."""
+    out = tmp_path / "out"
+    script = f'{sys.executable} -c "$0" 0 wait x > {out} 2>&1 & sleep 1; kill -9 $$'
+    run("bash", "-c", script, PROGRAM, expect=-9, PYTHONPATH=str(REPOSITORY), TMPDIR=str(tmp_path))
+    process = psutil.Process(int(out.read_text().split()[0]))
+    time.sleep(1)
+    assert process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    process.kill()
+
+
+def test_a_family_of_another_machine_is_none_of_ours(start, tmp_path):
+    """What a scheduler hands on in the environment."""
+    process, _, _ = start(tmp_path, 0, 0, STARTED_BY_PROCESS="1@elsewhere")
+    assert process.wait(20) == 0 and not list(tmp_path.iterdir())
+
+
+def test_ignored_signals_stay_ignored(start, tmp_path):
+    process, _, _ = start(tmp_path, 0, shell=("bash", "-c", 'trap "" HUP; exec "$@"', "bash"))
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM

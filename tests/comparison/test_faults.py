@@ -1,0 +1,112 @@
+"""What happens to a comparison when something is killed, full, gone or used by two: nothing finished is lost."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import gone, read_csv, run, wait_for
+from test_compare import SHORT, run_dir
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that makes a folder for so many bytes."""
+    made = []
+
+    def make(size):
+        folder = tmp_path / f"disk-{len(made)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip("only root can make a disk that is full")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def begin(project, output, *implementations, **environment):
+    command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", *implementations]
+    return subprocess.Popen(
+        [*map(str, command), *map(str, SHORT), "--verify", "never"],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def pids_of(path):
+    return list(map(int, (wait_for(path.exists) and path.read_text()).split()))
+
+
+def test_the_children_of_one_that_is_killed_end_too(project, tmp_path):
+    """Else they would train beside the runs of the one that goes on, and write into their folders."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with begin(project, tmp_path / "r", "one", "hang", TMPDIR=str(temporary)) as process:
+        pids = pids_of(run_dir(tmp_path / "r", "hang") / "pids")
+        process.kill()
+    wait_for(lambda: gone(pids), seconds=5)
+    wait_for(lambda: not list(temporary.iterdir()), seconds=5)
+    assert (run_dir(tmp_path / "r", "one") / "run.json").exists()
+    run(sys.executable, "compare.py", "--resume", tmp_path / "r", "--timeout", 4, cwd=project, expect=1)
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("hang", "failed")]
+
+
+def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
+    output = tmp_path / "r"
+    with begin(project, output, "two", "hang") as process:
+        pids = pids_of(run_dir(output, "hang") / "pids")
+        before = sorted(path.name for path in run_dir(output, "hang").parent.iterdir())
+        for option in ("--resume", "--report-only"):
+            done = run(sys.executable, "compare.py", option, output, cwd=project, expect=2)
+            (line,) = done.stderr.splitlines()
+            assert line.startswith(f"compare.py: error: {option} {output}: another compare.py is at work there")
+            assert f"(process {process.pid} on " in line
+        assert sorted(path.name for path in run_dir(output, "hang").parent.iterdir()) == before
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert gone(pids)
+    run(sys.executable, "compare.py", "--report-only", output, cwd=project, expect=1)
+
+
+def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
+    command = (sys.executable, "compare.py", "--output-dir", tmp_path / "r", "--implementations", "one", *SHORT)
+    done = run(*command, cwd=project, expect=2, LOCAL_RANK="1")
+    assert done.stderr.startswith("compare.py: error: LOCAL_RANK 1: ")
+
+
+@pytest.mark.parametrize(("size", "finished"), [(100_000, 0), (330_000, 1), (700_000, 2)])
+def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, tmp_path, small_disk, size, finished):
+    """In a run's own files, in the other run's, in the report."""
+    output = small_disk(size) / "r"
+    command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", "two", *SHORT)
+    done = run(*command, "--verify", "never", cwd=project, expect=1)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "No space left on device" in done.stdout + done.stderr
+    assert re.findall(r"^(\w+) +[\d.]+% ", done.stdout, re.MULTILINE) == ["one", "two"][:finished], done.stdout
+    assert f"python compare.py --{'report-only' if finished == 2 else 'resume'} {output} " in done.stderr
+    subprocess.run(["mount", "-o", "remount,size=100M", output.parent], check=True)
+    run(sys.executable, "compare.py", "--resume", output, cwd=project)
+    assert [row["status"] for row in read_csv(output / "results.csv")] == ["ok", "ok"]
+    assert (output / "report.html").exists() and not list(output.glob("**/.*.????????????????"))
+
+
+def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path):
+    output = tmp_path / "r"
+    with begin(project, output, "one", "hang") as process:
+        pids = pids_of(run_dir(output, "hang") / "pids")
+        shutil.rmtree(output)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert gone(pids) and "Traceback" not in err and process.returncode in (1, 130), err
+    assert f"{output}" in err
