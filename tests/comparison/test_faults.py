@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import gone, read_csv, run, wait_for
@@ -99,6 +100,27 @@ def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, tm
     run(sys.executable, "compare.py", "--resume", output, cwd=project)
     assert [row["status"] for row in read_csv(output / "results.csv")] == ["ok", "ok"]
     assert (output / "report.html").exists() and not list(output.glob("**/.*.????????????????"))
+
+
+@pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
+def test_ctrl_c_at_once_ends_it_without_a_stack_trace(project, tmp_path, after):
+    command = [sys.executable, "compare.py", "--output-dir", str(tmp_path / "r"), "--implementations", "hang"]
+    with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in err, err
+
+
+@pytest.mark.parametrize(
+    "environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"COLUMNS": "0"}], ids=str
+)
+def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path, environment):
+    output = tmp_path / "ünïcode"
+    command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", *SHORT)
+    done = run(*command, cwd=project, **environment)
+    assert re.search(r"^one +[\d.]+% ", done.stdout, re.MULTILINE), done.stdout
+    assert (output / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path):

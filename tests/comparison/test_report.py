@@ -256,6 +256,13 @@ def test_names_are_shown_as_they_are(tmp_path):
     assert "<script>" not in page and "&lt;script&gt;" in page
 
 
+def test_the_name_of_a_class_is_no_mathematics(tmp_path):
+    names = ["$\\frac$", "$x^2$", "a_b", "100 %", "<b>", "&amp;", "\\", "~", "{}", "ß"]
+    write_report(comparison(tmp_path, lambda job: MadeUp(changes={"class_names": names}), implementations=["pt"]))
+    figure = (tmp_path / "figures" / "confusion-pt.svg").read_text()
+    assert "$\\frac$" in figure and "$x^2$" in figure
+
+
 @pytest.mark.parametrize("make", [lambda job: MadeUp(failure="exit status 1"), lambda job: MadeUp(speed=None)])
 def test_failures_and_runs_too_short_for_a_speed_have_a_page_too(tmp_path, make):
     summary = comparison(tmp_path, make)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import psutil
@@ -71,6 +72,18 @@ def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation
     assert listening or implementation in ("tf", "keras")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert end_of(process, family, tmp_path) == (130, [f"python -m {implementation}_impl: interrupted"])
+
+
+@pytest.mark.parametrize("program", ["pt_impl", "exercises", "make_dataset"])
+def test_ctrl_c_while_it_starts_ends_it_without_a_stack_trace(tmp_path, program):
+    options = ("--run-dir", tmp_path / "r") if program == "pt_impl" else ()
+    for after in (0.15, 0.3, 0.6):
+        command = [sys.executable, "-m", program, *map(str, options)]
+        with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(after)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        assert "Traceback" not in err, err
 
 
 SLOW = pytest.mark.slow
