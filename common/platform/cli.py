@@ -39,6 +39,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
     Raises:
       UserError: one line that names the option and the value.
     """
+    _check_names(_typed(arguments))
     parser = _Parser(prog=program, description=about, allow_abbrev=False)
     parser.add_argument("--config", action=ActionConfigFile, metavar="FILE.yaml", help="read options from a YAML file")
     properties = schema.model_json_schema(mode="validation")
@@ -72,6 +73,18 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         return schema(**values)
     except ValidationError as error:
         raise UserError(_one_line(error)) from None
+
+
+def _check_names(arguments: Sequence[str]) -> None:
+    """Raises UserError where a name is among them, or a folder around, that could not be written into a file."""
+    try:
+        around = str(Path.cwd())
+    except OSError as error:
+        raise UserError(f"the current folder can't be found: {error.strerror}") from None
+    for one in [*arguments, around]:
+        if any("\ud800" <= letter <= "\udfff" for letter in one):  # what Python makes of bytes that it can't read
+            encoding = sys.getfilesystemencoding()
+            raise UserError(f"{one!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
 
 
 def _typed(arguments: Sequence[str] | None) -> Sequence[str]:

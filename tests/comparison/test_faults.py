@@ -116,11 +116,15 @@ def test_ctrl_c_at_once_ends_it_without_a_stack_trace(project, tmp_path, after):
     "environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"COLUMNS": "0"}], ids=str
 )
 def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path, environment):
-    output = tmp_path / "ünïcode"
-    command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", *SHORT)
-    done = run(*command, cwd=project, **environment)
-    assert re.search(r"^one +[\d.]+% ", done.stdout, re.MULTILINE), done.stdout
-    assert (output / "report.html").read_text(encoding="utf-8")
+    command = (sys.executable, project / "compare.py", "--implementations", "one", *SHORT, "--output-dir")
+    done = run(*command, tmp_path / "r", cwd=project, **environment)
+    assert re.search(r"^one [| ]*[\d.]+%", done.stdout, re.MULTILINE), done.stdout
+    if "LC_ALL" in environment:
+        folder = tmp_path / "ünïcode"
+        folder.mkdir()
+        for arguments, cwd in ((folder, project), ("r", folder)):
+            (line,) = run(*command, arguments, cwd=cwd, expect=2, **environment).stderr.splitlines()
+            assert line.startswith("compare.py: error: '") and "can't be read in this system's encoding" in line
 
 
 def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path):
