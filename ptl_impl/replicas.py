@@ -72,6 +72,8 @@ def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
     """Raises ReplicaError, instead of what follows from it, where a process that the Trainer has started was ended."""
     try:
         yield
+    except UserError:
+        raise
     except Exception:
         started = trainer.strategy.launcher.procs if trainer.strategy.launcher else []
         deadline = time.monotonic() + NOTICE_SECONDS

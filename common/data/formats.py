@@ -4,6 +4,7 @@ import gzip
 import io
 import math
 import pickle
+import pickletools
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
+MOST_REMEMBERED = 2**17  # objects of a pickled batch: some for each image's name
 
 
 def read_bytes(path: Path) -> bytes:
@@ -67,6 +69,7 @@ def parse_cifar_pickle(content: bytes, source: str, labels_key: bytes = b"labels
       labels_key: `fine_labels` in CIFAR-100.
     """
     try:
+        _check_pickle(content)
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
         pixels = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, int(np.prod(CIFAR_SHAPE)))
         labels = np.asarray(batch[labels_key], dtype=np.int64)
@@ -75,6 +78,15 @@ def parse_cifar_pickle(content: bytes, source: str, labels_key: bytes = b"labels
     if labels.shape != (len(pixels),):
         raise UserError(f"{source}: {len(pixels)} images, but labels of shape {labels.shape}")
     return _channels_last(pixels), labels
+
+
+def _check_pickle(content: bytes) -> None:
+    """Raises ValueError for a pickle that is damaged, or that would take memory for more than it holds."""
+    for opcode, argument, _ in pickletools.genops(content):
+        # Where an object is remembered: Python makes room for all places before it, too.
+        remembers = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+        if remembers and not (isinstance(argument, int) and 0 <= argument < MOST_REMEMBERED):
+            raise ValueError(f"it remembers an object at place {argument}")
 
 
 def _channels_last(pixels: NDArray[np.uint8]) -> Images:

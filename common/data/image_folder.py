@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -148,7 +148,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint
         with Image.open(path) as opened:
             opened.draft("RGB" if channels == 3 else "L", (width, height))  # a JPEG is decoded no larger than need be
             image = _in_bytes(ImageOps.exif_transpose(opened)).convert("RGB" if channels == 3 else "L")
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
         raise UserError(f"{path}: {error}") from None
     resampling = Image.Resampling.BILINEAR
     if fit == "crop":

@@ -1,5 +1,6 @@
 """Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -100,7 +101,7 @@ MAX_SHOWN = 100  # of them, in a message
 
 
 def _config_files(arguments: Sequence[str]) -> Iterator[Path]:
-    for one, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for one, following in itertools.pairwise([*arguments, ""]):
         if one == "--config" or one.startswith("--config="):
             yield Path(one.partition("=")[2] or following)
 

@@ -10,10 +10,12 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run, wait_for
+from conftest import CPU, REPOSITORY, run, wait_for
 
 from common.platform.errors import describe_signal
 from common.record.results import StepLine, read_metrics
+
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def end_of(process, family, tmp_path):
     return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")]
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["tf", pytest.param("keras", marks=SLOW), "pt", "ptl"])
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation):
     process, family = training(implementation)
     listening = [
@@ -86,16 +88,15 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_stack_trace(tmp_path, program)
         assert "Traceback" not in err, err
 
 
-SLOW = pytest.mark.slow
 ENDS = [
-    ("tf", "SIGTERM", "first"),
+    pytest.param("tf", "SIGTERM", "first", marks=SLOW),
     pytest.param("keras", "SIGTERM", "first", marks=SLOW),
     pytest.param("pt", "SIGTERM", "first", marks=SLOW),
     ("ptl", "SIGTERM", "first"),
     pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
     pytest.param("ptl", "SIGUSR1", "all", marks=SLOW),
     pytest.param("tf", "SIGHUP", "first", marks=SLOW),
-    ("pt", "SIGTERM", "last"),
+    pytest.param("pt", "SIGTERM", "last", marks=SLOW),
     pytest.param("ptl", "SIGTERM", "last", marks=SLOW),
     pytest.param("pt", "SIGKILL", "last", marks=SLOW),
     ("ptl", "SIGKILL", "last"),
@@ -133,7 +134,7 @@ def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, impleme
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("port", ["nonsense", "99999", "taken"])
+@pytest.mark.parametrize("port", ["nonsense", pytest.param("99999", marks=SLOW)])
 def test_lightning_needs_no_port_of_the_environment(tmp_path, port):
     options = (*CPU, "--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")
     run(sys.executable, "-m", "ptl_impl", *options, MASTER_PORT=port, MASTER_ADDR="nowhere.invalid")

@@ -1,0 +1,63 @@
+"""Made-up damage, by the thousand: hypothesis makes it, and shrinks what a reader stumbles over."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common.platform.errors import UserError
+
+QUICK, THOROUGH = 300, 10_000
+# For a test that tries `cases` of them: some hundreds, always the same, or among the long runs thousands of new ones.
+how_many = pytest.mark.parametrize("cases", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.slow)])
+
+
+def try_out(cases: int, check: Callable[..., None], *strategies: st.SearchStrategy) -> None:
+    """Calls `check` with values of `strategies`, `cases` times; each call may take some seconds at most."""
+    thorough = cases > QUICK
+    configured = settings(
+        max_examples=cases,
+        derandomize=not thorough,
+        database=None,
+        deadline=5000,
+        suppress_health_check=list(HealthCheck),
+        print_blob=thorough,
+    )
+    configured(given(*strategies)(check))()
+
+
+@st.composite
+def damaged(draw: st.DrawFn, *contents: bytes) -> bytes:
+    """One of `contents` with some bytes changed, put in, left out or doubled, cut off, or as it is."""
+    content = bytearray(draw(st.sampled_from(contents)))
+    for _ in range(draw(st.integers(0, 4))):
+        # Most of what is interesting stands at the beginning.
+        start = draw(st.one_of(st.integers(0, min(200, len(content))), st.integers(0, len(content))))
+        stop = min(len(content), start + draw(st.integers(1, 8)))
+        kind = draw(st.sampled_from(["change", "put in", "leave out", "double", "cut off", "huge"]))
+        new = draw(st.binary(min_size=1, max_size=8))
+        if kind == "change":
+            content[start : start + len(new)] = new
+        elif kind == "put in":
+            content[start:start] = new
+        elif kind == "leave out":
+            del content[start:stop]
+        elif kind == "double":
+            content[start:start] = content[start:stop]
+        elif kind == "cut off":
+            del content[start:]
+        else:
+            content[start:stop] = b"\xff" * (stop - start)
+    return bytes(content)
+
+
+@contextmanager
+def line_or_result() -> Iterator[None]:
+    """Lets a `UserError` pass, whose text a user can read as one line; any other exception is a defect."""
+    try:
+        yield
+    except UserError as error:
+        text = " ".join(str(error).split())
+        assert text and len(text) < 2000, text
