@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from common.platform.errors import FileError
 from common.platform.launch import STARTED_BY, Launch
 
 PREFIX = "cnn-run-"  # of the folders for temporary files; short: the paths of sockets in them have a limit
@@ -103,18 +104,32 @@ def _exists(pid: int) -> bool:
 
 
 def _make_temporary_folder() -> None:
-    _remove_abandoned()
-    usual = Path(tempfile.gettempdir())
+    try:
+        usual = Path(tempfile.gettempdir())
+        _remove_abandoned()
+        while _Own.lock is None:
+            _Own.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+            _Own.lock = _locked(_Own.folder)
+    except OSError as error:
+        raise FileError(f"no temporary folder can be made: {error.strerror}") from None
     # What torch.compile keeps for the next run stays where torch would put it.
     with suppress(OSError, KeyError):  # no name for this user: torch has none either
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(usual / f"torchinductor_{getpass.getuser()}"))
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    _Own.folder = folder
-    _Own.lock = open(folder / LOCK_FILE, "w")  # noqa: SIM115 - until this process ends, however it does
-    with suppress(OSError):  # a file system without locks: then nobody takes it for abandoned either
-        fcntl.flock(_Own.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    tempfile.tempdir = str(folder)
-    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(_Own.folder)
+
+
+def _locked(folder: Path) -> IO[str] | None:
+    """A lock on the new folder, until this process ends, however it does.
+
+    None where another process took the folder for abandoned, since it was not locked yet, and removes it."""
+    lock = open(folder / LOCK_FILE, "w")  # noqa: SIM115 - see above
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError:  # a file system without locks: then nobody takes it for abandoned either
+        return lock
+    return lock if (folder / LOCK_FILE).exists() else None
 
 
 def _remove_abandoned() -> None:

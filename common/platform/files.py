@@ -47,13 +47,19 @@ def not_written(path: Path, error: Exception) -> FileError:
     return FileError(f"{path} cannot be written: {reason}")
 
 
-# --- Text and JSON ---
+# --- Text, bytes and JSON ---
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes all of `text` or nothing, in UTF-8 whatever the system's encoding is."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes all of `content` or nothing."""
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_model(path: Path, model: BaseModel) -> None:

@@ -19,7 +19,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from common.platform.files import write_text
+from common.platform.files import write_bytes, write_text
 from common.platform.machine import num_cores
 
 # Okabe and Ito's colours (2008), told apart by people with any common kind of colour blindness; and since the curves
@@ -198,7 +198,7 @@ def _draw(maker: Maker, folder: Path) -> list[Drawn]:
     for chart in maker():
         svg = chart.svg()
         write_text(folder / f"{chart.name}.svg", svg)
-        (folder / f"{chart.name}.png").write_bytes(chart.png())
+        write_bytes(folder / f"{chart.name}.png", chart.png())
         drawn.append(Drawn(chart.name, chart.title, chart.inline(svg)))
     return drawn
 

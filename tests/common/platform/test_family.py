@@ -79,6 +79,14 @@ def test_a_family_at_work_is_left_alone(start, tmp_path):
     assert [str(path) for path in tmp_path.iterdir()] == [place]
 
 
+def test_without_a_place_for_temporary_files_there_is_a_line(tmp_path):
+    """Root may write everywhere: no space stands for no permission."""
+    environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
+    full = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
+    done = run(sys.executable, "-c", full + PROGRAM, "0", "0", PROGRAM, expect=1, **environment)
+    assert done.stderr == "program: error: no temporary folder can be made: No space left on device\n"
+
+
 def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
     """With nohup, say: its parent changes, and it goes on."""
     out = tmp_path / "out"
