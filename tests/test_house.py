@@ -1,6 +1,7 @@
 """The rules of the house: who imports what, and that the implementations are laid out alike."""
 
 import ast
+import os
 import re
 import sys
 
@@ -230,3 +231,11 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
             text,
         ):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
+
+
+@pytest.mark.xdist_group("kept-together")
+def test_groups_of_tests_are_kept_together(request):
+    """Else what they share is trained once more by every process of pytest-xdist."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pytest.skip("one process runs all tests")
+    assert request.node.nodeid.endswith("@kept-together")
