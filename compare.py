@@ -28,7 +28,7 @@ from rich.console import Console
 
 from common.platform.cli import parse_options
 from common.platform.errors import FileError
-from common.platform.files import not_written
+from common.platform.files import writing
 from common.platform.program import as_program, exit_now
 from comparison.export.write import write_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs
@@ -70,10 +70,11 @@ def main() -> int:
     if runs:
         summary = summarise(folder, request, runs, len(missing))
         try:
-            write_tables(summary)
-            write_report(summary)
-        except (FileError, OSError) as error:
-            failure = failure or (error if isinstance(error, FileError) else not_written(folder, error))
+            with writing(folder):
+                write_tables(summary)
+                write_report(summary)
+        except FileError as error:
+            failure = failure or error
         print_tables(console, summary)
         if failure is None:
             console.print(f"results: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)

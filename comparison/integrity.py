@@ -3,13 +3,14 @@
 import hashlib
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.files import read_model
 from common.record.predictions import PREDICTIONS_FILE, Predictions
-from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult, read_metrics
+from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult
 from common.spec.options import TrainConfig
 from comparison.jobs import Job
 from comparison.record import Record
@@ -36,17 +37,21 @@ def files_sha256(run_dir: Path) -> str:
 def check_job(record: Record, job: Job, path: Path) -> None:
     """Raises UserError where a record is not of the run that `job` asks for."""
     asked = Record.identity_of(job)
-    found = {name: getattr(record, name) for name in asked}
-    if found != asked:
-        name = next(name for name in asked if found[name] != asked[name])
-        raise UserError(f"{path}: is of another run: {name} {found[name]!r}, should be {asked[name]!r}")
+    _check_same(path, {name: getattr(record, name) for name in asked}, asked)
 
 
-def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[float]) -> None:
+def _check_same(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+    for name in asked:
+        if found[name] != asked[name]:
+            raise UserError(f"{path}: is of another run: {name} {found[name]}, should be {asked[name]}")
+
+
+def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[float], epochs: list[EpochLine]) -> None:
     """Raises UserError where a run's files contradict each other, or are not as they were when it ended.
 
     Args:
       losses: of its steps.
+      epochs: all of them.
     """
     path = run_dir / RESULT_FILE
     _check_process(path, record, result)
@@ -54,7 +59,6 @@ def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[f
         raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
     if read_model(TrainConfig, run_dir / CONFIG_FILE) != result.config:
         raise UserError(f"{run_dir / CONFIG_FILE}: is not the configuration of {RESULT_FILE}")
-    epochs = read_metrics(run_dir, EpochLine)
     last = epochs[-1] if epochs else None
     told = (result.test_correct, result.test_count, result.test_loss)
     if last is None or (last.test_correct, last.test_count, last.test_loss) != told:
@@ -78,9 +82,7 @@ def _check_process(path: Path, record: Record, result: RunResult) -> None:
     """Raises UserError where the result is not of the process that was started for it."""
     asked = {"implementation": record.implementation, "mode": record.mode, "seed": record.seed}
     found = {"implementation": result.implementation, "mode": result.config.mode, "seed": result.config.seed}
-    if found != asked:
-        name = next(name for name in asked if found[name] != asked[name])
-        raise UserError(f"{path}: is of another run: {name} {found[name]}, should be {asked[name]}")
+    _check_same(path, found, asked)
     begun = datetime.fromisoformat(record.started)
     early = (begun - result.started).total_seconds()
     late = (result.started - begun).total_seconds() + result.wall_seconds - record.process_seconds

@@ -17,7 +17,7 @@ from common.record.results import (
 )
 from comparison.jobs import Values
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
-from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, Record, proof_path
+from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofRecord, proof_path
 from comparison.store import LOG_FILE, Run
 
 TOLERANCE = 1e-10  # on losses, relative above 1; equal trainings are about 1e-15 apart
@@ -88,7 +88,7 @@ def judge_folders(reference: Path, other: Path) -> Proof:
     """Of two runs in 64 bits."""
     try:
         for path in (reference, other):
-            if failure := read_model(Record, path / PROOF_FILE, "there is no proof; ").failure:
+            if failure := read_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
         departure = find_departure(reference, other, TOLERANCE)
         if departure is None:

@@ -49,7 +49,7 @@ class ProofJob:
         return proof_path(dict(self.variant.values), self.name)
 
 
-class Record(BaseModel):
+class ProofRecord(BaseModel):
     """`proof.json`, beside the files of the run in 64 bits.
 
     Attributes:

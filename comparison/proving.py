@@ -15,7 +15,7 @@ from pathlib import Path
 import platformdirs
 
 from common.platform.errors import UserError
-from common.platform.files import read_model, write_model
+from common.platform.files import read_model, write_model, writing
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.probing import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
@@ -29,7 +29,7 @@ from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
 from comparison.devices import list_gpus
 from comparison.judging import check_whole, judge
-from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, Record
+from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord
 from comparison.runner import Program, run_side_by_side
 from comparison.store import LOG_FILE
 
@@ -77,7 +77,7 @@ def _run(
             except UserError as error:
                 failure = str(error)
         digest = digests[run_dir.relative_to(folder.absolute())]
-        record = Record(schema_version=2, digest=digest, failure=failure)
+        record = ProofRecord(schema_version=2, digest=digest, failure=failure)
         write_model(run_dir / PROOF_FILE, record)
         if failure is None:
             for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
@@ -118,7 +118,8 @@ def _side_by_side(
     programs: list[Program] = []
     for run_dir, job in jobs.items():
         shutil.rmtree(run_dir, ignore_errors=True)
-        run_dir.mkdir(parents=True)
+        with writing(run_dir):
+            run_dir.mkdir(parents=True)
         threads = 1 if at_once > 1 else job.config.threads_per_device
         config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
         programs.append((job.implementation, interpreters[job.implementation], config, run_dir))
@@ -128,7 +129,7 @@ def _side_by_side(
 def _is_proof(path: Path, digest: str) -> bool:
     """Whether a whole proof with that digest is there."""
     try:
-        record = read_model(Record, path / PROOF_FILE)
+        record = read_model(ProofRecord, path / PROOF_FILE)
         check_whole(path)
     except UserError:
         return False
@@ -140,11 +141,12 @@ def _restore(path: Path, digest: str) -> bool:
     shutil.rmtree(path, ignore_errors=True)
     if not _is_proof(_cache() / digest, digest):
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
     copy = path.with_name(f".{path.name}.copy")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(_cache() / digest, copy)
-    copy.rename(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(_cache() / digest, copy)
+        copy.rename(path)
     return True
 
 

@@ -39,14 +39,11 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     if given.baseline:
         Request.read(given.baseline, "--baseline")
     if given.report_only:
-        stored = Request.read(given.report_only, "--report-only")
-        hold(given.report_only, "--report-only")
+        stored = take(given.report_only, "--report-only")
         options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
         return given.report_only, stored.model_copy(update={"options": options})
     if given.resume:
-        Request.read(given.resume, "--resume")
-        hold(given.resume, "--resume")
-        stored = Request.read(given.resume, "--resume")  # again: one that has just ended may have changed it
+        stored = take(given.resume, "--resume")
         options = given.applied_to(stored.options, given.resume, RESUME_WITH)
         _check(options, stored.config)
         request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
@@ -61,6 +58,13 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
     request.write(folder)
     return folder, request
+
+
+def take(folder: Path, option: str) -> Request:
+    """The request in the comparison's folder, which is this process's alone from now on."""
+    Request.read(folder, option)  # where there is none, nothing is put there either
+    hold(folder, option)
+    return Request.read(folder, option)  # again: the process that has just let go of it may have changed it
 
 
 _held: list[IO[str]] = []  # open until this process ends, however it does

@@ -14,7 +14,7 @@ import psutil
 
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
-from common.platform.files import not_written, write_model
+from common.platform.files import write_model, writing
 from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
@@ -43,11 +43,9 @@ def run_job(
       look_on: called with every line of the run's metrics, soon after it was written.
     """
     run_dir = folder.absolute() / job.path
-    try:
+    with writing(run_dir):
         clear_unfinished(run_dir)
         run_dir.mkdir(parents=True)
-    except OSError as error:
-        raise not_written(run_dir, error) from None
     started, load = datetime.now(UTC), LoadMeter()
     failure = None
     try:
@@ -166,10 +164,8 @@ def _start(name: str, interpreter: str, config: TrainConfig, run_dir: Path) -> "
     """Raises UserError for an interpreter that can't be run."""
     command = [interpreter, "-m", f"{name}_impl", *to_arguments(config)]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    try:
+    with writing(run_dir / LOG_FILE):
         log = open(run_dir / LOG_FILE, "wb")  # noqa: SIM115 - closed below, here and in no other process
-    except OSError as error:
-        raise not_written(run_dir / LOG_FILE, error) from None
     with log:
         try:
             return subprocess.Popen(

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -10,13 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_text
-from common.record.results import (
-    EpochLine,
-    RunResult,
-    read_metrics,
-    read_result,
-    read_step_losses,
-)
+from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.options import TrainConfig
 from comparison.integrity import check_files, check_job
 from comparison.jobs import Job, Variant
@@ -63,21 +56,19 @@ class Run:
     Attributes:
       result: None where it failed.
       losses: of every step; empty where it failed.
+      epochs: all of them; empty where it failed.
     """
 
     record: Record
     run_dir: Path
     result: RunResult | None = None
     losses: list[float] = field(default_factory=list)
+    epochs: list[EpochLine] = field(default_factory=list)
 
     @property
     def round_key(self) -> tuple[int, int, int]:
         """Runs with the same one were made one after the other, in the same round with the same seed: a pair."""
         return self.record.seed, self.record.round, self.record.session
-
-    @cached_property
-    def epochs(self) -> list[EpochLine]:
-        return read_metrics(self.run_dir, EpochLine)
 
     def shown_dir(self, folder: Path) -> str:
         """Its folder as seen from the comparison's, which may be moved."""
@@ -110,11 +101,11 @@ def load_run(run_dir: Path, record: Record) -> Run:
     if record.failure is not None:
         return Run(record, run_dir)
     try:
-        result, losses = read_result(run_dir), read_step_losses(run_dir)
-        check_files(run_dir, record, result, losses)
+        result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
+        check_files(run_dir, record, result, losses, epochs)
     except UserError as error:
         return Run(record.model_copy(update={"failure": str(error)}), run_dir)
-    return Run(record, run_dir, result, losses)
+    return Run(record, run_dir, result, losses, epochs)
 
 
 def clear_unfinished(run_dir: Path) -> None:

@@ -1,20 +1,20 @@
 """Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
 
-import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser
 from pydantic import BaseModel, Field, ValidationError
 
 from common.platform.errors import UserError, option_name
+from common.platform.options_file import check_options_file
 
 Config = TypeVar("Config", bound=BaseModel)
 _NOT_GIVEN = "\0"  # which no command line can hold
+MAX_SHOWN = 100  # letters of a value, in a message
 
 
 class _Parser(ArgumentParser):
@@ -24,6 +24,12 @@ class _Parser(ArgumentParser):
         message = message.removeprefix("argument ").replace("unrecognized arguments:", "unknown option")
         message = re.sub(r'^Parser key "(\w+)":', lambda found: option_name(found[1]) + ":", message)
         raise UserError(f"{message} (see {self.prog} --help)") from ex
+
+
+class _OptionsFile(ActionConfigFile):
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:
+        check_options_file(Path(values))
+        super().__call__(parser, cfg, values, option_string)  # type: ignore[no-untyped-call]
 
 
 def positional(metavar: str, description: str) -> Any:
@@ -42,7 +48,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
     """
     _check_names(_typed(arguments))
     parser = _Parser(prog=program, description=about, allow_abbrev=False)
-    parser.add_argument("--config", action=ActionConfigFile, metavar="FILE.yaml", help="read options from a YAML file")
+    parser.add_argument("--config", action=_OptionsFile, metavar="FILE.yaml", help="read options from a YAML file")
     properties = schema.model_json_schema(mode="validation")
     for name, field in schema.model_fields.items():
         shape = properties["properties"][name]
@@ -60,8 +66,6 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             metavar=("H", "W", "C") if many == 3 else allowed,
             nargs=many or None,
         )
-    for path in _config_files(_typed(arguments)):
-        check_yaml(path)
     parser.parse_args(arguments)  # for --help and what it complains of
     parser.set_defaults(dict.fromkeys(schema.model_fields, _NOT_GIVEN))
     options = parser.parse_args(arguments)
@@ -90,56 +94,6 @@ def _check_names(arguments: Sequence[str]) -> None:
 
 def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
     return sys.argv[1:] if arguments is None else arguments
-
-
-# --- Files of options ---
-
-MAX_YAML_BYTES = 2**20
-MAX_YAML_DEPTH = 4
-MAX_VALUE = 1000  # letters
-MAX_SHOWN = 100  # of them, in a message
-
-
-def _config_files(arguments: Sequence[str]) -> Iterator[Path]:
-    for one, following in itertools.pairwise([*arguments, ""]):
-        if one == "--config" or one.startswith("--config="):
-            yield Path(one.partition("=")[2] or following)
-
-
-def check_yaml(path: Path) -> None:
-    """Raises UserError for a file that is no plain mapping of options to values, before anything is made of it.
-
-    Anchors, with which a small file can stand for a huge or an endless one, are not among what options need.
-    """
-    try:
-        if path.stat().st_size > MAX_YAML_BYTES:
-            raise UserError(f"--config {path}: {path.stat().st_size:,} bytes; {MAX_YAML_BYTES:,} at most")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text in UTF-8"
-        raise UserError(f"--config {path}: {reason}") from None
-    depth, keys, is_key = 0, set[str](), False
-    try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            line = f"--config {path}: line {event.start_mark.line + 1 if event.start_mark else 1}"
-            if getattr(event, "anchor", None) is not None:  # an alias has one, too
-                raise UserError(f"{line}: anchors and aliases (& and *) are not for files of options")
-            if isinstance(event, yaml.ScalarEvent):
-                if len(event.value) > MAX_VALUE:
-                    raise UserError(f"{line}: a value of {len(event.value):,} letters; {MAX_VALUE:,} at most")
-                is_key = depth == 1 and not is_key
-                if is_key and event.value in keys:
-                    raise UserError(f"{line}: {event.value} stands there twice")
-                keys |= {event.value} if is_key else set()
-            elif isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                is_key = False
-                if depth > MAX_YAML_DEPTH or (depth == 1 and not isinstance(event, yaml.MappingStartEvent)):
-                    raise UserError(f"{line}: should hold lines of OPTION: VALUE")
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-    except yaml.YAMLError as error:
-        raise UserError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from None
 
 
 def to_arguments(config: BaseModel) -> list[str]:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from common.platform.errors import FileError
 from common.platform.launch import STARTED_BY, Launch
 
@@ -82,22 +84,12 @@ def _end_with(parent: int | None, direct_parent: int) -> None:
       parent: of the family; None under torchrun.
       direct_parent: the same one, or something between them, such as a script that starts an interpreter.
     """
-    while os.getppid() == direct_parent and (parent is None or _exists(parent)):
+    while os.getppid() == direct_parent and (parent is None or psutil.pid_exists(parent)):
         time.sleep(POLL_SECONDS)
     _remove_abandoned()
     if os.getpgrp() == os.getpid():  # compare.py gives each run a group of its own: all that the run has started
         os.killpg(0, signal.SIGKILL)
     os._exit(1)  # nobody is there to be told
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 # --- Temporary files ---

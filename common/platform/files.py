@@ -32,19 +32,22 @@ def written_whole(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # nobody else's, on a shared disk too
     try:
-        yield temporary
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        raise not_written(path, error) from None
+        with writing(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def not_written(path: Path, error: Exception) -> FileError:
-    """What the system says of a file that can't be written."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return FileError(f"{path} cannot be written: {reason}")
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises FileError, in the system's words, where `path` can't be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FileError(f"{path} cannot be written: {reason}") from None
 
 
 # --- Text, bytes and JSON ---

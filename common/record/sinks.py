@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.experiment import Experiment
-from common.platform.files import not_written
+from common.platform.files import writing
 from common.record.results import METRICS_FILE, EpochLine, RunResult, write_result
 
 
@@ -41,10 +41,8 @@ class RunFiles(Sink):
         self._run_dir, self._path, self._files = run_dir, run_dir / METRICS_FILE, ExitStack()
 
     def start(self, experiment: Experiment) -> None:
-        try:
+        with writing(self._path):
             self._metrics = self._files.enter_context(open(self._path, "wb", buffering=0))  # noqa: SIM115 - until `close`
-        except OSError as error:
-            raise not_written(self._path, error) from None
         plan = experiment.plan
         steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
         self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
@@ -64,8 +62,6 @@ class RunFiles(Sink):
 
     def _write(self, *lines: dict[str, Any]) -> None:
         left = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        try:
+        with writing(self._path):
             while left:  # a disk that is nearly full takes a part
                 left = left[self._metrics.write(left) :]
-        except OSError as error:
-            raise not_written(self._path, error) from None

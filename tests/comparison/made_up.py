@@ -15,8 +15,7 @@ from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig
-from comparison.proof import PROOF_FILE, proof_jobs
-from comparison.proof import Record as ProofRecord
+from comparison.proof import PROOF_FILE, ProofRecord, proof_jobs
 from comparison.record import RECORD_FILE, Record
 from comparison.request import find_runs, summarise
 from comparison.store import Request

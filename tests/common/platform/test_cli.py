@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.platform.cli import check_yaml
 from common.platform.errors import UserError
+from common.platform.options_file import check_options_file
 from common.spec.command_line import parse_train_config
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -38,7 +38,7 @@ def test_what_is_no_file_of_options_is_told_in_one_line(tmp_path, content, messa
 def test_a_folder_or_nothing_is_told_too(tmp_path):
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none.yaml", "No such file or directory")):
         with pytest.raises(UserError, match=f"--config {path}: {reason}"):
-            check_yaml(path)
+            check_options_file(path)
 
 
 def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
