@@ -111,7 +111,11 @@ def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
     assert len(pids) == 2 and gone(pids)
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP], [signal.SIGINT] * 3], ids=str)
+@pytest.mark.parametrize(
+    "numbers",
+    [[signal.SIGINT], [signal.SIGTERM], pytest.param([signal.SIGHUP], marks=pytest.mark.slow), [signal.SIGINT] * 3],
+    ids=str,
+)
 def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_path, numbers):
     command = [sys.executable, "compare.py", "--output-dir", tmp_path / "r", "--implementations", "one", "hang", "two"]
     process = subprocess.Popen(

@@ -29,9 +29,20 @@ def check(*arguments, expect=0):
 # --- Every activity is whole ---
 
 
-@pytest.mark.parametrize("name", ACTIVITIES)
+LONG = ("scaling", "mirrored_strategy", "model_parallelism")  # quick: their solutions alone
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ACTIVITIES]
+)
 def test_solutions_pass_and_gaps_and_mistakes_do_not(name):
     assert check("check", name, "--solutions").startswith(f"passed  {name}: ")
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_solution_passes(name):
+    number = len(make_checker(name).checks)
+    assert f"{number} of {number} passed" in check("check", name, "--file", EXERCISES / name / "solution.py")
 
 
 def test_every_folder_is_an_activity_and_listed():

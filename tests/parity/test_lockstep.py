@@ -40,7 +40,11 @@ SCENARIOS = {
     "lenet-plain": (*LENET, *PLAIN),
 }
 # Each network and each mode with every implementation and number of devices; all of the product is among the long runs.
-QUICK = {("cnn-plain", "plain"), ("lenet-full", "tuned")}
+# Quick: each implementation and mode on one device, and on two or three.
+QUICK_DEVICES = {
+    ("cnn-plain", "plain"): {"tf": (1, 3), "keras": (1, 2), "pt": (1, 2), "ptl": (1, 3)},
+    ("lenet-full", "tuned"): {"tf": (1, 2), "keras": (1, 3), "pt": (1, 3), "ptl": (1, 2)},
+}
 
 
 # Every update rule with every hyperparameter in force, and every schedule, with labels smoothed or not; quick with each
@@ -84,13 +88,14 @@ def runs(tmp_path_factory):
 def cases(*runs):
     """Tests of one scenario run in one process, so that its runs are shared."""
 
-    def marks(scenario, mode):
-        return [pytest.mark.xdist_group(scenario), *([] if (scenario, mode) in QUICK else [pytest.mark.slow])]
+    def marks(scenario, implementation, mode, devices):
+        quick = devices in QUICK_DEVICES.get((scenario, mode), {}).get(implementation, ())
+        return [pytest.mark.xdist_group(scenario), *([] if quick else [pytest.mark.slow])]
 
     return pytest.mark.parametrize(
         ("scenario", "implementation", "mode", "devices"),
         [
-            pytest.param(scenario, *one, marks=marks(scenario, one[1]), id="-".join(map(str, (scenario, *one))))
+            pytest.param(scenario, *one, marks=marks(scenario, *one), id="-".join(map(str, (scenario, *one))))
             for scenario in SCENARIOS
             for one in runs
             if one != REFERENCE

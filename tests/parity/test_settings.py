@@ -14,7 +14,18 @@ from comparison.lockstep import find_departure
 OPTIONS = ("--epochs", 2, "--train-size", 418, "--batch-size", 16)
 TORCH = ("pt", "ptl")
 NEEDS_A_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
-COMPILING = [pytest.param(name, marks=NEEDS_A_COMPILER if name in TORCH else ()) for name in IMPLEMENTATIONS]
+QUICK_COMPILED = {("tf", "tuned"), ("keras", "plain"), ("pt", "plain"), ("ptl", "tuned")}
+COMPILED = [
+    pytest.param(
+        *(name, mode, devices),
+        marks=[
+            *([NEEDS_A_COMPILER] if name in TORCH else []),
+            *([] if (name, mode) in QUICK_COMPILED else [pytest.mark.slow]),
+        ],
+    )
+    for name in IMPLEMENTATIONS
+    for mode, devices in (("plain", 1), ("tuned", 2))
+]
 
 
 @pytest.fixture(scope="session")
@@ -144,8 +155,10 @@ def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 0.005
 
 
-@pytest.mark.xdist_group("settings")
-def test_the_scale_grows_and_falls_by_one_rule(tmp_path):
+@pytest.mark.parametrize(
+    "others", [[("ptl", 1), ("tf", 2)], pytest.param([("keras", 1), ("pt", 2), ("keras", 2)], marks=pytest.mark.slow)]
+)
+def test_the_scale_grows_and_falls_by_one_rule(tmp_path, others):
     """With a scale that doubles after every second step it soon overflows, again and again, in the same steps."""
     interval = "growth_interval: int ="
     folder = changed_code(tmp_path, "common/spec/update_rule.py", f"{interval} 2000", f"{interval} 2")
@@ -154,14 +167,13 @@ def test_the_scale_grows_and_falls_by_one_rule(tmp_path):
         (name, devices): read_result(
             train(name, folder / f"{name}-{devices}", *options, "--devices", devices, cwd=folder)
         ).skipped_steps
-        for name, devices in [("pt", 1), ("ptl", 1), ("keras", 1), ("pt", 2), ("tf", 2)]
+        for name, devices in [("pt", 1), *others]
     }
     assert min(skipped.values()) >= 5 and max(skipped.values()) <= min(skipped.values()) + 1, skipped
 
 
 @pytest.mark.xdist_group("settings")
-@pytest.mark.parametrize(("mode", "devices"), [("plain", 1), ("tuned", 2)])
-@pytest.mark.parametrize("implementation", COMPILING)
+@pytest.mark.parametrize(("implementation", "mode", "devices"), COMPILED)
 def test_compiled_steps_are_the_same_training(runs, implementation, mode, devices):
     options = ("--precision", "64", "--compile", "true", "--devices", devices, "--mode", mode)
     compiled, plain = runs(implementation, *options), runs("pt", "--precision", "64")
