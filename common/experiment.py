@@ -10,6 +10,7 @@ from common.spec.augmentation import Augmentation
 from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec, Weights
 from common.spec.options import TrainConfig
+from common.spec.state import TrainState
 from common.spec.update_rule import UpdateRule
 
 BYTES_PER_WEIGHT = 16  # at the least: drawn in 64 bits, and then a framework's copy and its gradient
@@ -18,7 +19,11 @@ MAX_STEPS = 50_000_000  # the learning rate of each is made before the first one
 
 @dataclass(frozen=True)
 class Experiment:
-    """Data, augmentation, network, initial weights, steps and update rule of one configuration."""
+    """Data, augmentation, network, initial weights, steps and update rule of one configuration.
+
+    Attributes:
+      state: that the training goes on from, see `common.record.checkpoints`; None where it begins anew.
+    """
 
     config: TrainConfig
     dataset: Dataset
@@ -27,10 +32,16 @@ class Experiment:
     update_rule: UpdateRule
     augmentation: Augmentation | None
     initial_weights: Weights
+    state: TrainState | None = None
 
     def __deepcopy__(self, memo: object) -> "Experiment":
         """Itself: nothing in it changes, and a copy would read all of a data set into memory."""
         return self
+
+    @property
+    def first_weights(self) -> Weights:
+        """Those with which this process begins."""
+        return self.state.weights if self.state else self.initial_weights
 
     @classmethod
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":

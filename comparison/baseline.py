@@ -109,7 +109,7 @@ def _speed(entry: Entry, old: Entry, versions: bool, code: bool) -> str:
 
 
 def _speeds(entry: Entry) -> list[float]:
-    return [run.result.images_per_second for run in entry.runs if run.result and run.result.images_per_second]
+    return [run.images_per_second for run in entry.runs if run.images_per_second]
 
 
 def _versions(old: RunResult, new: RunResult) -> list[str]:

@@ -127,7 +127,7 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
 
 def _first_run(entry: Entry, where: str) -> Iterator[str]:
     """The first run warms caches: where that shows, it is said, and the medians are hardly moved by it."""
-    runs = sorted(entry.runs, key=lambda run: run.record.started)
+    runs = sorted((run for run in entry.runs if run.is_measured), key=lambda run: run.record.started)
     if len(runs) < 4:
         return
     for what, samples in (

@@ -60,7 +60,7 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
             device_peak_memory_bytes=_largest(one.device_peak_memory_bytes for one in results),
             cpu_utilisation=_median(one.cpu_utilisation for one in results),
             gpu_utilisation=_median(one.gpu_utilisation for one in results),
-            joules_per_image=_median(one.joules_per_image for one in results),
+            joules_per_image=_median(one.joules_per_image for one in entry.measured),
         ),
         target=_target(entry.runs, target_accuracy),
         lockstep=Lockstep(
@@ -109,6 +109,8 @@ def _status(
         notes.append(inexact)
     if skipped := _largest(one.skipped_steps for one in entry.results):
         notes.append(f"the scaling of the loss skipped {skipped} of {entry.results[0].num_steps} steps")
+    if gone_on := len(entry.results) - len(entry.measured):
+        notes.append(f"{gone_on} of {len(entry.results)} runs went on from a checkpoint; their times are left out")
     notes += dict.fromkeys(one.processor_note for one in entry.results if one.processor_note)
     return status, notes
 
@@ -129,7 +131,7 @@ def _accuracy(results: Sequence[RunResult]) -> Accuracy:
 
 def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
     """`parted`: where no ratio is given."""
-    speeds = [one.images_per_second for one in entry.results if one.images_per_second]
+    speeds = [one.images_per_second for one in entry.measured if one.images_per_second]
     low, median, high = quartiles(speeds) if speeds else (None, None, None)
     matched = [] if parted else pairs(reference, entry)
     is_reference = entry is reference
@@ -149,9 +151,9 @@ def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
 def _times(entry: Entry) -> Times:
     typical = entry.typical_run
     return Times(
-        startup_seconds=_median(one.startup_seconds for one in entry.results),
-        train_seconds=_median(sum(one.epoch_train_seconds) for one in entry.results),
-        eval_seconds=_median(sum(one.eval_seconds) for one in entry.results),
+        startup_seconds=_median(one.startup_seconds for one in entry.measured),
+        train_seconds=_median(sum(one.epoch_train_seconds) for one in entry.measured),
+        eval_seconds=_median(sum(one.eval_seconds) for one in entry.measured),
         wall_seconds=typical.record.process_seconds,
         **{f"{phase}_seconds": seconds for phase, seconds in phase_seconds(typical).items()},
     )

@@ -34,7 +34,7 @@ def run_job(
     """Runs `<interpreter> -m <implementation>_impl` to its end, and records how that was.
 
     A run has succeeded if and only if it exited with 0 and its files are valid. None of its processes
-    outlives this call, however it ends.
+    outlives this call, however it ends. One that was cut off goes on from its latest checkpoint, if it has any.
 
     Args:
       folder: of the comparison.
@@ -44,12 +44,12 @@ def run_job(
     """
     run_dir = folder.absolute() / job.path
     with writing(run_dir):
-        clear_unfinished(run_dir)
+        cut_off = clear_unfinished(run_dir)
         run_dir.mkdir(parents=True)
     started, load = datetime.now(UTC), LoadMeter()
     failure = None
     try:
-        config = job.config.replace(run_dir=run_dir)
+        config = job.config.replace(run_dir=run_dir, resume=cut_off)
         run_process(job.implementation, interpreter, config, run_dir, timeout, look_on)
     except UserError as error:
         failure = str(error)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_text
+from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.options import TrainConfig
 from comparison.integrity import check_files, check_job
@@ -66,6 +67,16 @@ class Run:
     epochs: list[EpochLine] = field(default_factory=list)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether its times are those of a whole training: not where it went on from a checkpoint."""
+        return self.result is not None and self.result.resumed_from is None
+
+    @property
+    def images_per_second(self) -> float | None:
+        """None where nothing was measured, or not all of it."""
+        return self.result.images_per_second if self.result and self.is_measured else None
+
+    @property
     def round_key(self) -> tuple[int, int, int]:
         """Runs with the same one were made one after the other, in the same round with the same seed: a pair."""
         return self.record.seed, self.record.round, self.record.session
@@ -108,13 +119,18 @@ def load_run(run_dir: Path, record: Record) -> Run:
     return Run(record, run_dir, result, losses, epochs)
 
 
-def clear_unfinished(run_dir: Path) -> None:
-    """Sets aside what an interrupted or failed run has left under its name, so that it can be run again."""
+def clear_unfinished(run_dir: Path) -> Path | None:
+    """Sets aside what an interrupted or failed run has left under its name, so that it can be run again.
+
+    Returns the folder, of all that were set aside, of the latest one with a checkpoint that can be gone on from.
+    """
+    asides: list[Path] = []
+    while (aside := run_dir.with_name(f"{run_dir.name}.unfinished-{len(asides) + 1}")).exists():
+        asides.insert(0, aside)
     if run_dir.exists():
-        number = 1
-        while (aside := run_dir.with_name(f"{run_dir.name}.unfinished-{number}")).exists():
-            number += 1
         run_dir.rename(aside)
+        asides.insert(0, aside)
+    return next((one for one in asides if has_whole_checkpoint(one)), None)
 
 
 def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:

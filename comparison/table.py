@@ -30,9 +30,15 @@ class Entry:
         return [run.result for run in self.runs if run.result]
 
     @property
+    def measured(self) -> list[RunResult]:
+        """Those whose times are of a whole training."""
+        return [run.result for run in self.runs if run.result and run.is_measured]
+
+    @property
     def typical_run(self) -> Run:
         """The run of middle length, which rows and figures show."""
-        return sorted(self.runs, key=lambda run: run.record.process_seconds)[(len(self.runs) - 1) // 2]
+        runs = [run for run in self.runs if run.is_measured] or self.runs
+        return sorted(runs, key=lambda run: run.record.process_seconds)[(len(runs) - 1) // 2]
 
 
 @dataclass
@@ -88,9 +94,9 @@ def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
 
 def pairs(reference: Entry, entry: Entry) -> list[tuple[float, float]]:
     """Images per second of the entry and of the reference, for each round in which both have them, in their order."""
-    speeds = {run.round_key: run.result.images_per_second for run in reference.runs if run.result}
+    speeds = {run.round_key: run.images_per_second for run in reference.runs}
     return [
-        (run.result.images_per_second, speed)
+        (run.images_per_second, speed)
         for run in sorted(entry.runs, key=lambda run: (run.record.round, run.record.started))
-        if run.result and run.result.images_per_second and (speed := speeds.get(run.round_key))
+        if run.images_per_second and (speed := speeds.get(run.round_key))
     ]

@@ -25,3 +25,11 @@ class Averaging(keras.callbacks.Callback):
 
     def on_test_end(self, logs: Any = None) -> None:
         self.evaluation.close()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.weights = self.network.get_weights() if self.optimizer.use_ema else []
+
+    def on_train_end(self, logs: Any = None) -> None:
+        # fit has put the average in the weights' place, as if no other call could follow.
+        if self.weights:
+            self.network.set_weights(self.weights)

@@ -27,6 +27,9 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
     return resolve(config.replace(data_on="host"), "Keras", STRATEGIES)
 
 
-def fetch_steps(steps: list[tuple[Any, Any]]) -> list[tuple[float, float]]:
-    """Losses and correct answers of each step, which Keras has fetched already; a call may have taken several."""
-    return [pair for call in steps for pair in zip(*map(np.ravel, call), strict=True)]
+def fetch_steps(steps: list[tuple[Any, Any]], votes: list[float]) -> tuple[list[tuple[float, float]], list[float]]:
+    """Losses and correct answers of each step, which Keras has fetched already; a call may have taken several.
+
+    And `votes`, of the only process.
+    """
+    return [pair for call in steps for pair in zip(*map(np.ravel, call), strict=True)], votes

@@ -1,5 +1,7 @@
 """Training in Keras; laid out like the train.py of the other implementations, to be read side by side."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,12 +9,14 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.state import TrainState
 from keras_impl.data import TrainShards, WeightedBatch, make_batches, make_dataset, weighted_signature
 from keras_impl.inspection import predict, save_first_batch
 from keras_impl.networks import make_network
 from keras_impl.optimizer import Averaging, averaged, make_optimizer
 from keras_impl.precision import DTYPES
 from keras_impl.replicas import device_peak_memory_bytes, share_statistics
+from keras_impl.state import get_state, set_state
 from keras_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -86,9 +90,10 @@ class Classifier(keras.Model):
 class Recording(keras.callbacks.Callback):
     """Tells the recorder what the written-out loops of the other implementations tell it."""
 
-    def __init__(self, recorder: Recorder, batches: TrainShards) -> None:
+    def __init__(self, recorder: Recorder, batches: TrainShards, get_state: Callable[[int], TrainState]) -> None:
+        """`get_state`: after so many steps."""
         super().__init__()
-        self.recorder, self.batches = recorder, batches
+        self.recorder, self.batches, self.get_state = recorder, batches, get_state
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch = epoch
@@ -97,6 +102,7 @@ class Recording(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.tell_steps(logs)
+        self.checkpoint()
         if self.recorder.steps_done == self.recorder.plan.last_step(self.epoch + 1):
             self.recorder.end_training()
             # A last epoch that --max-steps ends early.
@@ -104,6 +110,13 @@ class Recording(keras.callbacks.Callback):
 
     def tell_steps(self, logs: Any) -> None:
         self.recorder.step(logs["loss"], logs["correct"])
+
+    def checkpoint(self) -> None:
+        if self.recorder.checkpoint_due:
+            self.recorder.save_checkpoint(self.get_state(self.recorder.steps_done))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.checkpoint()
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.recorder.start_evaluation()
@@ -122,34 +135,44 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     config, plan = experiment.config, experiment.plan
     with strategy.scope():
         network = make_network(experiment.network, config)
-        load_weights(network, experiment.initial_weights)
+        load_weights(network, experiment.first_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
+    if experiment.state:
+        set_state(experiment, network, optimizer)
     # Outside the scope, against Keras's guide: to build a model made inside, fit adds up the replicas' shards of the
     # first batch, which fails where they differ in size. The variables are the network's, made inside.
     model = Classifier(network, experiment)
     train_batches, test_batches = make_batches(experiment)
-    train_dataset, test_dataset = (make_dataset(experiment, batches) for batches in (train_batches, test_batches))
-    recording, compile_options = Recording(recorder, train_batches), {}
+    test_dataset = make_dataset(experiment, test_batches)
+    recording_options = recorder, train_batches, functools.partial(get_state, experiment, network, optimizer)
+    recording, compile_options = Recording(*recording_options), {}
     if config.mode == "tuned":
         from keras_impl import tuning
 
-        model, recording = tuning.TunedClassifier(network, experiment), tuning.TunedRecording(recorder, train_batches)
+        model, recording = tuning.TunedClassifier(network, experiment), tuning.TunedRecording(*recording_options)
         compile_options = {"steps_per_execution": tuning.steps_per_execution(plan)}
-        train_dataset, test_dataset = (tuning.without_autotune(one) for one in (train_dataset, test_dataset))
+        test_dataset = tuning.without_autotune(test_dataset)
     if config.save_first_batch:
         save_first_batch(experiment, strategy, network, recorder)
 
     with strategy.scope():
         # auto_scale_loss: the optimizer scales by its own rule.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **compile_options)
-        model.fit(
-            train_dataset,
-            epochs=plan.num_epochs,
-            validation_data=test_dataset,
-            shuffle=False,  # instead of Keras's: the batches are shuffled already
-            callbacks=[recording, Averaging(network, optimizer)],
-            verbose=0,  # the recorder shows progress
-        )
+        # One call, unless training goes on within an epoch: all epochs of a call have as many batches.
+        for epochs in plan.epochs_alike:
+            train_batches.set_epoch(epochs.start)
+            train_dataset = make_dataset(experiment, train_batches)
+            if config.mode == "tuned":
+                train_dataset = tuning.without_autotune(train_dataset)
+            model.fit(
+                train_dataset,
+                initial_epoch=epochs.start,
+                epochs=epochs.stop,
+                validation_data=test_dataset,
+                shuffle=False,  # instead of Keras's: the batches are shuffled already
+                callbacks=[recording, Averaging(network, optimizer)],
+                verbose=0,  # the recorder shows progress
+            )
 
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
     with averaged(network, optimizer):

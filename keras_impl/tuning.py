@@ -24,7 +24,8 @@ MOST_STEPS = 10
 
 def steps_per_execution(plan: Plan) -> int:
     """MOST_STEPS; fewer where `--max-steps` ends the last epoch between two calls: fit stops after a whole one."""
-    left = plan.total_steps % plan.steps_per_epoch
+    last = plan.steps(plan.num_epochs)
+    left = len(last) if last.stop - 1 < plan.num_epochs * plan.steps_per_epoch else 0
     return next(steps for steps in range(MOST_STEPS, 0, -1) if left % steps == 0)
 
 

@@ -102,7 +102,7 @@ class TrainSampler(ShardSampler):
 
     def __init__(self, plan: Plan, seed: int, rank: int, num_replicas: int) -> None:
         self.plan, self.seed, self.rank, self.num_replicas = plan, seed, rank, num_replicas
-        self.epoch = 0
+        self.epoch = plan.epochs_before
 
     def set_epoch(self, epoch: int) -> None:
         """Epochs count from 0 here, as for DistributedSampler. Lightning calls it too."""

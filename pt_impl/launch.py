@@ -1,5 +1,6 @@
 """From the command line to `train`: PyTorch's processes are started, or found where torchrun has started them."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
-from common.platform.program import as_program
+from common.platform.program import as_program, hold_signals
 from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -37,6 +38,7 @@ from pt_impl.replicas import (
 from pt_impl.train import train
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
+POLL_SECONDS = 0.2
 
 
 def main(config: TrainConfig) -> None:
@@ -62,12 +64,26 @@ def main(config: TrainConfig) -> None:
             run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
         )
         try:
-            while not replicas.join(grace_period=GRACE_SECONDS):
-                pass
+            wait_for(replicas, config)
         except multiprocessing.ProcessExitedException as error:
             if error.signal_name or error.exit_code > 128:
                 raise replica_ended(error.error_index, error.exit_code) from None
             sys.exit(error.exit_code)  # it has said why
+
+
+def wait_for(replicas: multiprocessing.ProcessContext, config: TrainConfig) -> None:
+    """Returns when all of them have ended; a signal is theirs where they are to make a checkpoint then."""
+    if config.checkpoint_every is None:
+        while not replicas.join(grace_period=GRACE_SECONDS):
+            pass
+        return
+    with hold_signals() as held:
+        told = False
+        while not replicas.join(timeout=POLL_SECONDS, grace_period=GRACE_SECONDS):
+            if held.number is not None and not told:
+                told = True
+                for process in replicas.processes:
+                    os.kill(process.pid, held.number)
 
 
 def run_replica(

@@ -11,9 +11,14 @@ from common.spec.update_rule import UpdateRule
 
 
 def make_optimizer(
-    network: nn.Module, update_rule: UpdateRule, **options: bool
+    network: nn.Module, update_rule: UpdateRule, first_step: int, **options: bool
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """The optimizer, and the scheduler to be stepped after every step. `options`: torch.optim's, as `fused`."""
+    """The optimizer, and the scheduler to be stepped after every step.
+
+    Args:
+      first_step: that is taken with them, 1 unless a training goes on.
+      options: torch.optim's, as `fused`.
+    """
     rule = update_rule.rule
     # Instead of a rate of its own: 1, times the shared table's rate of each step.
     common: dict[str, Any] = {"lr": 1.0, "weight_decay": rule.weight_decay, **options}
@@ -41,7 +46,8 @@ def make_optimizer(
                 centered=rule.centered,
                 **common,
             )
-    rates = [*update_rule.learning_rates.tolist(), 0.0]  # the scheduler looks one step past the last
+    # The scheduler looks one step past the last.
+    rates = [*update_rule.learning_rates.tolist()[first_step - 1 :], 0.0]
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
 
 

@@ -6,6 +6,7 @@ import torch
 
 from common.spec.device_options import Precision
 from common.spec.options import TrainConfig
+from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 
 # Of weights, normalised images and losses; and what layers compute in where that is another.
@@ -24,7 +25,8 @@ class LossScaler(torch.amp.GradScaler):
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
         rule, enabled = LossScaling(), config.precision == "16-mixed"
         # The loss comes here times the number of shards; in float16 it shall be as large as with one of them.
-        initial = rule.initial / config.num_shards
+        self.num_shards = config.num_shards
+        initial = rule.initial / self.num_shards
         super().__init__(device.type, initial, rule.growth, rule.backoff, rule.growth_interval, enabled)
         if enabled:
             # The rate goes by the step's number, also where the first step is skipped.
@@ -37,6 +39,18 @@ class LossScaler(torch.amp.GradScaler):
             before = self.scale(self.one)
             super().update(new_scale)
             self.skipped += self.scale(self.one) < before
+
+    def get_state(self) -> ScaleState | None:
+        """Canonical: with the scale of one shard."""
+        if not self.is_enabled():
+            return None
+        own = self.state_dict()
+        return ScaleState(own["scale"] * self.num_shards, own["_growth_tracker"], int(self.skipped.item()))
+
+    def set_state(self, state: ScaleState) -> None:
+        values = {"scale": state.scale / self.num_shards, "_growth_tracker": state.good_steps}
+        self.load_state_dict({**self.state_dict(), **values})
+        self.skipped.fill_(state.skipped)
 
     @property
     def skipped_steps(self) -> int | None:

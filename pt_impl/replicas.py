@@ -16,6 +16,7 @@ from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
+from common.record.checkpoints import with_checkpoint
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
@@ -62,16 +63,14 @@ def check_compiler(config: TrainConfig) -> None:
 def make_experiment(config: TrainConfig) -> Experiment:
     """Raises UserError, beside `Experiment.make`'s, where torch.compile would fail: for most networks, no examples."""
     experiment = Experiment.make(config)
-    if not config.compile or config.model in ("cnn", "lenet"):
-        return experiment
     starts, stops, _ = experiment.plan.shards(1, config.num_shards)[-1].T
-    if (starts == stops).any():
+    if config.compile and config.model not in ("cnn", "lenet") and (starts == stops).any():
         raise UserError(
             f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.num_shards} replicas"
             f" without examples, for which PyTorch can't compile {config.model}; another --batch-size, or"
             " --compile false"
         )
-    return experiment
+    return with_checkpoint(experiment)
 
 
 def setup_process(config: TrainConfig) -> None:
@@ -148,10 +147,14 @@ class SumOverReplicas(torch.autograd.Function):
         return sum_over_replicas(gradient.clone())
 
 
-def fetch_steps(steps: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[float, float]]:
-    """Global losses and correct answers of several steps: the replicas' shares in one tensor, summed at once."""
-    shares = torch.stack([torch.stack(column).double() for column in zip(*steps, strict=True)], dim=1)
-    return sum_over_replicas(shares).tolist()
+def fetch_steps(
+    steps: list[tuple[torch.Tensor, torch.Tensor]], votes: list[float]
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Global losses and correct answers of several steps, and `votes`: the replicas' in one tensor, summed at once."""
+    losses, correct = (torch.stack(column).double() for column in zip(*steps, strict=True))
+    sums = sum_over_replicas(torch.cat([losses, correct, losses.new_tensor(votes)])).tolist()
+    count = len(steps)
+    return list(zip(sums[:count], sums[count : 2 * count], strict=True)), sums[2 * count :]
 
 
 def synchronize() -> None:

@@ -21,6 +21,7 @@ from pt_impl.optimizer import make_average, make_optimizer
 from pt_impl.parallel import clip_gradients, parallelize, without_communication
 from pt_impl.precision import LossScaler, make_autocast
 from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
+from pt_impl.state import get_state, set_average, set_state
 from pt_impl.weights import get_weights, load_weights
 
 Shares = tuple[torch.Tensor, torch.Tensor]
@@ -113,7 +114,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     network: nn.Module = make_network(experiment.network, config)
-    load_weights(network, experiment.network, experiment.initial_weights)
+    load_weights(network, experiment.network, experiment.first_weights)
     if config.strategy == "pipeline":
         from pt_impl import pipeline
 
@@ -129,12 +130,16 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
 
     average = make_average(network, experiment.update_rule)
+    if average and experiment.state:
+        set_average(average, experiment)
     trained = average.module if average else network
     model = parallelize(network, average, config, device)
     if config.compile:
         model = torch.compile(model, **compile_options)
-    optimizer, scheduler = make_optimizer(network, experiment.update_rule, **optimizer_options)
+    optimizer, scheduler = make_optimizer(network, experiment.update_rule, plan.first_step, **optimizer_options)
     autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
+    if experiment.state:
+        set_state(experiment, network, optimizer, scaler)
     compute = functools.partial(forward_backward, model, scaler, autocast, config)
     compute_scores = functools.partial(eval_step, trained, autocast)
     if config.strategy == "pipeline":
@@ -147,7 +152,13 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
         first_batch = to_device(next(iter(train_loader)), device)
         save_first_batch(experiment, model, network, autocast, first_batch, recorder)
 
-    for epoch in range(plan.num_epochs):
+    def checkpoint() -> None:
+        if recorder.checkpoint_due:
+            averages = dict(trained.named_parameters()) if average else {}
+            state = get_state(experiment, network, optimizer, averages, scaler, recorder.steps_done)
+            recorder.save_checkpoint(state)
+
+    for epoch in range(plan.epochs_before, plan.num_epochs):
         train_loader.sampler.set_epoch(epoch)
         recorder.start_epoch()
         batches = (to_device(batch, device) for batch in train_loader)
@@ -157,9 +168,11 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
             if average:
                 average.update_parameters(network)
             recorder.step(*shares)
+            checkpoint()
         recorder.end_training()
         # The network itself: without a backward pass DistributedDataParallel has nothing to do.
         evaluate(trained, compute_scores, test_loader, device, recorder)
+        checkpoint()
 
     memory, weights = device_peak_memory_bytes(config, device), get_weights(trained, experiment.network)
     if rank == 0:

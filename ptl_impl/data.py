@@ -19,7 +19,9 @@ class ExampleData(pl.LightningDataModule):
         self.train_loader, self.test_loader = make_loaders(self.experiment, self.trainer.global_rank)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        return self.train_loader  # the Trainer calls its sampler's set_epoch before every epoch
+        # The Trainer does so before every epoch, but looks at the length of a loader that it has asked for anew before.
+        self.train_loader.sampler.set_epoch(self.trainer.current_epoch)
+        return self.train_loader
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return self.test_loader

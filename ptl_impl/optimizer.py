@@ -19,7 +19,9 @@ def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndSc
         from pt_impl import tuning
 
         options = tuning.optimizer_options(experiment.config)
-    optimizer, scheduler = pt_optimizer.make_optimizer(network, experiment.update_rule, **options)
+    optimizer, scheduler = pt_optimizer.make_optimizer(
+        network, experiment.update_rule, experiment.plan.first_step, **options
+    )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 

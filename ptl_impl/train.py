@@ -18,6 +18,7 @@ from ptl_impl.optimizer import OptimizerAndScheduler, make_averaging, make_optim
 from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, LossScaler, make_plugins
 from ptl_impl.replicas import device_peak_memory_bytes, make_environment, replicas_told
+from ptl_impl.state import Checkpoints
 from ptl_impl.weights import get_weights, load_weights
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
@@ -30,7 +31,7 @@ class Classifier(pl.LightningModule):
         super().__init__()
         self.experiment = experiment
         self.network: nn.Module = make_network(experiment.network, experiment.config)
-        load_weights(self.network, experiment.network, experiment.initial_weights)
+        load_weights(self.network, experiment.network, experiment.first_weights)
 
     def forward(self, inputs: Any) -> torch.Tensor:
         return self.network(inputs)
@@ -108,7 +109,10 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
     scaler, data, profiler = LossScaler(config, device), ExampleData(experiment), None
-    callbacks: list[pl.Callback] = [*make_averaging(experiment, device), Recording(recorder)]
+    averaging = make_averaging(experiment, device)
+    callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
+    if config.checkpoint_every or experiment.state:
+        callbacks.append(Checkpoints(experiment, recorder, scaler, averaging))
     steps: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
     steps["gradient_clip_val"] = experiment.update_rule.largest_norm
     if config.mode == "tuned":
@@ -120,7 +124,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
 
         module, steps = PipelinedClassifier(experiment), {}
     elif config.mode == "tuned":
-        module, callbacks, steps = tuning.TunedClassifier(experiment, recorder), [], {}
+        module, callbacks, steps = tuning.TunedClassifier(experiment, recorder, scaler), [], {}
     elif config.strategy == "fsdp":
         from ptl_impl.sharding import ShardedClassifier
 
@@ -139,6 +143,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         precision=PRECISIONS[config.precision],
         plugins=[*make_environment(config), *make_plugins(config, scaler)],
         max_epochs=plan.num_epochs,
+        reload_dataloaders_every_n_epochs=int(len(plan.epochs_alike) > 1),  # the first epoch has fewer batches
         callbacks=callbacks,
         sync_batchnorm=False,  # instead of Lightning's, which refuses the CPU: the network has such layers already
         use_distributed_sampler=False,  # instead of Lightning's, which would pad: the samplers know their rank
@@ -152,6 +157,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     )
     if config.mode == "tuned":
         tuning.tune_trainer(trainer)
+    done = dict.fromkeys(("ready", "started", "processed", "completed"), plan.epochs_before)
+    trainer.fit_loop.epoch_progress.load_state_dict({"total": done, "current": done})
     with replicas_told(trainer):
         trainer.fit(module, data)
 

@@ -98,6 +98,7 @@ LAYOUT = {
     "precision": set(),
     "parallel": set(),
     "replicas": {"setup_devices", "device_name", "device_peak_memory_bytes", "fetch_steps", "synchronize"},
+    "state": {"get_state", "set_state"},
     "train": {"train"},
     "tuning": set(),
     "weights": {"load_weights", "get_weights"},

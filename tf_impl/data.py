@@ -38,14 +38,19 @@ class Shards:
         global batch; see `common.spec.batches.shards`.
     """
 
+    epochs: tuple[int, int] = (0, 2**62)  # from the first one to before the last one
+
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
         self.experiment, self.augmentation = experiment, None
         self.images, self.labels = experiment.dataset.test_images, experiment.dataset.test_labels
-        self.visits = self.visits_of(0)
-        self.bounds = shards(len(self.images), experiment.config.eval_batch_size, num_replicas)
+        self.num_replicas = num_replicas
+        self.visits, self.bounds = self.visits_of(0), self.bounds_of(0)
 
     def visits_of(self, epoch: int) -> NDArray[np.int64]:
         return np.arange(len(self.images))
+
+    def bounds_of(self, epoch: int) -> NDArray[np.int64]:
+        return shards(len(self.images), self.experiment.config.eval_batch_size, self.num_replicas)
 
     def __len__(self) -> int:
         """Number of shards, those of all replicas."""
@@ -75,17 +80,21 @@ class TrainShards(Shards):
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
         self.experiment, self.augmentation = experiment, experiment.augmentation
         self.images, self.labels = experiment.dataset.train_images, experiment.dataset.train_labels
-        self.visits, self.bounds = self.visits_of(0), experiment.plan.shards(1, num_replicas)
+        self.num_replicas, self.epochs = num_replicas, (experiment.plan.epochs_before, experiment.plan.num_epochs)
+        self.set_epoch(self.epochs[0])
 
     def visits_of(self, epoch: int) -> NDArray[np.int64]:
         return visits(epoch + 1, epoch_order(self.experiment.config.seed, epoch + 1, self.experiment.plan.train_size))
+
+    def bounds_of(self, epoch: int) -> NDArray[np.int64]:
+        return self.experiment.plan.shards(epoch + 1, self.num_replicas)
 
     def set_epoch(self, epoch: int) -> None:
         """Epochs count from 0 here, as for PyTorch's DistributedSampler.
 
         The pipeline calls `__getitem__` while it runs: the order that is set here is the one that it reads.
         """
-        self.visits = self.visits_of(epoch)
+        self.visits, self.bounds = self.visits_of(epoch), self.bounds_of(epoch)
 
 
 def make_shards(experiment: Experiment, num_replicas: int) -> tuple[TrainShards, Shards]:
@@ -115,8 +124,12 @@ def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
 def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distribute.DistributedDataset:
     """An iteration over it gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps."""
 
+    def indices(_: tf.Tensor) -> tf.data.Dataset:
+        """Of the shards of this iteration: an epoch in which a training goes on has fewer."""
+        return tf.data.Dataset.range(tf.numpy_function(lambda: len(shards), [], tf.int64))
+
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return tf.data.Dataset.range(len(shards)).map(loader(shards)).prefetch(tf.data.AUTOTUNE)
+        return tf.data.Dataset.range(1).flat_map(indices).map(loader(shards)).prefetch(tf.data.AUTOTUNE)
 
     # Instead of experimental_distribute_dataset, which would split batches by itself: they are sharded already.
     return strategy.distribute_datasets_from_function(dataset_of_shards)

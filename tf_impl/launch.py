@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.launch import Launch
+from common.record.checkpoints import with_checkpoint
 from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -23,7 +24,7 @@ def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
     timeline = Timeline.begin(Launch.read().first_pid)
     timeline.enter("data")
-    experiment = with_run_dir(Experiment.make(setup_devices(config)), "tf")
+    experiment = with_run_dir(with_checkpoint(Experiment.make(setup_devices(config))), "tf")
     if config.dry_run:
         return
     timeline.enter("build")

@@ -39,25 +39,26 @@ class Optimizer(keras.optimizers.Optimizer):
         self.largest_norm = update_rule.largest_norm
         self.loss_scale = LossScale(scaling) if scaling else None
 
-    @property
-    def slot_names(self) -> list[str]:
-        """What the rule keeps for each variable, from step to step; zero at first."""
-        raise NotImplementedError
-
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
         """What is taken off a variable, times the rate; and its new slots."""
         raise NotImplementedError
 
     def build(self, variables: list[keras.Variable]) -> None:
+        before = len(self.variables)
         super().build(variables)
-        strategy, slots = tf.distribute.get_strategy(), {}
+        averages = self.variables[before:]
+        strategy, slots, rows = tf.distribute.get_strategy(), {}, []
         for variable in variables:
-            own = [self.add_variable_from_reference(variable, name) for name in self.slot_names]
+            own = [self.add_variable_from_reference(variable, name) for name in self.rule.slots]
+            rows.append(own)
             for copy in strategy.experimental_local_results(variable.value):
                 slots[copy.ref()] = own
         # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. In a function,
         # since Keras would wrap a dictionary, to track what is in it.
         self.slots_of = lambda variable: slots[variable.ref()]
+        # For checkpoints: of each of the rule's slots its variables, and the averages, in the order of `variables`.
+        self.slots = lambda: list(zip(*rows, strict=True))
+        self.averages = lambda: averages
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self.loss_scale.scale if self.loss_scale else loss
@@ -123,10 +124,6 @@ def mean(decay: float, before: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
 
 
 class SGD(Optimizer):
-    @property
-    def slot_names(self) -> list[str]:
-        return ["velocity"] if self.rule.momentum else []
-
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
         if not self.rule.momentum:
             return gradient, []
@@ -136,10 +133,6 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    @property
-    def slot_names(self) -> list[str]:
-        return ["mean", "square", *(["largest"] if self.rule.amsgrad else [])]
-
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
         rule, dtype = self.rule, gradient.dtype
         # In 64 bits, as PyTorch's are: 1 - beta2 has few digits left in 32.
@@ -153,10 +146,6 @@ class Adam(Optimizer):
 
 
 class Adadelta(Optimizer):
-    @property
-    def slot_names(self) -> list[str]:
-        return ["square", "change"]
-
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
         epsilon = tf.cast(self.rule.epsilon, gradient.dtype)
         square = mean(self.rule.rho, slots[0], gradient**2)
@@ -165,10 +154,6 @@ class Adadelta(Optimizer):
 
 
 class RMSprop(Optimizer):
-    @property
-    def slot_names(self) -> list[str]:
-        return ["square", *(["mean"] if self.rule.centered else []), *(["velocity"] if self.rule.momentum else [])]
-
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
         rule, dtype = self.rule, gradient.dtype
         new = [mean(rule.alpha, slots[0], gradient**2)]

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 
 # Of weights, normalised images and losses; and Keras's name for what the layers compute in.
@@ -22,6 +23,15 @@ class LossScale:
         self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
         self.taken = tf.Variable(0, dtype=tf.int64, **first)
         self.skipped = tf.Variable(0, dtype=tf.int64, **first)
+
+    def get_state(self) -> ScaleState:
+        return ScaleState(*(one.numpy().item() for one in (self.scale, self.good_steps, self.skipped)))
+
+    def set_state(self, state: ScaleState, steps_taken: int) -> None:
+        self.scale.assign(state.scale)
+        self.good_steps.assign(state.good_steps)
+        self.skipped.assign(state.skipped)
+        self.taken.assign(steps_taken)
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """This replica's gradients without the scale; all of them NaN if any replica has one that isn't finite."""

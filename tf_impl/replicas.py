@@ -49,10 +49,12 @@ def device_peak_memory_bytes(config: TrainConfig) -> int | None:
     return sum(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(config.num_gpus))
 
 
-def fetch_steps(steps: list[tuple[tf.Tensor, tf.Tensor]]) -> list[tuple[float, float]]:
-    """Global losses and correct answers of several steps, which the strategy has summed already."""
+def fetch_steps(
+    steps: list[tuple[tf.Tensor, tf.Tensor]], votes: list[float]
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Global losses and correct answers of several steps, which the strategy has summed already; and `votes`."""
     losses, correct = (tf.concat([tf.reshape(one, [-1]) for one in column], 0) for column in zip(*steps, strict=True))
-    return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True))
+    return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True)), votes
 
 
 def ran_out_of_memory(error: Exception) -> bool:

@@ -16,6 +16,7 @@ from tf_impl.inspection import predict, save_first_batch
 from tf_impl.networks import cross_entropy, make_network
 from tf_impl.optimizer import Accumulator, Optimizer, averaged, make_optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
+from tf_impl.state import get_state, set_state
 from tf_impl.weights import get_weights, load_weights
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -91,9 +92,11 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         placed = pipeline.placed(experiment.network, config)
     with strategy.scope(), placed:
         network = make_network(experiment.network, config)
-        load_weights(network, experiment.initial_weights)
+        load_weights(network, experiment.first_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
         accumulator = Accumulator(network.trainable_variables) if config.accumulate_grad_batches > 1 else None
+    if experiment.state:
+        set_state(experiment, network, optimizer)
     train_shards, test_shards = make_shards(experiment, strategy.num_replicas_in_sync)
     train_dataset, test_dataset = (make_dataset(strategy, one) for one in (train_shards, test_shards))
 
@@ -131,6 +134,10 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         sums = strategy.run(replica_eval_step, args=shard)
         return tuple(strategy.reduce(SUM, one, axis=None) for one in sums)
 
+    def checkpoint() -> None:
+        if recorder.checkpoint_due:
+            recorder.save_checkpoint(get_state(experiment, network, optimizer, recorder.steps_done))
+
     def train_epoch(epoch: int) -> None:
         train_shards.set_epoch(epoch)
         batches = iter(train_dataset)
@@ -139,6 +146,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
             if accumulator:
                 distributed_update_step()
             recorder.step(*summed(shares))
+            checkpoint()
 
     def evaluate() -> None:
         """Over the whole test set, each example once."""
@@ -157,12 +165,12 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         if config.compile:
             tuning.compile_ahead(experiment, strategy, train_shards, network, compute)
         steps = replica_train_step, replica_update_step, replica_eval_step
-        tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder)
+        tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder, checkpoint)
         train_epoch, evaluate = tuned.train_epoch, tuned.evaluate
     if config.save_first_batch:
         save_first_batch(experiment, strategy, network, next(iter(train_dataset)), recorder)
 
-    for epoch in range(plan.num_epochs):
+    for epoch in range(plan.epochs_before, plan.num_epochs):
         recorder.start_epoch()
         train_epoch(epoch)
         recorder.end_training()
@@ -170,6 +178,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         share_statistics(network)
         with averaged(network, optimizer):
             evaluate()
+        checkpoint()
 
     memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
     with averaged(network, optimizer):

@@ -89,7 +89,7 @@ class Streamed:
         images, labels = shards.images, shards.labels
 
         def visits_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            return shards.visits_of(int(epoch)), shards.bounds.reshape(-1, 3)
+            return shards.visits_of(int(epoch)), shards.bounds_of(int(epoch)).reshape(-1, 3)
 
         def rows(visits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
             indices = positions(visits)
@@ -112,7 +112,7 @@ class Streamed:
             visits, bounds = tf.ensure_shape(visits, [len(images)]), tf.ensure_shape(bounds, [None, 3])
             return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(visits, bound))
 
-        data = tf.data.Dataset.range(tf.int64.max).flat_map(batches).prefetch(2 * num_replicas)
+        data = tf.data.Dataset.range(*shards.epochs).flat_map(batches).prefetch(2 * num_replicas)
         # From a function, as in data.py: the strategy must not split the batches by itself.
         self.iterator = iter(strategy.distribute_datasets_from_function(lambda context: data))
 
@@ -153,6 +153,7 @@ class TunedLoop:
 
     Args:
       steps: train.py's for training, update (with accumulated gradients) and evaluation, on one replica.
+      checkpoint: train.py's.
     """
 
     def __init__(
@@ -162,8 +163,9 @@ class TunedLoop:
         shards: tuple[TrainShards, Shards],
         steps: tuple[ReplicaStep, ReplicaStep, ReplicaStep],
         recorder: Recorder,
+        checkpoint: Callable[[], None],
     ) -> None:
-        self.experiment, self.strategy, self.recorder = experiment, strategy, recorder
+        self.experiment, self.strategy, self.recorder, self.checkpoint = experiment, strategy, recorder, checkpoint
         source = Resident if experiment.config.data_on == "device" else Streamed
         self.shards, self.test_shards = shards
         self.training, self.testing = (source(one, strategy) for one in shards)
@@ -177,7 +179,7 @@ class TunedLoop:
         self, train_step: ReplicaStep, update_step: ReplicaStep
     ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
         data, strategy = self.training, self.strategy
-        accumulated, last = self.experiment.plan.accumulated, len(self.shards.bounds)
+        accumulated = self.experiment.plan.accumulated
         loss_dtype = DTYPES[self.experiment.config.precision]
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -188,8 +190,14 @@ class TunedLoop:
             return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
 
         @tf.function
-        def train_steps(epoch: Any, first: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ..."""
+        def train_steps(
+            epoch: Any, first: tf.Tensor, number: tf.Tensor, last: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ...
+
+            Args:
+              last: number of the epoch's batches.
+            """
             losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
             for step in tf.range(number):
                 if accumulated == 1:
@@ -226,12 +234,13 @@ class TunedLoop:
 
     def train_epoch(self, epoch: int) -> None:
         self.shards.set_epoch(epoch)
-        inputs, steps = self.training.epoch(), self.experiment.plan.steps_in_epoch(epoch + 1)
-        step = 0
+        inputs, last = self.training.epoch(), tf.constant(len(self.shards.bounds))
+        steps, step = len(self.experiment.plan.steps(epoch + 1)), 0
         while step < steps:
             number = self.recorder.steps_to_go()
-            losses, correct = self.train_steps(inputs, tf.constant(step), tf.constant(number))
+            losses, correct = self.train_steps(inputs, tf.constant(step), tf.constant(number), last)
             self.recorder.step(losses, correct, number)
+            self.checkpoint()
             step += number
 
     def evaluate(self) -> None:

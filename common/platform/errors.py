@@ -1,6 +1,8 @@
 """What can go wrong, in one line for the user, and what ends a process from outside."""
 
+import os
 import signal
+from pathlib import Path
 
 # What a process mostly died of that was ended by one of these signals.
 SIGNAL_MEANINGS = {
@@ -31,6 +33,20 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+    @property
+    def exit_status(self) -> int:
+        return 128 + self.number  # as shells have it
+
+
+class StoppedAtCheckpoint(Stopped):
+    """The same, and the training can go on from a checkpoint that has just been made."""
+
+    exit_status = os.EX_TEMPFAIL  # "temporary failure": whoever started the run is invited to do so again
+
+    def __init__(self, number: int, checkpoint: Path) -> None:
+        super().__init__(number)
+        self.checkpoint = checkpoint
 
 
 def option_name(field: str) -> str:

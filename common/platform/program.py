@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
@@ -11,11 +12,12 @@ from multiprocessing import parent_process
 from types import FrameType
 from typing import NoReturn
 
-from common.platform.errors import OutOfMemoryError, Stopped, UserError, describe_signal
+from common.platform.errors import OutOfMemoryError, Stopped, StoppedAtCheckpoint, UserError, describe_signal
 from common.platform.family import join_family, leave_family, wait_for_end_of_family
 from common.platform.launch import Launch
 
-STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # beside Ctrl-C's, which Python handles itself
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGINT, *STOPPING)  # Python itself handles the first, Ctrl-C's
 
 
 @contextmanager
@@ -49,10 +51,15 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         if shown is not False and parent_process() is None:  # else that one tells
             print(f"{program}: interrupted", file=sys.stderr)
         status = 128 + signal.SIGINT
+    except StoppedAtCheckpoint as stopped:
+        if shown is not False:
+            ended, again = describe_signal(stopped.number), f"--resume {stopped.checkpoint}"
+            print(f"{program}: ended by {ended}; {again} goes on from there", file=sys.stderr)
+        status = stopped.exit_status
     except Stopped as stopped:
         if shown is not False and parent_process() is None:
             print(f"{program}: ended by {describe_signal(stopped.number)}", file=sys.stderr)
-        status = 128 + stopped.number
+        status = stopped.exit_status
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
@@ -77,7 +84,52 @@ def take_signals(again: bool = False) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(number)
+    if _holding and _holding[-1].note(number):
+        return
+    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+
+
+SAME_SECONDS = 1.0  # signals that come within are one: a terminal and a parent process may both send it
+
+
+class HeldSignal:
+    """A signal that asked this process to end while `hold_signals` was entered.
+
+    Attributes:
+      number: None as long as there was none.
+    """
+
+    number: int | None = None
+
+    def note(self, number: int) -> bool:
+        """False where it has been asked before: it shall not wait any longer."""
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self.since = number, now
+        return now - self.since < SAME_SECONDS
+
+
+_holding: list[HeldSignal] = []
+
+
+@contextmanager
+def hold_signals() -> Iterator[HeldSignal]:
+    """A signal that asks this process to end is only noted, for the program to end when it can go on from there.
+
+    With the second one it ends at once. After a `StoppedAtCheckpoint` more of them change nothing.
+    """
+    held = HeldSignal()
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop)
+    _holding.append(held)
+    try:
+        yield held
+    except StoppedAtCheckpoint:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise
+    finally:
+        _holding.remove(held)
 
 
 def exit_now(status: int = 0) -> NoReturn:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from common.record.monitor import Monitor
+from common.record.results import EpochLine
 from common.record.timeline import Timeline
 
 
@@ -30,6 +31,13 @@ class RunClock:
         self.eval_seconds: list[float] = []
         self.timed_seconds = 0.0
         self._segment_start = self._timed_start = math.nan
+        self._seconds_before = 0.0
+
+    def go_on(self, epochs: list[EpochLine], seconds: float) -> None:
+        """With what the process that made a checkpoint had measured; `seconds`: of the epoch that is begun."""
+        self.epoch_train_seconds = [line.train_seconds for line in epochs]
+        self.eval_seconds = [line.eval_seconds for line in epochs]
+        self._seconds_before = seconds
 
     def start_epoch(self) -> None:
         """Of all epochs but the first, which `end_startup` starts."""
@@ -43,8 +51,9 @@ class RunClock:
         if self.monitor:
             self.monitor.start()
             self.monitor.energy.resume()
-        self._segment_start = self.timeline.enter("training")
-        self.startup_seconds = self._segment_start - self.timeline.process_start
+        now = self.timeline.enter("training")
+        self.startup_seconds = now - self.timeline.process_start
+        self._segment_start = now - self._seconds_before
 
     def end_warmup(self) -> None:
         self.synchronize()

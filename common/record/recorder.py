@@ -1,4 +1,4 @@
-"""Records a run. The training loops tell it where they are; it calls nothing of theirs but two functions.
+"""Records a run. Long: it is all that the training loops know of, and it calls nothing of theirs but two functions.
 
 It keeps the losses that are not fetched yet, tells the clock (clock.py), and passes on what it has to the sinks
 (sinks.py). Between fetches the hot loop only appends to a list.
@@ -13,18 +13,26 @@ from typing import Any
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
-from common.platform.errors import DivergedError
+from common.platform.errors import DivergedError, StoppedAtCheckpoint
 from common.platform.files import Arrays, write_arrays
-from common.platform.machine import code_sha256, peak_memory_bytes
+from common.platform.machine import code_sha256
+from common.platform.program import hold_signals
 from common.record import facts
+from common.record.checkpointer import Checkpointer
+from common.record.checkpoints import checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
+from common.record.history import History
 from common.record.monitor import Monitor
 from common.record.predictions import Predictions
 from common.record.progress import TrainingProgress
-from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, EpochLine, RunResult
+from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, RunResult
 from common.record.sinks import RunFiles, Sink
 from common.record.timeline import Timeline
 from common.spec.networks import Weights
+from common.spec.state import TrainState
+
+# See `Recorder`.
+Fetch = Callable[[list[tuple[Any, Any]], list[float]], tuple[Sequence[tuple[float, float]], list[float]]]
 
 # Steps left out of images_per_second: caches fill and allocators settle. Half the run where it is short.
 WARMUP_STEPS = 10
@@ -40,8 +48,8 @@ class Recorder:
       device_name: of the device trained on.
       timeline: begun with the process that the user started; start-up and memory count from it.
       writes: whether this is the process that writes and prints.
-      fetch: from a list of this process's shares of steps, (loss, correct answers) as device scalars, to the
-        global ones as numbers; with several processes they all call it at the same steps.
+      fetch: from a list of this process's shares of steps, (loss, correct answers) as device scalars, and a list of
+        numbers, to the global ones and the numbers' sums; with several processes they all call it at the same steps.
       synchronize: waits until the device has done what it was given.
       sinks: further ones, beside the run folder's files and the terminal.
     """
@@ -55,7 +63,7 @@ class Recorder:
         device_name: str,
         timeline: Timeline,
         writes: bool,
-        fetch: Callable[[list[tuple[Any, Any]]], Sequence[tuple[float, float]]],
+        fetch: Fetch,
         synchronize: Callable[[], None],
         sinks: Sequence[Sink] = (),
     ) -> None:
@@ -71,36 +79,52 @@ class Recorder:
         self.sinks: list[Sink] = [*own, *sinks]
         self.at_end = ExitStack()
 
-        self.warmup_steps = min(WARMUP_STEPS, max(1, plan.total_steps // 2))
-        self.steps_done = self.startup_steps = 0
+        self.steps_done = self.startup_end = plan.first_step - 1
+        self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
         self.pending: list[tuple[Any, Any]] = []
-        self.first_loss: float | None = None
-        self.epoch_losses: list[float] = []
-        self.epoch_correct = 0
-        self.evaluation: dict[str, Any] | None = None
+        self.latest: list[tuple[Any, Any]] = []
+        self.history = History(plan)
+        self.checkpointer = Checkpointer(config, plan, writes)
 
     def __enter__(self) -> "Recorder":
         self.timeline.enter("build")
+        if self.config.checkpoint_every is not None:
+            self.checkpointer.held = self.at_end.enter_context(hold_signals())
         for sink in self.sinks:
             self.at_end.callback(sink.close)
             sink.start(self.experiment)
+        if self.experiment.state:
+            self._go_on()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.at_end.close()
+    def __exit__(self, *error: Any) -> None:
+        self.at_end.__exit__(*error)
+
+    def _go_on(self) -> None:
+        """With what was recorded until the checkpoint, of which sinks are told once more."""
+        assert isinstance(self.config.resume, Path)
+        checkpoint, losses = read_checkpoint(self.config.resume)
+        self.history.go_on(checkpoint, losses)
+        self.clock.go_on(checkpoint.epochs, checkpoint.epoch_seconds)
+        for sink in self.sinks:
+            self.history.tell(sink)
 
     # --- Training ---
 
     def start_epoch(self) -> None:
-        self.epoch_losses, self.epoch_correct = [], 0
-        if self.steps_done:
+        if self.steps_done >= self.plan.first_step:
             self.clock.start_epoch()
 
     def steps_to_go(self) -> int:
         """How many steps may be taken before it must be told: until it next reads the clock or fetches."""
         plan, done, every = self.plan, self.steps_done, self.config.log_every_n_steps
-        stops = (1, self.warmup_steps, done // every * every + every, plan.last_step(plan.epoch_of(done + 1)))
-        return min(stop for stop in stops if stop > done) - done
+        stops = (
+            plan.first_step,
+            self.warmup_steps,
+            done // every * every + every,
+            plan.last_step(plan.epoch_of(done + 1)),
+        )
+        return min(stop for stop in (*stops, *self.checkpointer.stops(done)) if stop > done) - done
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
         """Takes this process's share of a step, without fetching it; or of the next `number` steps of an epoch.
@@ -114,14 +138,23 @@ class Recorder:
         done, every = self.steps_done, self.config.log_every_n_steps
         self.pending.append((loss, correct))
         self.steps_done += number
-        if done == 0:
-            self.startup_steps = number
+        if done < self.plan.first_step:
+            self.startup_end = self.steps_done
             self.clock.end_startup()
         if done < self.warmup_steps <= self.steps_done:
             self.clock.end_warmup()
             self.warmup_steps = self.steps_done
-        if self.steps_done // every > done // every:
+        if self.steps_done // every > done // every or self.checkpointer.needs_losses(self.steps_done):
             self._flush()
+            self.checkpointer.look(self.steps_done)
+
+    def _fetch(self) -> Sequence[tuple[float, float]]:
+        """Global losses and correct answers of the pending steps, or again of the latest; processes agree meanwhile."""
+        steps = self.pending or self.latest
+        numbers, votes = self.fetch(steps, self.checkpointer.votes(self.steps_done))
+        self.latest = steps[-1:]
+        self.checkpointer.agree(self.steps_done, votes)
+        return numbers
 
     def end_training(self) -> None:
         """After the last step of an epoch, before its evaluation."""
@@ -132,21 +165,11 @@ class Recorder:
         """Fetches the losses that are pending, and passes them on."""
         if not self.pending:
             return
-        losses, correct = zip(*self.fetch(self.pending), strict=True)
+        losses, correct = zip(*self._fetch(), strict=True)
         if self.monitor:
             self.monitor.energy.update()
-        first = self.steps_done - len(losses) + 1
-        if first == 1:
-            self.first_loss = losses[0]
         self.pending = []
-        for step, loss in enumerate(losses, first):
-            if not math.isfinite(loss):
-                raise DivergedError(
-                    f"training diverged: the loss of step {step} is {loss};"
-                    f" a smaller --learning-rate than {self.experiment.update_rule.learning_rates.max():g} may help"
-                )
-        self.epoch_losses += losses
-        self.epoch_correct += int(sum(correct))
+        self.history.add_steps(losses, correct, self.experiment.update_rule.learning_rates.max())
         epoch = self.plan.epoch_of(self.steps_done)
         images = self.plan.images((epoch - 1) * self.plan.steps_per_epoch + 1, self.steps_done)
         seconds = self.clock.seconds_in_epoch()
@@ -163,21 +186,40 @@ class Recorder:
         self.clock.end_evaluation(trained=self.steps_done == self.plan.total_steps)
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
-        test = {"test_loss": loss_sum / count, "test_accuracy": correct / count}
-        self.evaluation = {**test, "test_correct": correct, "test_count": count}
-        epoch, seconds = len(self.clock.epoch_train_seconds), self.clock.epoch_train_seconds[-1]
-        counts = [self.plan.count(step) for step in self.plan.steps(epoch)]
-        training = {
-            "epoch": epoch,
-            "train_loss": math.fsum(map(math.prod, zip(self.epoch_losses, counts, strict=True))) / sum(counts),
-            "train_accuracy": self.epoch_correct / sum(counts),
-            "train_seconds": seconds,
-        }
-        timed = sum(counts[self.startup_steps if epoch == 1 else 0 :])  # the first call counts as start-up
-        speed = timed / seconds if timed and seconds > 0 else None
-        line = EpochLine(kind="epoch", **training, **self.evaluation, eval_seconds=self.clock.eval_seconds[-1])
+        seconds = self.clock.epoch_train_seconds[-1]
+        line = self.history.add_epoch(loss_sum / count, correct, count, seconds, self.clock.eval_seconds[-1])
+        steps = self.plan.all_steps(line.epoch)
+        timed = self.plan.images(max(steps.start, self.startup_end + 1), steps[-1])  # the first call counts as start-up
         for sink in self.sinks:
-            sink.epoch(line, speed)
+            sink.epoch(line, timed / seconds if timed > 0 and seconds > 0 else None)
+        if self.checkpointer.every is not None:
+            self._fetch()
+            self.checkpointer.look(self.steps_done, evaluated=True)
+
+    # --- Checkpoints ---
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the loop shall call `save_checkpoint`: in all processes, after a step or an evaluation."""
+        return self.checkpointer.due
+
+    def save_checkpoint(self, state: TrainState) -> None:
+        """Writes it while training goes on, or ends the run with it if a signal has asked for that.
+
+        Args:
+          state: after the latest step; of arrays that nobody changes.
+
+        Raises:
+          StoppedAtCheckpoint: a signal has asked the run to end.
+          FileError: the checkpoint before could not be written; where the run ends, this one.
+        """
+        seconds = self.clock.seconds_in_epoch() if self.steps_done % self.plan.steps_per_epoch else 0.0
+        checkpoint = self.history.checkpoint(self.implementation, self.experiment, seconds)
+        self.checkpointer.write(checkpoint, self.history.losses, state)
+        if self.checkpointer.signal:
+            self.checkpointer.wait()
+            self._fetch()  # nobody ends before it is written: the others would be ended with the first one
+            raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))
 
     # --- Result ---
 
@@ -208,35 +250,25 @@ class Recorder:
         """
         if not self.writes:
             return
-        assert self.evaluation is not None and self.monitor is not None and self.clock.startup_seconds is not None
-        experiment, plan, clock, monitor = self.experiment, self.plan, self.clock, self.monitor
+        self.checkpointer.wait()
+        assert self.monitor is not None
+        experiment, plan = self.experiment, self.plan
         names = {parameter.name for parameter in experiment.network.parameters}
         assert set(weights) == names, set(weights) ^ names
         write_arrays(self.run_dir / WEIGHTS_FILE, weights)
-        joules, trained = monitor.energy.joules, plan.images(self.startup_steps + 1, plan.total_steps)
-        timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
+        images = [plan.images(one + 1, plan.total_steps) for one in (self.startup_end, self.warmup_steps)]
         result = RunResult(
             schema_version=SCHEMA_VERSION,
             implementation=self.implementation,
             **facts.of_experiment(experiment),
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
-            first_loss_tolerance=facts.tolerance_of(experiment, self.first_loss),
-            **self.evaluation,
-            started=self.timeline.started,
-            startup_seconds=clock.startup_seconds,
-            epoch_train_seconds=clock.epoch_train_seconds,
-            eval_seconds=clock.eval_seconds,
-            wall_seconds=clock.end(),
-            phase_seconds=self.timeline.seconds,
+            first_loss_tolerance=facts.tolerance_of(experiment, self.history.losses[0]),
+            **self.history.evaluation,
+            resumed_from=plan.first_step - 1 if experiment.state else None,
+            **facts.of_measurements(self.clock, self.monitor, *images),
             warmup_steps=self.warmup_steps,
-            images_per_second=timed_images / clock.timed_seconds if timed_images else None,
-            peak_memory_bytes=peak_memory_bytes(self.timeline.first_pid),
             device_peak_memory_bytes=device_peak_memory_bytes,
-            cpu_utilisation=monitor.cpu_utilisation,
-            gpu_utilisation=monitor.gpu_utilisation,
-            joules_per_image=joules / trained if joules is not None and trained else None,
-            energy_source=monitor.energy.source,
             device_name=self.device_name,
             code_sha256=self.code_sha256,
             **facts.of_process(experiment, packages),

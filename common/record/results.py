@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -32,6 +32,8 @@ class RunResult(BaseModel):
       config_sha256: over what decides the training, see `TrainConfig.sha256`.
       data_sha256: over the training and test arrays.
       initial_weights_sha256: over the weights before the first step, as float64.
+      resumed_from: the step after which this process went on from a checkpoint, see `common.record.checkpoints`: of the
+        steps before it has measured nothing. None: it took all of them.
       started: when the first process was, UTC.
       startup_seconds: from the start of the first process to the end of the first step, or of the first call where a
         call takes several.
@@ -67,7 +69,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[9]
+    schema_version: Literal[10]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -84,6 +86,7 @@ class RunResult(BaseModel):
     test_correct: int = Field(ge=0)
     test_accuracy: float = Field(ge=0, le=1)
     test_loss: float = Field(ge=0, allow_inf_nan=False)
+    resumed_from: int | None = Field(gt=0)
     started: AwareDatetime
     startup_seconds: Seconds
     epoch_train_seconds: list[Seconds]

@@ -26,13 +26,17 @@ def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
     raise UserError(f"no free name left for a folder under {base}")
 
 
-def prepare_run_dir(run_dir: Path | None, name: str) -> Path:
-    """Makes the folder of a run. Raises UserError where it holds a run already, or cannot be made."""
+def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> Path:
+    """Makes the folder of a run. Raises UserError where it holds a run already, or cannot be made.
+
+    Args:
+      resumed: whether a run in it that has not finished may be gone on with.
+    """
     if run_dir is None:
         return new_run_dir(name)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        for file in (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
+        for file in (RESULT_FILE,) if resumed else (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
             if (run_dir / file).exists():
                 raise UserError(f"--run-dir {run_dir}: holds a run already; name another folder")
         if not os.access(run_dir, os.W_OK):
@@ -45,7 +49,9 @@ def prepare_run_dir(run_dir: Path | None, name: str) -> Path:
 def with_run_dir(experiment: Experiment, name: str) -> Experiment:
     """The experiment with its run folder made and `config.json` in it; `name` is for a folder that has no name."""
     config = experiment.config
-    run_dir = prepare_run_dir(config.run_dir, f"{name}-{config.dataset}-{config.model}")
+    resume, run_dir = config.resume, config.run_dir
+    resumed = resume == "auto" or (resume and run_dir and resume.absolute().is_relative_to(run_dir.absolute()))
+    run_dir = prepare_run_dir(run_dir, f"{name}-{config.dataset}-{config.model}", bool(resumed))
     config = config.replace(run_dir=run_dir)
     write_model(run_dir / CONFIG_FILE, config)
     return replace(experiment, config=config)

@@ -71,6 +71,7 @@ class Plan:
         batches of the epoch and its last one.
       total_steps: that the run takes.
       num_epochs: epochs begun; the last may stop early.
+      first_step: that this process takes; those before it were taken by the run that it goes on with.
     """
 
     train_size: int
@@ -81,6 +82,7 @@ class Plan:
     steps_per_epoch: int
     total_steps: int
     num_epochs: int
+    first_step: int = 1
 
     @classmethod
     def make(
@@ -101,12 +103,26 @@ class Plan:
             in_epoch = min(whole, verify_steps // 2 + 1 if steps > whole else verify_steps)
         return cls(train_size, examples_per_step, accumulated, whole, steps, in_epoch, total, -(-total // in_epoch))
 
-    def steps_in_epoch(self, epoch: int) -> int:
-        return self.last_step(epoch) - (epoch - 1) * self.steps_per_epoch
+    @property
+    def epochs_before(self) -> int:
+        """Finished ones, of which this process takes no step."""
+        return (self.first_step - 1) // self.steps_per_epoch
+
+    @property
+    def epochs_alike(self) -> list[range]:
+        """Epochs, from 0, that this process takes: what is left of one that has begun, and all others."""
+        first, begun = divmod(self.first_step - 1, self.steps_per_epoch)
+        whole = range(first + bool(begun), self.num_epochs)
+        return [*([range(first, first + 1)] if begun else []), *([whole] if whole else [])]
+
+    def all_steps(self, epoch: int) -> range:
+        """The numbers of the steps that `epoch` takes, whichever process does."""
+        return range((epoch - 1) * self.steps_per_epoch + 1, self.last_step(epoch) + 1)
 
     def steps(self, epoch: int) -> range:
-        """The numbers of the steps that `epoch` takes."""
-        return range((epoch - 1) * self.steps_per_epoch + 1, self.last_step(epoch) + 1)
+        """Of these, the ones that this process takes."""
+        whole = self.all_steps(epoch)
+        return range(max(whole.start, self.first_step), whole.stop)
 
     def last_step(self, epoch: int) -> int:
         """The step that ends `epoch`."""
@@ -124,15 +140,16 @@ class Plan:
         return -(-self.count(step) * self.accumulated // self.examples_per_step)
 
     def shards(self, epoch: int, num_replicas: int) -> NDArray[np.int64]:
-        """int64 (n, num_replicas, 3): the rows of `shards` that the steps of `epoch` take.
+        """int64 (n, num_replicas, 3): the rows of `shards` that `steps(epoch)` take.
 
         There are as many as `batches_in` says of all these steps. The global count is the size of the whole step.
         """
         rows = shards(self.train_size, self.examples_per_step // self.accumulated, num_replicas)
         step = rows[:, 0, 0] // self.examples_per_step  # of a whole epoch, from 0
         rows[:, :, 2] = np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]
-        taken = [*range(self.steps_per_epoch - 1), self.whole_epoch_steps - 1][: self.steps_in_epoch(epoch)]
-        return rows[np.isin(step, taken)]
+        of_epoch = [*range(self.steps_per_epoch - 1), self.whole_epoch_steps - 1]
+        before = (epoch - 1) * self.steps_per_epoch + 1
+        return rows[np.isin(step, [of_epoch[one - before] for one in self.steps(epoch)])]
 
     def images(self, first_step: int, last_step: int) -> int:
         """Number of examples trained on in steps first_step to last_step, both included."""

@@ -123,6 +123,14 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
         "output", False, description="also write first_batch.safetensors: activations and gradients on the first batch"
     )
 
+    checkpoint_every: Literal["epoch"] | Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = option(
+        "output",
+        None,
+        description="write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset:"
+        " never",
+    )
+    keep: int = option("output", 2, gt=0, le=10**6, description="checkpoints that are kept: the last N")
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.max_steps == 0:
@@ -143,6 +151,12 @@ class TrainConfig(TrainingOptions):
     mode: Mode = option("setting", "plain", description=ABOUT_MODE)
     run_dir: Path | None = option(
         "place", None, description="folder for this run's files; unset: a new one under runs/"
+    )
+    resume: Literal["auto"] | Path | None = option(
+        "place",
+        None,
+        description="go on from a checkpoint, or from the latest one of a run's folder, of any implementation; auto: of"
+        " --run-dir, or from the start if there is none",
     )
     verify_steps: int | None = option(
         "training",

@@ -1,8 +1,9 @@
 """The update rules of all implementations: PyTorch's, with every hyperparameter spelled out.
 
 A step computes, from the gradient g of the loss, the weights w and the step's learning rate r, new weights and new
-slots, which begin at zero. t counts the steps taken, from 1; d is the weight decay. Defaults are PyTorch's, but for
-SGD's momentum. docs/update-rules.md says where Keras's own rules differ.
+slots, which begin at zero; `slots` gives their names, in the order of the formulas. t counts the steps taken, from 1; d
+is the weight decay. Defaults are PyTorch's, but for SGD's momentum. docs/update-rules.md says where Keras's own rules
+differ.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ class SGD:
     nesterov: bool = False
     weight_decay: float = 0.0
 
+    @property
+    def slots(self) -> list[str]:
+        return ["velocity"] if self.momentum else []
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -47,6 +52,10 @@ class Adam:
     amsgrad: bool = False
     weight_decay: float = 0.0
 
+    @property
+    def slots(self) -> list[str]:
+        return ["mean", "square", *(["largest"] if self.amsgrad else [])]
+
 
 @dataclass(frozen=True)
 class AdamW:
@@ -61,6 +70,10 @@ class AdamW:
     epsilon: float = 1e-8
     amsgrad: bool = False
     weight_decay: float = 0.01
+
+    @property
+    def slots(self) -> list[str]:
+        return ["mean", "square", *(["largest"] if self.amsgrad else [])]
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,10 @@ class Adadelta:
     rho: float = 0.9
     epsilon: float = 1e-6
     weight_decay: float = 0.0
+
+    @property
+    def slots(self) -> list[str]:
+        return ["square", "change"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,10 @@ class RMSprop:
     momentum: float = 0.0
     centered: bool = False
     weight_decay: float = 0.0
+
+    @property
+    def slots(self) -> list[str]:
+        return ["square", *(["mean"] if self.centered else []), *(["velocity"] if self.momentum else [])]
 
 
 Rule = SGD | Adam | AdamW | Adadelta | RMSprop

@@ -123,7 +123,7 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
         assert entry.row
         speed, look = entry.row.speed, found[entry.name]
         assert speed.images_per_second and speed.images_per_second_q1 and speed.images_per_second_q3
-        speeds = [result.images_per_second for result in entry.results if result.images_per_second]
+        speeds = [run.images_per_second for run in entry.runs if run.images_per_second]
         axes.barh(place, speed.images_per_second, color=look.colour, height=0.6, alpha=0.75)
         if len(speeds) > 1:
             middle_half = [speed.images_per_second_q1, speed.images_per_second_q3]

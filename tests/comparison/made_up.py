@@ -163,6 +163,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "test_correct": corrects[-1],
         "test_accuracy": corrects[-1] / count,
         "test_loss": 1 / epochs,
+        "resumed_from": None,
         "started": started,
         "startup_seconds": 6.0,
         "epoch_train_seconds": [2.0] * epochs,

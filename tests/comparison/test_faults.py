@@ -9,8 +9,10 @@ import sys
 import time
 
 import pytest
-from conftest import gone, read_csv, run, wait_for
+from conftest import CPU, REPOSITORY, gone, read_csv, run, train, wait_for
 from test_compare import SHORT, run_dir
+
+from common.record.results import StepLine, read_metrics, read_result, read_step_losses
 
 
 @pytest.fixture
@@ -136,3 +138,36 @@ def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path):
         _, err = process.communicate(timeout=30)
     assert gone(pids) and "Traceback" not in err and process.returncode in (1, 130), err
     assert f"{output}" in err
+
+
+LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 60, "--log-every-n-steps", 5)
+
+
+def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
+    """With the losses of one that was not; its accuracy counts, its times do not."""
+    output, options = tmp_path / "r", (*LONG, *CPU, "--checkpoint-every", 100)
+    command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options]
+    command = [*map(str, command), "--verify", "never"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for(lambda: len(read_metrics(run_dir(output, "pt"), StepLine)) > 250, 60)
+        process.kill()
+    done = run(sys.executable, "compare.py", "--resume", output)
+    result = read_result(run_dir(output, "pt"))
+    assert result.resumed_from >= 200 and result.resumed_from % 100 == 0
+    assert result.config.resume.is_relative_to(run_dir(output, "pt").with_name("pt.unfinished-1"))
+    assert "pt: 1 of 1 runs went on from a checkpoint; their times are left out" in done.stdout
+    (row,) = read_csv(output / "results.csv")
+    assert (row["status"], row["images_per_second"], row["train_seconds"]) == ("ok", "", "")
+    assert read_step_losses(run_dir(output, "pt")) == read_step_losses(train("pt", tmp_path / "whole", *LONG))
+
+
+def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, small_disk):
+    folder = small_disk(700_000) / "r"
+    command = (sys.executable, "-m", "pt_impl", *CPU, *LONG, "--checkpoint-every", 10, "--run-dir", folder)
+    done = run(*command, expect=1)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"python -m pt_impl: error: {folder / 'checkpoints'}") and "No space left on device" in line
+    assert len(list((folder / "checkpoints").iterdir())) <= 1, "half a checkpoint is left"
+    subprocess.run(["mount", "-o", "remount,size=100M", folder.parent], check=True)
+    run(*command, "--resume", "auto")
+    assert read_step_losses(folder) == read_step_losses(train("pt", tmp_path / "whole", *LONG))

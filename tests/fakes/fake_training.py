@@ -38,14 +38,14 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
             device_name="none",
             timeline=timeline,
             writes=True,
-            fetch=lambda steps: steps,
+            fetch=lambda steps, votes: (steps, votes),
             synchronize=lambda: None,
         ) as recorder:
             step = 0
             count = len(experiment.dataset.test_images)
             for epoch in range(1, experiment.plan.num_epochs + 1):
                 recorder.start_epoch()
-                for _ in range(experiment.plan.steps_in_epoch(epoch)):
+                for _ in experiment.plan.steps(epoch):
                     step += 1
                     recorder.step(2.3 * math.exp(-step / 100) * loss_factor, 1)
                 recorder.end_training()

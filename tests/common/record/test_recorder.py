@@ -5,7 +5,7 @@ import pytest
 
 from common.experiment import Experiment
 from common.platform.errors import DivergedError, UserError
-from common.record import recorder as recorder_module
+from common.record import facts
 from common.record.recorder import Recorder
 from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.record.run_folder import new_run_dir, prepare_run_dir, with_run_dir
@@ -31,7 +31,7 @@ def make(run_dir, **options):
         device_name="none",
         timeline=Timeline.begin(1),
         writes=True,
-        fetch=lambda steps: [log.append(("fetch", len(steps)))] and flat(steps),
+        fetch=lambda steps, votes: [log.append(("fetch", len(steps)))] and (flat(steps), votes),
         synchronize=lambda: log.append("synchronize"),
     )
     return recorder, log
@@ -46,7 +46,7 @@ def clock(monkeypatch):
 
     monkeypatch.setattr("time.perf_counter", lambda: Clock.now)  # for all modules
     monkeypatch.setattr("common.record.timeline.process_start", lambda pid: 100.0)
-    monkeypatch.setattr(recorder_module, "peak_memory_bytes", lambda pid: 7)
+    monkeypatch.setattr(facts, "peak_memory_bytes", lambda pid: 7)
     return Clock
 
 

@@ -54,7 +54,7 @@ def test_plan_counts_steps_epochs_and_images():
 def test_max_steps_ends_the_last_epoch_early():
     plan = Plan.make(train_size=10, examples_per_step=4, epochs=9, max_steps=4)
     assert (plan.total_steps, plan.num_epochs) == (4, 2)
-    assert [plan.steps_in_epoch(epoch) for epoch in (1, 2)] == [3, 1]
+    assert [len(plan.steps(epoch)) for epoch in (1, 2)] == [3, 1]
 
 
 @pytest.mark.parametrize("accumulated", [2, 3, 5])
@@ -86,7 +86,7 @@ def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, trai
     assert plan.total_steps == min(verify_steps, whole.total_steps)
     assert plan.schedule_steps == whole.total_steps and plan.steps_per_epoch <= whole.steps_per_epoch
     rows = [plan.shards(epoch, 2) for epoch in range(1, plan.num_epochs + 1)]
-    assert [len(one) for one in rows] == [plan.steps_in_epoch(epoch) for epoch in range(1, plan.num_epochs + 1)]
+    assert [len(one) for one in rows] == [len(plan.steps(epoch)) for epoch in range(1, plan.num_epochs + 1)]
     counts = [count for one in rows for count in one[:, 0, 2]]
     assert counts == [plan.count(step) for step in range(1, plan.total_steps + 1)]
     assert plan.images(1, plan.total_steps) == sum(counts)

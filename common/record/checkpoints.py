@@ -1,0 +1,218 @@
+"""Checkpoints: folders from which a run goes on, in this or another framework, on as many devices as there are.
+
+`RUN/checkpoints/step-000000120` holds `state.safetensors` (`common.spec.state`), `losses.safetensors` (float64, of all
+steps so far), `checkpoint.json` (`Checkpoint`) and `checksums.sha256`, which `sha256sum -c` reads.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.experiment import Experiment
+from common.platform.errors import UserError, option_name
+from common.platform.files import read_arrays, read_model, write_arrays, write_model, writing
+from common.record.results import EpochLine
+from common.spec.option_kinds import fields_of_kind
+from common.spec.options import TrainConfig
+from common.spec.state import STATE_FILE, TrainState
+
+CHECKPOINTS_DIR = "checkpoints"
+LOSSES_FILE, CHECKPOINT_FILE, CHECKSUMS_FILE = "losses.safetensors", "checkpoint.json", "checksums.sha256"
+FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
+
+
+class Checkpoint(BaseModel):
+    """`checkpoint.json`: what a run had seen when the checkpoint was made.
+
+    Attributes:
+      implementation: that made it, `pt`.
+      config: of its run.
+      data_sha256: over the training and test arrays.
+      step: steps done.
+      epochs: those that are finished.
+      epoch_correct: answers in the steps so far of the epoch that is begun.
+      epoch_seconds: that these steps took.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    implementation: str
+    config: TrainConfig
+    data_sha256: str
+    step: int = Field(gt=0)
+    epochs: list[EpochLine]
+    epoch_correct: int = Field(ge=0)
+    epoch_seconds: float = Field(ge=0)
+
+
+def write_checkpoint(
+    run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState, keep: int
+) -> Path:
+    """Writes it to one side, then gives it its name: there is a whole checkpoint, or none. Returns its folder.
+
+    Args:
+      keep: checkpoints that are left, this one among them.
+
+    Raises:
+      FileError: it can't be written.
+    """
+    folder = checkpoint_dir(run_dir, checkpoint.step)
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    try:
+        with writing(folder):
+            aside.mkdir(parents=True)
+            write_arrays(aside / STATE_FILE, state.to_arrays())
+            write_arrays(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
+            write_model(aside / CHECKPOINT_FILE, checkpoint)
+            sums = [f"{_sha256(aside / name)}  {name}\n" for name in FILES]
+            (aside / CHECKSUMS_FILE).write_text("".join(sums))
+            for path in [*aside.iterdir(), aside]:
+                _flush(path)
+            if folder.exists():  # of a run that went on from an earlier one
+                folder.rename(aside.with_name(f"{aside.name}.old"))
+            aside.rename(folder)
+            _flush(folder.parent)
+    finally:
+        for path in folder.parent.glob(".step-*"):  # and what a process that was killed has left
+            shutil.rmtree(path, ignore_errors=True)
+    for path in list(checkpoint_dirs(run_dir))[keep:]:
+        shutil.rmtree(path, ignore_errors=True)
+    return folder
+
+
+def _flush(path: Path) -> None:
+    """To the disk, a folder's list of names too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checkpoint_dir(run_dir: Path, step: int) -> Path:
+    return run_dir / CHECKPOINTS_DIR / f"step-{step:09}"
+
+
+def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
+    """Folders of a run's checkpoints, the latest first."""
+    found = [path for path in run_dir.glob(f"{CHECKPOINTS_DIR}/step-*") if re.fullmatch(r"step-\d+", path.name)]
+    yield from sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+
+
+def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
+    """With the losses of all steps so far. Raises UserError where a file is missing, damaged or of another kind."""
+    checkpoint = read_model(Checkpoint, folder / CHECKPOINT_FILE)
+    try:
+        sums = (folder / CHECKSUMS_FILE).read_bytes()
+        expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    if sums != expected.encode():
+        raise UserError(f"{folder / CHECKSUMS_FILE}: is not of these files")
+    losses = read_arrays(folder / LOSSES_FILE).get("losses", np.zeros(0))
+    if losses.dtype != np.float64 or losses.shape != (checkpoint.step,):
+        raise UserError(
+            f"{folder / LOSSES_FILE}: {losses.dtype} {losses.shape}, should be float64 ({checkpoint.step},)"
+        )
+    return checkpoint, losses.tolist()
+
+
+def has_whole_checkpoint(run_dir: Path) -> bool:
+    for folder in checkpoint_dirs(run_dir):
+        with suppress(UserError):
+            read_checkpoint(folder)
+            return True
+    return False
+
+
+# --- Going on ---
+
+# What may be another than in the run that is gone on with: it changes roundings alone.
+MAY_DIFFER = ("place", "machine", "setting", "output")
+
+
+def find_checkpoint(experiment: Experiment) -> Path | None:
+    """The latest whole checkpoint that `--resume` names; None where the run begins anew.
+
+    Raises:
+      UserError: there is none, no whole one, or it is one of another training.
+    """
+    config = experiment.config
+    if config.resume is None:
+        return None
+    given = f"--resume {config.resume}"
+    if config.resume == "auto":
+        if config.run_dir is None:
+            raise UserError(f"{given}: needs --run-dir, whose latest checkpoint it takes")
+        candidates = list(checkpoint_dirs(config.run_dir))
+        if not candidates:
+            return None
+    else:
+        is_one = (config.resume / CHECKPOINT_FILE).exists()
+        candidates = [config.resume] if is_one else list(checkpoint_dirs(config.resume))
+        if not candidates:
+            raise UserError(f"{given}: no checkpoint is there")
+    reasons = []
+    for folder in candidates:
+        try:
+            checkpoint, _ = read_checkpoint(folder)
+            check_training(experiment, checkpoint)
+            if read_state(experiment, folder).step != checkpoint.step:
+                raise UserError("its files are of different steps")
+        except UserError as error:
+            reasons.append(f"{folder.name}: {error}")
+        else:
+            for reason in reasons:
+                print(
+                    f"note: the checkpoint {folder.name} is taken, since a later one can't be: {reason}",
+                    file=sys.stderr,
+                )
+            return folder
+    raise UserError(f"{given}: no checkpoint there can be used; {reasons[0]}")
+
+
+def with_checkpoint(experiment: Experiment) -> Experiment:
+    """The experiment as it goes on from the checkpoint that `--resume` names, whose folder it has in its options."""
+    folder = find_checkpoint(experiment)
+    if folder is None:
+        return experiment
+    state = read_state(experiment, folder)
+    plan = replace(experiment.plan, first_step=state.step + 1)
+    return replace(experiment, config=experiment.config.replace(resume=folder), plan=plan, state=state)
+
+
+def read_state(experiment: Experiment, folder: Path) -> TrainState:
+    """Raises UserError where it can't be read, or is none of this network and update rule."""
+    scaled = experiment.config.precision == "16-mixed"
+    return TrainState.read(folder, experiment.network, experiment.update_rule, scaled)
+
+
+def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
+    """Raises UserError where the training that is asked for is not the one that the checkpoint is of."""
+    new, old = experiment.config, checkpoint.config
+    kept = [name for name in TrainConfig.model_fields if name not in fields_of_kind(TrainConfig, *MAY_DIFFER)]
+    for name in [*kept, "precision"]:
+        if getattr(new, name) != getattr(old, name):
+            raise UserError(f"is of a training with {option_name(name)} {getattr(old, name)}, not {getattr(new, name)}")
+    if experiment.dataset.sha256 != checkpoint.data_sha256:
+        raise UserError("is of a training on other data")
+    plan, step = experiment.plan, checkpoint.step
+    if step >= plan.total_steps or len(checkpoint.epochs) != step // plan.steps_per_epoch:
+        raise UserError(f"its {len(checkpoint.epochs)} epochs are not those of {step} of {plan.total_steps} steps")

@@ -1,0 +1,98 @@
+"""Where a training stands after a step: what the next one needs, whichever framework takes it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from common.platform.errors import UserError
+from common.platform.files import Arrays, read_arrays
+from common.spec.networks import NetworkSpec, Weights
+from common.spec.update_rule import UpdateRule
+
+STATE_FILE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class ScaleState:
+    """Of the scaling of the loss, see `common.spec.update_rule.LossScaling`.
+
+    Attributes:
+      good_steps: taken in a row since the scale was last changed.
+      skipped: steps that were skipped, in all.
+    """
+
+    scale: float
+    good_steps: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """After `step` steps, counted from the first one. All arrays canonical, in the precision of the weights.
+
+    What is drawn at random is none of it: order, dropout and augmentation are functions of the seed and the step.
+
+    Attributes:
+      weights: running statistics of batch normalisation among them.
+      slots: slot's name -> what the update rule keeps for each trained parameter, see `common.spec.rules`.
+      average: moving average of the trained parameters; empty where there is none.
+      scale: None where the loss is not scaled.
+    """
+
+    step: int
+    weights: Weights
+    slots: dict[str, Weights]
+    average: Weights = field(default_factory=dict)
+    scale: ScaleState | None = None
+
+    @property
+    def steps_taken(self) -> int:
+        """Those that were not skipped: what Adam counts."""
+        return self.step - (self.scale.skipped if self.scale else 0)
+
+    def to_arrays(self) -> Arrays:
+        """The content of `state.safetensors`: `weights.NAME`, `slots.SLOT.NAME`, `average.NAME` and scalars."""
+        arrays: Arrays = {"step": np.array([self.step], np.int64)}
+        arrays |= {f"weights.{name}": array for name, array in self.weights.items()}
+        arrays |= {f"average.{name}": array for name, array in self.average.items()}
+        for slot, values in self.slots.items():
+            arrays |= {f"slots.{slot}.{name}": array for name, array in values.items()}
+        if self.scale:
+            arrays["scale"] = np.array([self.scale.scale, self.scale.good_steps, self.scale.skipped], np.float64)
+        return arrays
+
+    @classmethod
+    def read(cls, folder: Path, network: NetworkSpec, rule: UpdateRule, scaled: bool) -> "TrainState":
+        """Of a checkpoint's folder.
+
+        Args:
+          scaled: whether the loss is.
+
+        Raises:
+          UserError: the file can't be read, or is no state of a training with this network and rule.
+        """
+        path = folder / STATE_FILE
+        arrays = read_arrays(path)
+        trained = {one.name: one.shape for one in network.parameters if one.trainable}
+        expected = {f"weights.{one.name}": one.shape for one in network.parameters}
+        expected |= {f"slots.{slot}.{name}": shape for slot in rule.rule.slots for name, shape in trained.items()}
+        expected |= {f"average.{name}": shape for name, shape in trained.items() if rule.ema_decay is not None}
+        expected |= {"step": (1,), **({"scale": (3,)} if scaled else {})}
+        found = {name: array.shape for name, array in arrays.items()}
+        for name in [*expected, *found]:
+            if expected.get(name) != found.get(name):
+                raise UserError(f"{path}: {name} has shape {found.get(name)}, should have {expected.get(name)}")
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise UserError(f"{path}: {name} holds what is no finite number")
+
+        def part(prefix: str) -> Weights:
+            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+        scale = None
+        if scaled:
+            value, good_steps, skipped = arrays["scale"].tolist()
+            scale = ScaleState(value, int(good_steps), int(skipped))
+        slots = {slot: part(f"slots.{slot}.") for slot in rule.rule.slots}
+        return cls(int(arrays["step"][0]), part("weights."), slots, part("average."), scale)

@@ -1,0 +1,122 @@
+"""The state of a training in PyTorch, to canonical arrays and back; see common/spec/state.py."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from common.experiment import Experiment
+from common.spec import rules
+from common.spec.layers import Parameter
+from common.spec.networks import NetworkSpec, Weights
+from common.spec.state import TrainState
+from pt_impl.precision import LossScaler
+from pt_impl.replicas import collect_over_replicas
+from pt_impl.weights import get_weights, native_name, to_canonical, to_native
+
+# Rule -> canonical name of a slot -> torch.optim's.
+ADAM = {"mean": "exp_avg", "square": "exp_avg_sq", "largest": "max_exp_avg_sq"}
+SLOTS: dict[type[rules.Rule], dict[str, str]] = {
+    rules.SGD: {"velocity": "momentum_buffer"},
+    rules.Adam: ADAM,
+    rules.AdamW: ADAM,
+    rules.Adadelta: {"square": "square_avg", "change": "acc_delta"},
+    rules.RMSprop: {"square": "square_avg", "mean": "grad_avg", "velocity": "momentum_buffer"},
+}
+
+
+def get_state(
+    experiment: Experiment,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, torch.Tensor],
+    scaler: LossScaler,
+    step: int,
+) -> TrainState:
+    """After `step` steps. Every replica must call it: each may have a part only.
+
+    Args:
+      network: as it is trained, not wrapped.
+      average: PyTorch's names -> the average of the trained parameters, and maybe more; empty where there is none.
+    """
+    spec, rule = experiment.network, experiment.update_rule.rule
+    slots = {}
+    for slot in rule.slots:
+        values = {}
+        for name, parameter in network.named_parameters():
+            # One that no step was taken with is zero, and may not be there yet.
+            kept = optimizer.state[parameter].get(SLOTS[type(rule)][slot])
+            values[name] = torch.zeros_like(parameter) if kept is None else kept
+        slots[slot] = _canonical(values, spec)
+    averages = _canonical(average, spec) if average else {}
+    return TrainState(step, _copied(get_weights(network, spec)), slots, averages, scaler.get_state())
+
+
+def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScaler) -> None:
+    """Gives what is new all that is in the experiment's state, but for weights and average."""
+    state, rule = experiment.state, experiment.update_rule.rule
+    assert state
+    for parameter, tensor in _trained(network, experiment.network):
+        kept: dict[str, torch.Tensor] = {}
+        if not isinstance(rule, rules.SGD):
+            kept["step"] = torch.tensor(float(state.steps_taken))
+            if optimizer.defaults.get("fused"):
+                kept["step"] = kept["step"].to(tensor.device)
+        for slot, values in state.slots.items():
+            kept[SLOTS[type(rule)][slot]] = _like(tensor, to_native(parameter, values[parameter.name]))
+        if kept:
+            optimizer.state[tensor] = kept
+    if state.scale:
+        scaler.set_state(state.scale)
+
+
+def set_average(average: AveragedModel, experiment: Experiment) -> None:
+    """Gives a new average, whose weights are not sharded yet, what is in the experiment's state."""
+    assert experiment.state
+    average.n_averaged.fill_(experiment.state.step)
+    average.module.load_state_dict({**average.module.state_dict(), **native_average(experiment)})
+
+
+def native_average(experiment: Experiment) -> dict[str, torch.Tensor]:
+    """PyTorch's names -> the average of the trained parameters in the experiment's state."""
+    assert experiment.state
+    values = experiment.state.average
+    return {
+        native_name(one): torch.from_numpy(to_native(one, values[one.name]).copy())
+        for one in experiment.network.parameters
+        if one.trainable
+    }
+
+
+def _trained(network: nn.Module, spec: NetworkSpec) -> Iterator[tuple[Parameter, torch.Tensor]]:
+    """Those of the trained parameters that this process has."""
+    tensors = dict(network.named_parameters())
+    for parameter in spec.parameters:
+        if native_name(parameter) in tensors:
+            yield parameter, tensors[native_name(parameter)]
+
+
+def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
+    """`array` on the device of `tensor`, in its precision and its layout in memory; this rank's share, if it is one."""
+    whole = torch.from_numpy(array.copy()).to(tensor.device, tensor.dtype)
+    if hasattr(tensor, "to_local"):
+        from torch.distributed.tensor import distribute_tensor  # here, since it takes half a second
+
+        return distribute_tensor(whole, tensor.device_mesh, tensor.placements)
+    return torch.zeros_like(tensor, requires_grad=False).copy_(whole)
+
+
+def _canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
+    """Of all trained parameters, from what this process has of them."""
+    trained = [one for one in spec.parameters if one.trainable]
+    own = [one for one in trained if native_name(one) in tensors]
+    arrays = _copied(to_canonical(tensors, own))
+    return arrays if len(own) == len(trained) else collect_over_replicas(arrays)
+
+
+def _copied(arrays: Weights) -> Weights:
+    """Not the memory of the tensors, which the next step changes."""
+    return {name: array.copy() for name, array in arrays.items()}

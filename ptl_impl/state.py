@@ -1,0 +1,56 @@
+"""The state of a training in Lightning: pt_impl's, taken and put back where the Trainer allows it."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
+
+from common.experiment import Experiment
+from common.record.recorder import Recorder
+from pt_impl.state import get_state as get_state
+from pt_impl.state import native_average
+from pt_impl.state import set_average as set_average
+from pt_impl.state import set_state as set_state
+from ptl_impl.precision import LossScaler
+
+PREFIX = "network."  # of names in a Classifier
+
+
+class Checkpoints(pl.Callback):
+    """Instead of ModelCheckpoint, whose files nobody but Lightning reads."""
+
+    def __init__(
+        self, experiment: Experiment, recorder: Recorder, scaler: LossScaler, averaging: list[EMAWeightAveraging]
+    ) -> None:
+        """`averaging`: the callback for it, or none."""
+        self.experiment, self.recorder, self.scaler, self.averaging = experiment, recorder, scaler, averaging
+
+    def on_fit_start(self, trainer: pl.Trainer, module: Any) -> None:
+        if self.experiment.state is None:
+            return
+        set_state(self.experiment, module.network, trainer.optimizers[0], self.scaler)
+        for averaging in self.averaging:
+            own = module.state_dict()
+            average = {f"{PREFIX}{name}": tensor for name, tensor in native_average(self.experiment).items()}
+            counted = {"n_averaged": torch.tensor(self.experiment.state.step)}
+            stored = {"state_dict": {**own, **average}, "averaging_state": counted, "current_model_state": own}
+            averaging.on_load_checkpoint(trainer, module, stored)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *batch: Any) -> None:
+        self.save(trainer, module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
+        self.save(trainer, module)
+
+    def save(self, trainer: pl.Trainer, module: Any) -> None:
+        if not self.recorder.checkpoint_due:
+            return
+        average = {}
+        for averaging in self.averaging:
+            stored = {"state_dict": module.state_dict()}
+            averaging.on_save_checkpoint(trainer, module, stored)
+            average = {name.removeprefix(PREFIX): tensor for name, tensor in stored["state_dict"].items()}
+        optimizer, step = trainer.optimizers[0], self.recorder.steps_done
+        state = get_state(self.experiment, module.network, optimizer, average, self.scaler, step)
+        self.recorder.save_checkpoint(state)

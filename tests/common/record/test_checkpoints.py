@@ -1,0 +1,285 @@
+"""Checkpoints as files: whole or not there, and taken only where they are whole and of this training."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import run
+from fuzzing import damaged, how_many, line_or_result, try_out
+from hypothesis import strategies as st
+
+from common.experiment import Experiment
+from common.platform.errors import FileError, UserError
+from common.platform.files import read_arrays, write_arrays
+from common.record import checkpoints
+from common.record.checkpoints import (
+    CHECKSUMS_FILE,
+    FILES,
+    Checkpoint,
+    checkpoint_dirs,
+    find_checkpoint,
+    has_whole_checkpoint,
+    read_checkpoint,
+    read_state,
+    with_checkpoint,
+    write_checkpoint,
+)
+from common.record.history import History
+from common.spec.options import TrainConfig
+from common.spec.state import ScaleState, TrainState
+
+OPTIONS = {"train_size": 60, "batch_size": 10, "epochs": 3, "optimizer": "adam", "precision": "64", "ema_decay": 0.5}
+
+
+def experiment(**options):
+    config = TrainConfig(**{**OPTIONS, "accelerator": "cpu", "devices": 1, "threads_per_device": 1, **options})
+    return Experiment.make(config)
+
+
+def state_of(made, step):
+    numbers = np.random.default_rng(step)
+    weights = {one.name: numbers.normal(size=one.shape) for one in made.network.parameters}
+    slots = {slot: dict(weights) for slot in made.update_rule.rule.slots}
+    scale = ScaleState(1024.0, 3, 2) if made.config.precision == "16-mixed" else None
+    return TrainState(step, weights, slots, dict(weights) if made.update_rule.ema_decay else {}, scale)
+
+
+def write(made, run_dir, step, keep=9):
+    history, per_epoch = History(made.plan), made.plan.steps_per_epoch
+    for done in range(step):
+        history.add_steps([1 / (1 + done)], [5], 0.1)
+        if (done + 1) % per_epoch == 0:
+            history.add_epoch(1.0, 3, 10, 2.0, 1.0)
+    checkpoint = history.checkpoint("pt", made, 0.5)
+    return write_checkpoint(run_dir, checkpoint, history.losses, state_of(made, step), keep)
+
+
+def seal(folder):
+    """Makes the checksums fit again."""
+    sums = [f"{checkpoints._sha256(folder / name)}  {name}\n" for name in FILES if (folder / name).exists()]
+    (folder / CHECKSUMS_FILE).write_text("".join(sums))
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A run with checkpoints after 3, 5 and 7 steps."""
+    made = experiment(run_dir=tmp_path)
+    for step in (3, 5, 7):
+        write(made, tmp_path, step)
+    return tmp_path
+
+
+def names(run_dir):
+    return [path.name for path in checkpoint_dirs(run_dir)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"optimizer": "sgd", "momentum": 0.0, "ema_decay": None}, {"precision": "16-mixed"}]
+)
+def test_what_is_written_is_read(tmp_path, options):
+    made = experiment(run_dir=tmp_path, **options)
+    folder = write(made, tmp_path, 4)
+    checkpoint, losses = read_checkpoint(folder)
+    assert losses == [1 / (1 + one) for one in range(4)] and checkpoint.step == 4 and checkpoint.config == made.config
+    gone_on = with_checkpoint(experiment(run_dir=tmp_path, resume="auto", **options))
+    assert gone_on.config.resume == folder and gone_on.plan.first_step == 5
+    found, expected = gone_on.state, state_of(made, 4)
+    assert (found.step, found.scale, found.steps_taken) == (4, expected.scale, 2 if expected.scale else 4)
+    for one, other in zip(
+        (found.weights, found.average, *found.slots.values()),
+        (expected.weights, expected.average, *expected.slots.values()),
+        strict=True,
+    ):
+        assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    assert run("sha256sum", "-c", CHECKSUMS_FILE, cwd=folder).returncode == 0
+
+
+def test_the_last_ones_are_kept_and_nothing_else_is_left(tmp_path):
+    made = experiment(run_dir=tmp_path)
+    (tmp_path / "checkpoints" / ".step-000000001.abc").mkdir(parents=True)  # of a process that was killed
+    for step in (1, 2, 10, 9):
+        write(made, tmp_path, step, keep=2)
+    assert names(tmp_path) == ["step-000000010", "step-000000009"]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_one_of_the_same_step_is_replaced(three):
+    made = experiment(run_dir=three)
+    changed = replace(state_of(made, 5), weights=state_of(made, 6).weights)
+    history = History(made.plan)
+    history.add_steps([0.0] * 5, [0] * 5, 0.1)
+    folder = write_checkpoint(three, history.checkpoint("pt", made, 0.5), history.losses, changed, 9)
+    assert read_checkpoint(folder)[1] == [0.0] * 5 and len(names(three)) == 3
+
+
+def flip_a_bit(folder):
+    path = folder / "state.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+def cut_off(folder):
+    path = folder / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def without(name):
+    def remove(folder):
+        (folder / name).unlink()
+
+    return remove
+
+
+def other_options(**options):
+    """Of another training, and otherwise whole."""
+
+    def change(folder):
+        content = json.loads((folder / "checkpoint.json").read_text())
+        content["config"] |= options
+        (folder / "checkpoint.json").write_text(json.dumps(content))
+        seal(folder)
+
+    return change
+
+
+def other_data(folder):
+    content = json.loads((folder / "checkpoint.json").read_text())
+    (folder / "checkpoint.json").write_text(json.dumps(content | {"data_sha256": "0" * 64}))
+    seal(folder)
+
+
+def other_arrays(change):
+    def write_changed(folder):
+        write_arrays(folder / "state.safetensors", change(read_arrays(folder / "state.safetensors")))
+        seal(folder)
+
+    return write_changed
+
+
+def other_epochs(folder):
+    content = json.loads((folder / "checkpoint.json").read_text())
+    (folder / "checkpoint.json").write_text(json.dumps(content | {"epochs": content["epochs"] * 2 + [EPOCH]}))
+    seal(folder)
+
+
+EPOCH = {
+    "kind": "epoch",
+    "epoch": 1,
+    "train_loss": 1.0,
+    "train_accuracy": 0.5,
+    "test_loss": 1.0,
+    "test_accuracy": 0.5,
+    "test_correct": 5,
+    "test_count": 10,
+    "train_seconds": 1.0,
+    "eval_seconds": 1.0,
+}
+
+
+def less(arrays):
+    return {name: array for name, array in arrays.items() if name != "slots.mean.dense2.bias"}
+
+
+DAMAGES = {
+    "a bit": (flip_a_bit, "checksums.sha256: is not of these files"),
+    "cut off": (cut_off, "checksums.sha256: is not of these files"),
+    "state": (without("state.safetensors"), "state.safetensors: cannot be read: No such file"),
+    "losses": (without("losses.safetensors"), "losses.safetensors: cannot be read: No such file"),
+    "json": (without("checkpoint.json"), "checkpoint.json: missing"),
+    "checksums": (without(CHECKSUMS_FILE), "checksums.sha256: cannot be read"),
+    "batch size": (other_options(batch_size=20), "is of a training with --batch-size 20, not 10"),
+    "precision": (other_options(precision="32"), "is of a training with --precision 32, not 64"),
+    "seed": (other_options(seed=3), "is of a training with --seed 3, not 0"),
+    "data": (other_data, "is of a training on other data"),
+    "less": (other_arrays(less), "slots.mean.dense2.bias has shape None, should have (10,)"),
+    "more": (other_arrays(lambda arrays: arrays | {"x": np.zeros(2)}), "x has shape (2,), should have None"),
+    "nan": (
+        other_arrays(lambda arrays: arrays | {"average.dense2.bias": np.full(10, np.nan)}),
+        "holds what is no finite",
+    ),
+    "step": (other_arrays(lambda arrays: arrays | {"step": np.array([2])}), "its files are of different steps"),
+    "epochs": (other_epochs, " epochs are not those of "),
+    "scaled": (other_arrays(lambda arrays: arrays | {"scale": np.ones(3)}), "scale has shape (3,), should have None"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_of_damaged_and_foreign_ones_the_one_before_is_taken(three, capsys, damage):
+    change, said = DAMAGES[damage]
+    change(three / "checkpoints" / "step-000000007")
+    made = experiment(run_dir=three, resume="auto")
+    assert with_checkpoint(made).state.step == 5
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("note: the checkpoint step-000000005 is taken, since a later one can't be: step-000000007: ")
+    assert said in line
+    for step in (3, 5):
+        change(three / "checkpoints" / f"step-00000000{step}")
+    with pytest.raises(UserError) as told:
+        with_checkpoint(made)
+    assert str(told.value).startswith("--resume auto: no checkpoint there can be used; step-000000007: ")
+    assert said in str(told.value) and capsys.readouterr().err == ""
+
+
+def test_what_may_be_another(three):
+    changes = {
+        "threads_per_device": 2,
+        "devices": 2,
+        "strategy": "ddp",
+        "mode": "tuned",
+        "log_every_n_steps": 3,
+        "data_on": "host",
+    }
+    assert with_checkpoint(experiment(resume=three, **changes, run_dir=three / "other")).state.step == 7
+
+
+def test_mistakes_are_told_in_a_line(three, tmp_path):
+    for resume, said in (
+        (three / "none", f"--resume {three / 'none'}: no checkpoint is there"),
+        (three / "checkpoints", f"--resume {three / 'checkpoints'}: no checkpoint is there"),
+    ):
+        with pytest.raises(UserError) as told:
+            find_checkpoint(experiment(resume=resume))
+        assert str(told.value) == said
+    with pytest.raises(UserError, match="--resume auto: needs --run-dir, whose latest checkpoint it takes"):
+        find_checkpoint(experiment(resume="auto"))
+    assert find_checkpoint(experiment(resume="auto", run_dir=three / "new")) is None
+    assert find_checkpoint(experiment()) is None
+    shutil.rmtree(three / "checkpoints" / "step-000000007")
+    flip_a_bit(three / "checkpoints" / "step-000000003")
+    assert has_whole_checkpoint(three) and not has_whole_checkpoint(three / "new")
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    made = experiment(run_dir=tmp_path)
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(FileError, match="step-000000002 cannot be written: "):
+        write(made, tmp_path, 2)
+
+
+@how_many
+def test_any_bytes(cases, tmp_path):
+    """With checksums that fit, so that every reader is reached: a state of the right arrays, or one line."""
+    made = experiment(run_dir=tmp_path, model="lenet", dataset="synthetic", image_shape=(16, 16, 1), num_classes=2)
+    folder = write(made, tmp_path, 2)
+    files = {name: (folder / name).read_bytes() for name in (*FILES, CHECKSUMS_FILE)}
+    sizes = {one.name: one.shape for one in made.network.parameters}
+
+    def check(name, data, sealed):
+        (folder / name).write_bytes(data.draw(damaged(files[name])))
+        if sealed:
+            seal(folder)
+        try:
+            with line_or_result():
+                checkpoint, losses = read_checkpoint(folder)
+                state = read_state(made, folder)
+                assert isinstance(checkpoint, Checkpoint) and len(losses) == checkpoint.step
+                assert {name: array.shape for name, array in state.weights.items()} == sizes
+                assert all(np.isfinite(array).all() for array in state.slots["square"].values())
+        finally:
+            for one, content in files.items():
+                (folder / one).write_bytes(content)
+
+    try_out(cases, check, st.sampled_from(sorted(files)), st.data(), st.booleans())

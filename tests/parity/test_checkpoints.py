@@ -1,0 +1,323 @@
+"""Trainings that stop and go on, in any framework, on any number of devices: the losses of one that did neither."""
+
+import functools
+import itertools
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from agreement import assert_the_same
+from conftest import CPU, IMPLEMENTATIONS, MODES, REPOSITORY, changed_code, run, train, wait_for
+
+from common.platform.errors import describe_signal
+from common.record.checkpoints import CHECKPOINTS_DIR, checkpoint_dirs
+from common.record.results import StepLine, read_metrics, read_result, read_step_losses
+from comparison.lockstep import find_departure
+
+DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
+# 28 steps an epoch; the last has 7 examples.
+STEPS = ("--batch-size", 12, "--epochs", 4, "--checkpoint-every", 17, "--keep", 9)
+DRAWN = ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true")
+SCENARIOS = {
+    "sgd": (*DRAWN, "--momentum", 0.8, "--nesterov", "true", "--learning-rate", 0.02, "--ema-decay", 0.9),
+    "adam": ("--optimizer", "adam", "--amsgrad", "true", "--schedule", "step", "--step-size", 1, "--gamma", 0.5),
+    "adamw": (*DRAWN, "--optimizer", "adamw", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--warmup-steps", 25),
+    "adadelta": ("--optimizer", "adadelta", "--weight-decay", 1e-3, "--schedule", "one-cycle"),
+    "rmsprop": ("--optimizer", "rmsprop", "--momentum", 0.5, "--centered", "true", "--schedule", "constant"),
+    "normalised": ("--model", "resnet8", "--sync-batchnorm", "true", "--learning-rate", 0.01),
+}
+TOLERANCES = {"normalised": 1e-10}  # of the others: 1e-12, and 5e-15 is what is seen
+# Scenario -> who begins (implementation, mode, devices), after how many steps, who goes on.
+QUICK = {
+    "sgd": [(("tf", "plain", 1), 34, ("pt", "plain", 2)), (("pt", "plain", 2), 17, ("tf", "tuned", 1))],
+    "adamw": [(("ptl", "plain", 1), 51, ("keras", "plain", 2)), (("keras", "plain", 2), 34, ("ptl", "plain", 1))],
+    "adam": [(("tf", "plain", 1), 51, ("ptl", "tuned", 2))],
+    "normalised": [(("ptl", "plain", 2), 34, ("tf", "plain", 1))],
+}
+TRIED = list(itertools.product(IMPLEMENTATIONS, MODES, (1, 2)))
+
+
+def slow_cases():
+    """Every pair of implementations with every rule, both modes and one or two devices in turns."""
+    for number, (scenario, one, other) in enumerate(itertools.product(SCENARIOS, IMPLEMENTATIONS, IMPLEMENTATIONS)):
+        modes, devices = (MODES[number % 2], MODES[number // 2 % 2]), (1 + number % 3 % 2, 1 + number // 3 % 2)
+        begins, goes_on = (one, modes[0], devices[0]), (other, modes[1], devices[1])
+        yield scenario, begins, (17, 34, 51, 68, 85, 102)[number % 6], goes_on
+
+
+CASES = [(scenario, *case) for scenario, cases in QUICK.items() for case in cases]
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in slow_cases() if case not in CASES]
+
+
+@pytest.fixture(scope="session")
+def begun(tmp_path_factory):
+    """(scenario, implementation, mode, devices) -> a whole run with its checkpoints; each is trained once."""
+
+    @functools.cache
+    def trained(scenario, implementation, mode, devices):
+        options = (*DATA, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices)
+        return train(implementation, tmp_path_factory.mktemp(scenario), *options)
+
+    return trained
+
+
+def checkpoint(run_dir, step):
+    """After so many steps, or soon after: Keras's tuned mode takes several in one call."""
+    return next(
+        path for path in reversed(list(checkpoint_dirs(run_dir))) if int(path.name.removeprefix("step-")) >= step
+    )
+
+
+@pytest.mark.xdist_group("checkpoints")
+@pytest.mark.parametrize(("scenario", "begins", "step", "goes_on"), CASES, ids=str)
+def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes_on):
+    reference, tolerance = begun(scenario, "pt", "plain", 1), TOLERANCES.get(scenario, 1e-12)
+    first = begun(scenario, *begins)
+    assert_the_same(reference, first, tolerance, steps=112)  # checkpoints change nothing
+    folder = checkpoint(first, step)
+    implementation, mode, devices = goes_on
+    options = (*DATA, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices, "--resume", folder)
+    other = train(implementation, tmp_path / "r", *options)
+    assert_the_same(reference, other, tolerance, steps=112)
+    result = read_result(other)
+    assert result.resumed_from == int(folder.name.removeprefix("step-")) and read_result(first).resumed_from is None
+    assert result.config.resume == folder and result.config_sha256 != "" and result.num_steps == 112
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fsdp", "pipeline"])
+@pytest.mark.parametrize(("implementation", "mode"), list(itertools.product(["tf", "pt", "ptl"], MODES)))
+@pytest.mark.parametrize("scenario", ["adamw", "normalised"])
+def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementation, mode, strategy):
+    if (implementation, strategy) == ("tf", "fsdp") or (implementation, strategy, scenario) == ("ptl", "fsdp", "adamw"):
+        pytest.skip("a strategy that it has not got, or not with averages")
+    reference, tolerance = begun(scenario, "pt", "plain", 1), TOLERANCES.get(scenario, 1e-12)
+    options = (*DATA, *STEPS, *SCENARIOS[scenario])
+    more = ("--mode", mode, "--strategy", strategy, "--devices", 2)
+    first = train(implementation, tmp_path / "a", *options, *more)
+    other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 34))
+    alone = train("pt", tmp_path / "c", *options, "--resume", checkpoint(first, 51))
+    for one in (first, other, alone):
+        assert_the_same(reference, one, tolerance, steps=112)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("implementation", "mode"), list(itertools.product(["tf", "pt", "ptl"], MODES)))
+def test_accumulated_batches_go_on(tmp_path, implementation, mode):
+    options = (*DATA, *STEPS, *SCENARIOS["sgd"], "--batch-size", 4, "--accumulate-grad-batches", 3)
+    reference = train("pt", tmp_path / "a", *options)
+    for number, step in enumerate((17, 51)):
+        resumed = ("--mode", mode, "--devices", 1 + number, "--resume", checkpoint(reference, step))
+        other = train(implementation, tmp_path / f"b{step}", *options, *resumed)
+        assert_the_same(reference, other, 1e-12, steps=112)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("implementation", "mode", "devices"), TRIED)
+def test_every_epoch_has_its_checkpoint(begun, tmp_path, implementation, mode, devices):
+    options = (*DATA, *STEPS, *SCENARIOS["adam"], "--checkpoint-every", "epoch", "--mode", mode, "--devices", devices)
+    first = train(implementation, tmp_path / "a", *options)
+    assert [path.name for path in checkpoint_dirs(first)] == ["step-000000084", "step-000000056", "step-000000028"]
+    other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 28))
+    for one in (first, other):
+        assert_the_same(begun("adam", "pt", "plain", 1), one, 1e-12, steps=112)
+
+
+HALF = (*DATA, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--learning-rate", 0.003)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "mode", "devices"),
+    [
+        pytest.param(*one, marks=() if one in (("tf", "plain", 2), ("ptl", "tuned", 1)) else pytest.mark.slow)
+        for one in TRIED
+    ],
+)
+def test_the_scale_of_the_loss_goes_on(tmp_path, implementation, mode, devices):
+    """It begins far too large, and is halved in each of the first steps; begun anew, it would be once more."""
+    options = (*HALF, "--mode", mode, "--devices", devices, "--compile", "false")
+    folder = changed_code(
+        tmp_path / "copy", "common/spec/update_rule.py", "initial: float = 2.0**16", "initial: float = 2.0**30"
+    )
+    first = train(implementation, tmp_path / "a", *options, cwd=folder)
+    other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 17), cwd=folder)
+    assert read_result(first).skipped_steps == read_result(other).skipped_steps >= 5
+    losses, others = (np.array(read_step_losses(one)) for one in (first, other))
+    assert np.max(np.abs(losses - others)) < 1e-3
+
+
+# --- Runs that somebody ends ---
+
+ENDLESS = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--log-every-n-steps", 5, "--optimizer", "adam")
+
+
+@pytest.fixture
+def training(tmp_path):
+    """Starts a run, and waits until it has taken some steps."""
+    started = []
+
+    def start(implementation, steps, *options):
+        command = [
+            sys.executable,
+            "-m",
+            f"{implementation}_impl",
+            *CPU,
+            *ENDLESS,
+            *options,
+            "--run-dir",
+            tmp_path / "r",
+        ]
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        wait_for(lambda: process.poll() is not None or taken(tmp_path / "r") >= steps, 120)
+        assert process.poll() is None, process.communicate()
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+
+
+def taken(run_dir):
+    return len(read_metrics(run_dir, StepLine))
+
+
+ENDS = [
+    (("pt", 2, "SIGTERM", "first"), ()),
+    (("ptl", 2, "SIGINT", "all"), ()),
+    (("tf", 1, "SIGUSR1", "first"), ()),
+    (("keras", 1, "SIGTERM", "first"), ("--mode", "tuned")),
+    (("pt", 1, "SIGINT", "first"), ("--mode", "tuned")),
+    (("pt", 2, "SIGTERM", "all"), ("--mode", "tuned")),
+    (("ptl", 2, "SIGTERM", "first"), ("--mode", "tuned")),
+    (("ptl", 1, "SIGUSR1", "first"), ()),
+    (("tf", 2, "SIGINT", "all"), ("--mode", "tuned")),
+    (("keras", 2, "SIGINT", "first"), ()),
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "more"), [pytest.param(*one, marks=() if one in ENDS[:4] else pytest.mark.slow) for one in ENDS], ids=str
+)
+def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, how, more):
+    implementation, devices, name, whom = how
+    options = ("--devices", devices, "--epochs", 60, "--checkpoint-every", 10_000, *more)
+    process, number = training(implementation, 30, *options), getattr(signal, name)
+    (os.killpg if whom == "all" else os.kill)(process.pid, number)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == os.EX_TEMPFAIL == 75, err
+    (folder,) = (tmp_path / "r" / CHECKPOINTS_DIR).iterdir()
+    said = f"python -m {implementation}_impl: ended by {describe_signal(number)}; --resume {folder} goes on from there"
+    assert [line for line in err.splitlines() if line.startswith("python -m")] == [said]
+    before = taken(tmp_path / "r")
+    assert int(folder.name.removeprefix("step-")) == before < 60 * 27
+
+    train(implementation, tmp_path / "r", *ENDLESS, *options, "--resume", "auto")
+    assert read_result(tmp_path / "r").resumed_from == before
+    reference = train("pt", tmp_path / "reference", *ENDLESS, "--epochs", 60)
+    assert_the_same(reference, tmp_path / "r", 1e-10, steps=60 * 27)
+    done = run(
+        sys.executable,
+        "-m",
+        f"{implementation}_impl",
+        *CPU,
+        *ENDLESS,
+        *options,
+        "--resume",
+        "auto",
+        "--run-dir",
+        tmp_path / "r",
+        expect=2,
+    )
+    assert done.stderr.splitlines()[-1].endswith(
+        f"--run-dir {tmp_path / 'r'}: holds a run already; name another folder"
+    )
+
+
+@pytest.mark.parametrize("implementation", ["pt", pytest.param("tf", marks=pytest.mark.slow)])
+def test_what_is_killed_loses_one_interval(training, tmp_path, implementation):
+    options = ("--epochs", 100_000, "--checkpoint-every", 500)
+    process = training(implementation, 510, *options)
+    wait_for(lambda: 100 < taken(tmp_path / "r") % 500 < 400)  # else the checkpoint may just be being written
+    process.kill()
+    process.communicate()
+    done = taken(tmp_path / "r")
+    latest = next(checkpoint_dirs(tmp_path / "r"))
+    assert int(latest.name.removeprefix("step-")) == done // 500 * 500
+    more = ("--epochs", 100_000, "--checkpoint-every", 500, "--resume", "auto", "--dry-run", "true")
+    train(implementation, tmp_path / "r", *ENDLESS, *more)
+
+
+def test_a_second_signal_ends_it_at_once(training, tmp_path):
+    """The first one waits for a vote, which a stopped replica does not take part in."""
+    import psutil
+
+    process = training("pt", 30, "--devices", 2, "--epochs", 100_000, "--checkpoint-every", 10_000)
+    replicas = psutil.Process(process.pid).children(recursive=True)
+    stopped = next(one for one in reversed(replicas) if "spawn_main" in " ".join(one.cmdline()))
+    stopped.suspend()
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    psutil.wait_procs(replicas, timeout=10)
+
+
+# name: (who begins, who goes on, file, code, mistake)
+MUTATIONS = {
+    "a velocity that is forgotten": ("sgd", "pt", "pt_impl/state.py", "        if kept:\n", "        if not kept:\n"),
+    "Adam's count of steps": ("adam", "pt", "pt_impl/state.py", "float(state.steps_taken)", "0.0"),
+    "TensorFlow's count of steps": (
+        "adam",
+        "tf",
+        "tf_impl/state.py",
+        "    optimizer.iterations.assign(state.step)\n",
+        "",
+    ),
+    "a schedule that begins anew": ("sgd", "pt", "pt_impl/optimizer.py", "[first_step - 1 :]", ""),
+    "the average": (
+        "sgd",
+        "tf",
+        "tf_impl/state.py",
+        "    if optimizer.use_ema:\n        kept",
+        "    if False:\n        kept",
+    ),
+    "batches that are taken twice": (
+        *("sgd", "pt", "common/spec/batches.py"),
+        "for one in self.steps(epoch)]",
+        "for one in self.all_steps(epoch)]",
+    ),
+    "PyTorch's count of averages": (
+        "sgd",
+        "pt",
+        "pt_impl/state.py",
+        "    average.n_averaged.fill_(experiment.state.step)\n",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "mutation", [pytest.param(one, marks=() if "velocity" in one else pytest.mark.slow) for one in MUTATIONS]
+)
+def test_each_mistake_is_caught(begun, tmp_path, mutation):
+    scenario, implementation, file, before, after = MUTATIONS[mutation]
+    changed_code(tmp_path / "copy", file, before, after)
+    reference = begun(scenario, "pt", "plain", 1)
+    options = (*DATA, *STEPS, *SCENARIOS[scenario], "--resume", checkpoint(reference, 34))
+    message = find_departure(reference, train(implementation, tmp_path / "r", *options, cwd=tmp_path / "copy"), 1e-10)
+    assert message is not None and message.startswith("step 3"), message

@@ -1,0 +1,41 @@
+"""The state of a training in TensorFlow, whose names and layout are the canonical ones; see common/spec/state.py."""
+
+import keras
+
+from common.experiment import Experiment
+from common.spec.networks import Weights
+from common.spec.state import TrainState
+from tf_impl.optimizer import Optimizer
+from tf_impl.weights import get_weights, named_parameters
+
+
+def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer, step: int) -> TrainState:
+    """After `step` steps."""
+    names = list(named_parameters(network))
+    slots = {
+        name: _arrays(names, variables)
+        for name, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True)
+    }
+    average = _arrays(names, optimizer.averages()) if optimizer.use_ema else {}
+    scale = optimizer.loss_scale.get_state() if optimizer.loss_scale else None
+    return TrainState(step, {name: array.copy() for name, array in get_weights(network).items()}, slots, average, scale)
+
+
+def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer) -> None:
+    """Gives a new optimizer all that is in the experiment's state."""
+    state, names = experiment.state, list(named_parameters(network))
+    assert state
+    optimizer.iterations.assign(state.step)
+    kept = [(state.slots[name], variables) for name, variables in zip(state.slots, optimizer.slots(), strict=True)]
+    if optimizer.use_ema:
+        kept.append((state.average, optimizer.averages()))
+    for arrays, variables in kept:
+        for name, variable in zip(names, variables, strict=True):
+            variable.assign(arrays[name])
+    if optimizer.loss_scale and state.scale:
+        optimizer.loss_scale.set_state(state.scale, state.steps_taken)
+
+
+def _arrays(names: list[str], variables: list[keras.Variable]) -> Weights:
+    """Copies: the next step may change the variables' memory."""
+    return {name: variable.numpy().copy() for name, variable in zip(names, variables, strict=True)}
