@@ -107,6 +107,7 @@ def to_arguments(config: BaseModel) -> list[str]:
 
 # --- What --help and errors say of types and bounds, from the JSON schema of the configuration ---
 
+MANY = 10**5  # a bound from there on is met by mistake alone, and not shown
 LONGEST_CHOICE = 70  # of names in braces; longer ones do not fit a terminal, and stand in the description
 
 
@@ -136,7 +137,7 @@ def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
     if not name:
         return "PATH" if shape.get("format") == "path" else "TEXT"
     signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
-    bounds = [f"{sign}{shape[key]:g}" for key, sign in signs.items() if abs(shape.get(key, 2**63)) < 2**63]
+    bounds = [f"{sign}{shape[key]:g}" for key, sign in signs.items() if abs(shape.get(key, MANY)) < MANY]
     return name + ",".join(bounds)
 
 
