@@ -73,7 +73,7 @@ def parse_cifar_pickle(content: bytes, source: str, labels_key: bytes = b"labels
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
         pixels = np.asarray(batch[b"data"], dtype=np.uint8).reshape(-1, int(np.prod(CIFAR_SHAPE)))
         labels = np.asarray(batch[labels_key], dtype=np.int64)
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # noqa: BLE001 - Python's documentation says that a damaged pickle may raise any
         raise UserError(f"{source}: not a CIFAR batch: {error}") from None
     if labels.shape != (len(pixels),):
         raise UserError(f"{source}: {len(pixels)} images, but labels of shape {labels.shape}")

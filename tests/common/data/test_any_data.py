@@ -75,6 +75,12 @@ def test_cifars_pickled_format(cases, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_pickle_with_a_huge_frame_is_told():
+    with line_or_result():
+        parse_cifar_pickle(b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "f")
+        pytest.fail("it is no batch")
+
+
 @pytest.mark.parametrize("index", [2**20, 2**31 - 1, 2**32 - 1])
 def test_a_pickle_with_a_huge_index_takes_no_memory(index):
     content = b"\x80\x02}r" + index.to_bytes(4, "little") + b"."
