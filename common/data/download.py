@@ -12,6 +12,7 @@ import os
 import sys
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,11 +22,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.formats import read_bytes
+from common.data.formats import MOST_BYTES, read_bytes
 from common.platform.errors import UserError
 from common.platform.files import written_whole
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
+LEAST_RATE = 2000  # bytes per second, on the average since the first TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _reason(error: Exception) -> str:
 def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
     """(name, content) of every file wanted, out of one gzip-compressed file or an archive of them."""
     if not tarfile.is_tarfile(path):
-        yield names[0], gzip.decompress(path.read_bytes())
+        yield names[0], read_bytes(path, compressed=True)
         return
     with tarfile.open(path) as archive:
         members = {Path(member.name).name: member for member in archive if member.isfile()}
@@ -129,6 +131,8 @@ def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
             member = archive.extractfile(members[name]) if name in members else None
             if member is None:
                 raise UserError(f"no {name} in the archive")
+            if members[name].size > MOST_BYTES:
+                raise UserError(f"{name} in the archive would have {members[name].size:,} bytes")
             yield name, member.read()
 
 
@@ -166,7 +170,8 @@ class _Bar:
             transient=True,
         )
         self._task = self._progress.add_task("")
-        self._total = 0
+        self._total = self._done = 0
+        self._started = time.monotonic()
 
     @property
     def total(self) -> int:
@@ -180,7 +185,14 @@ class _Bar:
             self._progress.start()
 
     def update(self, size: int) -> None:
+        """Raises UserError where it is too much, or too slow to be waited for."""
         self._progress.advance(self._task, size)
+        self._done += size
+        seconds = time.monotonic() - self._started
+        if self._done > MOST_BYTES:
+            raise UserError(f"more than {MOST_BYTES:,} bytes")
+        if seconds > TIMEOUT_SECONDS and self._done < LEAST_RATE * seconds:
+            raise UserError(f"only {self._done:,} bytes in {seconds:.0f} seconds")
 
     def reset(self) -> None:
         self._progress.reset(self._task)

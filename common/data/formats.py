@@ -19,16 +19,25 @@ Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
+MOST_BYTES = 2**30  # of a file, decompressed; the largest of the data sets' has 50 million
 MOST_REMEMBERED = 2**17  # objects of a pickled batch: some for each image's name
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file, decompressed where its name ends in .gz."""
+def read_bytes(path: Path, compressed: bool | None = None) -> bytes:
+    """The content of a file, decompressed where it is `compressed`; None: where its name ends in .gz.
+
+    Raises:
+      UserError: it can't be read, or is larger than any data set's: some bytes can stand for many.
+    """
+    compressed = path.suffix == ".gz" if compressed is None else compressed
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        with gzip.open(path) if compressed else open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{path}: more than {MOST_BYTES:,} bytes")
+    return content
 
 
 def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:

@@ -207,7 +207,7 @@ def _reason(config: ImageFolderConfig, path: str) -> str:
 
 def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
     """Writes the array again with the rows of `keep` alone, a piece at a time; all or nothing."""
-    array = np.load(path, mmap_mode="r")
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
     if len(array) == keep.sum():
         return
     kept = np.flatnonzero(keep)

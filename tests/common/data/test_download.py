@@ -1,5 +1,6 @@
 """Downloads from a server on this machine: checksums, mirrors, damage, races."""
 
+import contextlib
 import gzip
 import hashlib
 import http.server
@@ -8,10 +9,12 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 
 import pytest
 from conftest import REPOSITORY
 
+from common.data import download, formats
 from common.data.download import Source
 from common.platform.errors import UserError
 
@@ -27,6 +30,10 @@ def server():
         def do_GET(self):  # noqa: N802  (the name that http.server calls)
             self.server.asked.append(self.path)
             content = self.server.files.get(self.path)
+            if callable(content):
+                with contextlib.suppress(OSError):
+                    content(self)
+                return
             self.send_response(200 if content is not None else 404)
             self.send_header("Content-Length", str(len(content or b"")))
             self.end_headers()
@@ -68,6 +75,83 @@ def test_what_is_there_is_not_fetched_raw_or_compressed(server, tmp_path):
     (tmp_path / "d" / "b.gz").write_bytes(gzip.compress(CONTENT["b"]))
     assert read_all(Source("d", MD5, (server.url + "/{}",)), tmp_path) == CONTENT
     assert server.asked == []
+
+
+def endless(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(bytes(2**20))
+
+
+def crawling(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(bytes(1024))  # what the client reads at a time
+        time.sleep(0.2)
+
+
+def silent(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    time.sleep(5)
+
+
+def redirected_for_ever(handler):
+    handler.send_response(302)
+    handler.send_header("Location", handler.path)
+    handler.end_headers()
+
+
+def bomb(handler):
+    """A megabyte that stands for a gigabyte."""
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(gzip.compress(b"x" * 2**21) * 600)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (endless, "more than 67,108,864 bytes"),
+        (crawling, " seconds"),
+        (silent, "ReadTimeout|ConnectionError"),
+        (redirected_for_ever, "Exceeded 30 redirects"),
+        (bomb, "more than 67,108,864 bytes"),
+    ],
+)
+def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, answer, said):
+    """Nobody waits for ever, and memory and disk are not filled. Here limits are smaller: a test shall be quick."""
+    for module in (download, formats):
+        monkeypatch.setattr(module, "MOST_BYTES", 2**26)
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(download, "LEAST_RATE", 10_000)
+    server.files = {"/bad/a.gz": answer, "/good/a.gz": gzip.compress(CONTENT["a"])}
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
+    assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
+    with pytest.raises(UserError, match=f"bad/a.gz: .*({said})"):
+        Source("e", {"a": MD5["a"]}, (server.url + "/bad/{}",)).fetch(tmp_path)
+    assert not leftovers(tmp_path)
+
+
+def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
+    """Files are taken out by name, whatever the archive says of their paths; links are not followed."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for path in ("/tmp/outside/a", "../../b"):
+            member = tarfile.TarInfo(path)
+            member.size = len(CONTENT[path[-1]])
+            archive.addfile(member, io.BytesIO(CONTENT[path[-1]]))
+        link = tarfile.TarInfo("c")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    server.files = {"/all.tar.gz": buffer.getvalue()}
+    assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path / "data") == CONTENT
+    assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [".lock", "a.gz", "b.gz"]
+    with pytest.raises(UserError, match="no c in the archive"):
+        Source("e", {"c": MD5["a"]}, (server.url + "/all.tar.gz",)).fetch(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +205,7 @@ def test_processes_that_want_the_same_download_it_once(server, tmp_path):
     server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
     run_at_once(f"""
 from pathlib import Path
+from common.data import download, formats
 from common.data.download import Source
 source = Source("d", {{"a": {MD5["a"]!r}}}, ({server.url + "/{}"!r},))
 assert source.read(source.fetch(Path({str(tmp_path)!r}))["a"], "a")
@@ -135,6 +220,7 @@ def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
     # Without the lock: every process downloads in every round and reads what it then finds.
     code = f"""
 from pathlib import Path
+from common.data import download, formats
 from common.data.download import Source
 folder = Path({str(tmp_path)!r})
 source = Source("d", {md5!r}, ({server.url + "/{}"!r},))
