@@ -16,6 +16,7 @@ from common.platform.errors import OutOfMemoryError, Stopped, StoppedAtCheckpoin
 from common.platform.family import join_family, leave_family, wait_for_end_of_family
 from common.platform.launch import Launch
 
+OTHERS_WRITE = 0o002  # permission that no file is made with, whatever the user's umask is
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 STOP_SIGNALS = (signal.SIGINT, *STOPPING)  # Python itself handles the first, Ctrl-C's
 
@@ -36,6 +37,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")  # a terminal that can't show a letter is no reason to fail
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # a terminal without columns, on which nothing would be shown
+    os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
     status = 0
     try:
         launch = Launch.read()
