@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +25,7 @@ from common.platform.launch import STARTED_BY, Launch
 PREFIX = "cnn-run-"  # of the folders for temporary files; short: the paths of sockets in them have a limit
 LOCK_FILE = ".in-use"
 POLL_SECONDS = 0.2
+STOPPED_SECONDS = 10.0  # that a process may be stopped while the one that started it goes on
 
 
 class _Own:
@@ -51,9 +53,32 @@ def join_family(launch: Launch) -> None:
     _Own.pid, parent = os.getpid(), _parent()
     if parent is None:
         _make_temporary_folder()
+        threading.Thread(target=_end_stopped, daemon=True).start()
     if parent is not None or launch.started_by == "torchrun":
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
     os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
+
+
+def _end_stopped() -> None:
+    """Ends processes that this one has started, or these, when they have been stopped (SIGSTOP, say) for a while.
+
+    The others wait for them: for half an hour if torch is to notice it. Where all of them are stopped, as by Ctrl-Z, this
+    one is, too.
+    """
+    since: dict[int, float] = {}
+    while True:
+        time.sleep(STOPPED_SECONDS / 4)
+        now, stopped = time.monotonic(), []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    stopped.append(process.pid)
+        since = {pid: since.get(pid, now) for pid in stopped}
+        for pid, first in since.items():
+            if now - first >= STOPPED_SECONDS:
+                print(f"note: process {pid} was stopped by a signal and does not go on; it is ended", file=sys.stderr)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def leave_family() -> None:

@@ -123,6 +123,18 @@ def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementati
         assert status == 128 + number and lines == [f"{program}: ended by {ended}"]
 
 
+@pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
+def test_a_replica_that_is_stopped_is_found(training, tmp_path, implementation):
+    """Else the others would wait for it, for half an hour."""
+    process, family = training(implementation)
+    family[-1].suspend()
+    status, lines = end_of(process, family, tmp_path)
+    assert status == 1
+    assert lines == [
+        f"python -m {implementation}_impl: error: replica 1 was ended by {describe_signal(signal.SIGKILL)}"
+    ]
+
+
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])
 def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, implementation):
     command = (sys.executable, "-m", f"{implementation}_impl", *CPU, "--run-dir", tmp_path / "r")
