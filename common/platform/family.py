@@ -62,8 +62,8 @@ def join_family(launch: Launch) -> None:
 def _end_stopped() -> None:
     """Ends processes that this one has started, or these, when they have been stopped (SIGSTOP, say) for a while.
 
-    The others wait for them: for half an hour if torch is to notice it. Where all of them are stopped, as by Ctrl-Z, this
-    one is, too.
+    The others wait for them: for half an hour if torch is to notice it. Where all are stopped, as by Ctrl-Z, this one
+    is, too.
     """
     since: dict[int, float] = {}
     while True:
