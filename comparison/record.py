@@ -1,14 +1,21 @@
 """What is known of a run from outside."""
 
-from typing import Any, Literal, Self
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from common.spec.options import Mode
 from comparison.jobs import Job, Values, row_name
 
 RECORD_FILE = "run.json"
 NEVER = "1970-01-01T00:00:00+00:00"
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("without a time zone")
+    return text
 
 
 class Record(BaseModel):
@@ -34,7 +41,7 @@ class Record(BaseModel):
     seed: int
     round: int = Field(gt=0)
     tuning: bool
-    started: str
+    started: Annotated[str, AfterValidator(_moment)]
     process_seconds: float = Field(ge=0)
     other_load: float = Field(ge=0)
     failure: str | None

@@ -9,7 +9,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from keras_impl.parallel import make_strategy
-from keras_impl.replicas import device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
+from keras_impl.replicas import check_shards, device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
 from keras_impl.train import train
 from tf_impl.launch import classify as classify
 
@@ -18,11 +18,13 @@ def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
     timeline = Timeline.begin(Launch.read().first_pid)
     timeline.enter("data")
-    experiment = with_run_dir(with_checkpoint(Experiment.make(setup_devices(config))), "keras")
-    if config.dry_run:
-        return
+    experiment = with_checkpoint(Experiment.make(setup_devices(config)))
     timeline.enter("build")
     strategy = make_strategy(experiment.config)
+    check_shards(experiment)
+    experiment = with_run_dir(experiment, "keras")
+    if config.dry_run:
+        return
     recorder = Recorder(
         "keras",
         "Keras",

@@ -7,6 +7,7 @@ import numpy as np
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 from keras_impl.parallel import STRATEGIES
+from tf_impl.replicas import check_shards as check_shards
 from tf_impl.replicas import device_name as device_name
 from tf_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
 from tf_impl.replicas import ran_out_of_memory as ran_out_of_memory

@@ -15,7 +15,7 @@ from common.spec.options import TrainConfig
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
-from tf_impl.replicas import device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
+from tf_impl.replicas import check_shards, device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
 from tf_impl.train import train
 from tf_impl.weights import load_weights
 
@@ -24,11 +24,13 @@ def main(config: TrainConfig) -> None:
     """One run with one strategy; `config` as read from the command line."""
     timeline = Timeline.begin(Launch.read().first_pid)
     timeline.enter("data")
-    experiment = with_run_dir(with_checkpoint(Experiment.make(setup_devices(config))), "tf")
-    if config.dry_run:
-        return
+    experiment = with_checkpoint(Experiment.make(setup_devices(config)))
     timeline.enter("build")
     strategy = make_strategy(experiment.config)
+    check_shards(experiment)
+    experiment = with_run_dir(experiment, "tf")
+    if config.dry_run:
+        return
     recorder = Recorder(
         "tf",
         "TensorFlow",

@@ -3,12 +3,16 @@
 import keras
 import tensorflow as tf
 
+from common.experiment import Experiment
+from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.batches import shards
 from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
 from tf_impl.parallel import STRATEGIES
+from tf_impl.precision import POLICIES
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
@@ -26,6 +30,39 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
 
         settings = tuned_settings(config)
     return resolve_settings(config, settings)
+
+
+def check_shards(experiment: Experiment) -> None:
+    """Raises UserError where shards without examples would end a run in the middle. Starts TensorFlow for it."""
+    config, test_size = experiment.config, len(experiment.dataset.test_images)
+    for option, size, bounds in (
+        ("--batch-size", config.batch_size, experiment.plan.shards(1, config.num_shards)),
+        ("--eval-batch-size", config.eval_batch_size, shards(test_size, config.eval_batch_size, config.num_shards)),
+    ):
+        starts, stops, _ = bounds[-1].T
+        if (starts == stops).any() and not takes_no_examples(config):
+            raise UserError(
+                f"{option} {size}: a last batch of {stops.max() - starts[0]} leaves some of {config.num_shards}"
+                " replicas without examples, which TensorFlow's convolutions can't take on this processor; another one,"
+                " or --precision 64"
+            )
+
+
+def takes_no_examples(config: TrainConfig) -> bool:
+    """Whether convolutions take batches without examples: with oneDNN's, TensorFlow 2.21 forgets their channels."""
+    dtype = POLICIES[config.precision].removeprefix("mixed_")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4, 4, 1], dtype)])
+    def twice(images: tf.Tensor) -> tf.Tensor:
+        for channels in (1, 3):
+            images = tf.nn.conv2d(images, tf.zeros([3, 3, channels, 3], dtype), 1, "SAME")
+        return images
+
+    try:
+        twice(tf.zeros([0, 4, 4, 1], dtype))
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
 
 
 def share_statistics(network: keras.Model) -> None:

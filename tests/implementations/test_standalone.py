@@ -109,3 +109,22 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
     options = ("--devices", 2, "--max-steps", 2)
     result = read_result(train("ptl", tmp_path / "r", *options, **slurm))
     assert (result.test_count, result.devices) == (355, 2)
+
+
+@pytest.mark.parametrize("implementation", ["tf", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size",
+    [("--train-size", 340), pytest.param(("--train-size", 341, "--test-size", 340), marks=pytest.mark.slow)],
+    ids=str,
+)
+def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, implementation, size):
+    """In 32 bits TensorFlow can't on processors where it takes oneDNN's convolutions; not in the middle of training."""
+    sizes = ("--batch-size", 16, "--eval-batch-size", 16, "--devices", 3, "--epochs", 1, "--test-size", 350)
+    command = [sys.executable, "-m", f"{implementation}_impl", *CPU, *sizes, *size, "--run-dir", tmp_path / "r"]
+    done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, capture_output=True, text=True)
+    if done.returncode == 0:
+        return
+    option = "--batch-size" if len(size) == 2 else "--eval-batch-size"
+    said = f"python -m {implementation}_impl: error: {option} 16: a last batch of 4 leaves some of 3 replicas without"
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(said), done.stderr
+    run(*command, "--precision", 64)

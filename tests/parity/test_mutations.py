@@ -1,5 +1,6 @@
 """Proof that the lockstep tests can fail: mistakes put into a copy of the code are caught and pointed at."""
 
+import re
 import sys
 
 import pytest
@@ -236,20 +237,25 @@ def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
     assert message is not None and said in message, message
 
 
+CONTRADICTIONS = {"padded evaluation": 356, "weights loaded in another flatten order": 355}  # examples it has counted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_compare_calls_each_mistake_a_different_training(tmp_path, mutation):
     """By the proof alone, in 64 bits, while the runs themselves compute in half precision, where nothing would show."""
     implementation, devices = make_mutant(tmp_path / "copy", mutation)
     sound = "pt" if implementation in ("tf", "keras") else "tf"
-    options = ("--train-size", 340, "--batch-size", 16, "--epochs", 3, "--nesterov", "true", "--weight-decay", 1e-3)
+    # The last batch has 5 examples: without any, a replica of TensorFlow's fails on some processors.
+    options = ("--train-size", 341, "--batch-size", 16, "--epochs", 3, "--nesterov", "true", "--weight-decay", 1e-3)
     command = (sys.executable, "compare.py", "--implementations", sound, implementation, "--devices", devices)
     output = tmp_path / "r"
     run(*command, *options, "--precision", "bf16-mixed", "--output-dir", output, cwd=tmp_path / "copy", expect=1)
     rows = read_csv(output / "results.csv")
-    if mutation == "padded evaluation":  # runs that counted other test examples share no table
-        assert [row["status"] for row in rows] == ["ok", "ok"] and rows[1]["table"] != rows[0]["table"]
-        assert "not in the same table as the runs above: test_count: 355 and 356" in rows[1]["note"]
+    if mutation in CONTRADICTIONS:  # what they evaluate is not what they keep
+        assert [row["status"] for row in rows] == ["ok", "failed"], rows
+        said = rf"predictions.safetensors: \d+ of 355 are right, the result says \d+ of {CONTRADICTIONS[mutation]}"
+        assert re.search(said, rows[1]["note"]), rows[1]["note"]
         return
     assert [row["status"] for row in rows] == ["ok", "different training"] and rows[1]["ratio"] == ""
     # The proof takes other steps than these runs, so the numbers of steps differ; what they point to is the same.
