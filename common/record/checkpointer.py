@@ -95,6 +95,10 @@ class Checkpointer:
             copies = checkpoint.model_copy(deep=True), list(losses), state
             self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies, self.keep)
 
+    def close(self) -> None:
+        """However the run ends: no half of a checkpoint is left."""
+        self._thread.shutdown()
+
     def wait(self) -> None:
         """For the one that is being written. Raises FileError where it can't be."""
         writing, self._writing = self._writing, None

@@ -90,6 +90,7 @@ class Recorder:
         self.timeline.enter("build")
         if self.config.checkpoint_every is not None:
             self.checkpointer.held = self.at_end.enter_context(hold_signals())
+            self.at_end.callback(self.checkpointer.close)
         for sink in self.sinks:
             self.at_end.callback(sink.close)
             sink.start(self.experiment)
