@@ -55,7 +55,10 @@ def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
     expected = header + math.prod(shape)
     if len(content) != expected:
         raise UserError(f"{source}: {len(content)} bytes, its header announces {expected}")
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks
+    try:
+        return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks
+    except ValueError as error:  # no bytes, but in one of the dimensions more than there can be
+        raise UserError(f"{source}: {error}") from None
 
 
 def parse_cifar_binary(content: bytes, source: str, label_bytes: int = 1) -> tuple[Images, Labels]:

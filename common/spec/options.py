@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from common.platform.errors import option_name
 from common.spec.batches import Plan
@@ -130,6 +130,11 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
         " never",
     )
     keep: int = option("output", 2, gt=0, le=10**6, description="checkpoints that are kept: the last N")
+
+    @field_validator("*")
+    @classmethod
+    def _zero_has_no_sign(cls, value: Any) -> Any:
+        return value + 0.0 if isinstance(value, float) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -36,6 +36,12 @@ def test_idx(cases):
     try_out(cases, check, st.one_of(damaged(*map(idx, ARRAYS)), st.binary(max_size=64)))
 
 
+def test_dimensions_that_are_too_large_for_no_bytes_are_told():
+    with line_or_result():
+        parse_idx(bytes([0, 0, 8, 4, 1, 0, 0, 1, 0, 0, 0, 0, 0, 6, 0, 1, 2, 3, 4, 5]), "f")
+        pytest.fail("it is no array")
+
+
 RECORD = 1 + int(np.prod(CIFAR_SHAPE))
 
 

@@ -198,3 +198,8 @@ def test_every_option_says_what_kind_it_is():
 def test_places_and_output_are_no_part_of_the_training(tmp_path):
     given = TrainConfig(dry_run=True, run_dir=tmp_path, data_dir=tmp_path, log_every_n_steps=3, save_first_batch=True)
     assert given.sha256() == TrainConfig().sha256() != TrainConfig(eval_batch_size=3).sha256()
+
+
+def test_zero_has_no_sign():
+    config = parse("--label-smoothing", "-0", "--momentum", "-0.0")
+    assert config == parse("--momentum", "0") and config.sha256() == parse("--momentum", "0").sha256()
