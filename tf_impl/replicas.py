@@ -1,5 +1,7 @@
 """Devices in TensorFlow: one process, one strategy, a replica on each device."""
 
+from dataclasses import replace
+
 import keras
 import tensorflow as tf
 
@@ -36,7 +38,7 @@ def check_shards(experiment: Experiment) -> None:
     """Raises UserError where shards without examples would end a run in the middle. Starts TensorFlow for it."""
     config, test_size = experiment.config, len(experiment.dataset.test_images)
     for option, size, bounds in (
-        ("--batch-size", config.batch_size, experiment.plan.shards(1, config.num_shards)),
+        ("--batch-size", config.batch_size, replace(experiment.plan, first_step=1).shards(1, config.num_shards)),
         ("--eval-batch-size", config.eval_batch_size, shards(test_size, config.eval_batch_size, config.num_shards)),
     ):
         starts, stops, _ = bounds[-1].T
