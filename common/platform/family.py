@@ -68,12 +68,8 @@ def _end_stopped() -> None:
     since: dict[int, float] = {}
     while True:
         time.sleep(STOPPED_SECONDS / 4)
-        now, stopped = time.monotonic(), []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if process.status() == psutil.STATUS_STOPPED:
-                    stopped.append(process.pid)
-        since = {pid: since.get(pid, now) for pid in stopped}
+        now = time.monotonic()
+        since = {pid: since.get(pid, now) for pid in _stopped()}
         for pid, first in since.items():
             if now - first >= STOPPED_SECONDS:
                 print(f"note: process {pid} was stopped by a signal and does not go on; it is ended", file=sys.stderr)
@@ -81,10 +77,27 @@ def _end_stopped() -> None:
                     os.kill(pid, signal.SIGKILL)
 
 
-def leave_family() -> None:
-    """Removes the folder for temporary files, if this process has made it, or the one that has was killed."""
+def _stopped() -> list[int]:
+    """Of the processes that this one has started, and these."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_STOPPED:
+                found.append(process.pid)
+    return found
+
+
+def leave_family(failed: bool = False) -> None:
+    """Removes the folder for temporary files, if this process has made it, or the one that has was killed.
+
+    Args:
+      failed: whether others may be left that are stopped, and could not end by themselves.
+    """
     if _Own.pid != os.getpid():
         return
+    for pid in _stopped() if failed else ():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if _Own.folder is None:
         _remove_abandoned()
     else:

@@ -29,7 +29,13 @@ def check(*arguments, expect=0):
 # --- Every activity is whole ---
 
 
-LONG = ("scaling", "mirrored_strategy", "model_parallelism")  # quick: their solutions alone
+LONG = (
+    "scaling",
+    "mirrored_strategy",
+    "model_parallelism",
+    "rank_zero",
+    "to_lightning",
+)  # quick: their solutions alone
 
 
 @pytest.mark.parametrize(

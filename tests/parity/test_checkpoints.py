@@ -272,7 +272,8 @@ def test_a_second_signal_ends_it_at_once(training, tmp_path):
         process.wait(3)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
-    psutil.wait_procs(replicas, timeout=10)
+    _, alive = psutil.wait_procs(replicas, timeout=10)
+    assert not alive
 
 
 # name: (who begins, who goes on, file, code, mistake)

@@ -36,7 +36,6 @@ OPTIONS = (
 WAYS = [(1, False), (2, False), (3, False), (2, True), (3, True)]
 QUICK = {
     ("keras", "tuned", 1, False),
-    ("tf", "plain", 2, False),
     ("ptl", "plain", 3, False),
     ("pt", "plain", 2, True),
     ("tf", "tuned", 2, True),

@@ -22,7 +22,6 @@ ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumula
 RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
 QUICK_CLIPPED = {("tf", "plain", 2), ("keras", "tuned", 2), ("ptl", "plain", 2), ("ptl", "tuned", 1)}
 QUICK_ACCUMULATED = {
-    ("tf", "plain", 3),
     ("tf", "tuned", 2),
     ("pt", "plain", 2),
     ("ptl", "plain", 2),
@@ -111,7 +110,7 @@ def test_the_first_steps_agree_where_losses_are_scaled(references, tmp_path, imp
 @pytest.mark.parametrize(
     ("implementation", "mode"),
     [
-        pytest.param(*one, marks=() if one == ("ptl", "plain") else pytest.mark.slow)
+        pytest.param(*one, marks=pytest.mark.slow)
         for one in [("tf", "plain"), ("keras", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")]
     ],
 )
