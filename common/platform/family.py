@@ -68,8 +68,12 @@ def _end_stopped() -> None:
     since: dict[int, float] = {}
     while True:
         time.sleep(STOPPED_SECONDS / 4)
-        now = time.monotonic()
-        since = {pid: since.get(pid, now) for pid in _stopped()}
+        now, stopped = time.monotonic(), []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    stopped.append(process.pid)
+        since = {pid: since.get(pid, now) for pid in stopped}
         for pid, first in since.items():
             if now - first >= STOPPED_SECONDS:
                 print(f"note: process {pid} was stopped by a signal and does not go on; it is ended", file=sys.stderr)
@@ -77,27 +81,10 @@ def _end_stopped() -> None:
                     os.kill(pid, signal.SIGKILL)
 
 
-def _stopped() -> list[int]:
-    """Of the processes that this one has started, and these."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if process.status() == psutil.STATUS_STOPPED:
-                found.append(process.pid)
-    return found
-
-
-def leave_family(failed: bool = False) -> None:
-    """Removes the folder for temporary files, if this process has made it, or the one that has was killed.
-
-    Args:
-      failed: whether others may be left that are stopped, and could not end by themselves.
-    """
+def leave_family() -> None:
+    """Removes the folder for temporary files, if this process has made it, or the one that has was killed."""
     if _Own.pid != os.getpid():
         return
-    for pid in _stopped() if failed else ():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
     if _Own.folder is None:
         _remove_abandoned()
     else:
@@ -162,6 +149,9 @@ def _locked(folder: Path) -> IO[str] | None:
     return lock if (folder / LOCK_FILE).exists() else None
 
 
+_removing = threading.Lock()  # else one thread could end the process while another one is at it
+
+
 def _remove_abandoned() -> None:
     """Removes the folders of families whose first process was killed."""
     around = _Own.folder.parent if _Own.folder else Path(tempfile.gettempdir())
@@ -169,7 +159,7 @@ def _remove_abandoned() -> None:
         around = around.parent
     for folder in around.glob(f"{PREFIX}*"):
         try:
-            with open(folder / LOCK_FILE, "r+") as lock:
+            with _removing, open(folder / LOCK_FILE, "r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:

@@ -67,12 +67,9 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
     except Exception:
-        if shown is False or parent_process() is not None:
-            # Where another process is gone, or a signal goes to all, connections are closed before it is known here.
-            try:
-                wait_for_end_of_family()
-            except (KeyboardInterrupt, Stopped):
-                exit_now(128 + signal.SIGINT)  # the first process tells
+        if shown is False:
+            # Where the first of several processes is gone, the others meet connections that are closed: no news.
+            wait_for_end_of_family()
         raise
     exit_now(status)
 
@@ -143,9 +140,13 @@ def exit_now(status: int = 0) -> NoReturn:
     The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
     seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
     """
+    for (
+        number
+    ) in STOP_SIGNALS:  # another one, as torch sends when the first process has gone, would break off what follows
+        signal.signal(number, signal.SIG_IGN)
     if status == 0:  # else some might wait for other processes
         atexit._run_exitfuncs()
-    leave_family(failed=status != 0)
+    leave_family()
     with suppress(OSError):  # whoever read it has gone
         sys.stdout.flush()
         sys.stderr.flush()

@@ -100,7 +100,7 @@ ENDS = [
     pytest.param("ptl", "SIGTERM", "last", marks=SLOW),
     pytest.param("pt", "SIGKILL", "last", marks=SLOW),
     ("ptl", "SIGKILL", "last"),
-    ("pt", "SIGKILL", "first"),
+    pytest.param("pt", "SIGKILL", "first", marks=SLOW),
     pytest.param("ptl", "SIGKILL", "first", marks=SLOW),
 ]
 
