@@ -148,8 +148,8 @@ def has_whole_checkpoint(run_dir: Path) -> bool:
 MAY_DIFFER = ("place", "machine", "setting", "output")
 
 
-def find_checkpoint(experiment: Experiment) -> Path | None:
-    """The latest whole checkpoint that `--resume` names; None where the run begins anew.
+def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
+    """The latest whole checkpoint that `--resume` names, and its state; None where the run begins anew.
 
     Raises:
       UserError: there is none, no whole one, or it is one of another training.
@@ -174,7 +174,8 @@ def find_checkpoint(experiment: Experiment) -> Path | None:
         try:
             checkpoint, _ = read_checkpoint(folder)
             check_training(experiment, checkpoint)
-            if read_state(experiment, folder).step != checkpoint.step:
+            state = read_state(experiment, folder)
+            if state.step != checkpoint.step:
                 raise UserError("its files are of different steps")
         except UserError as error:
             reasons.append(f"{folder.name}: {error}")
@@ -184,16 +185,16 @@ def find_checkpoint(experiment: Experiment) -> Path | None:
                     f"note: the checkpoint {folder.name} is taken, since a later one can't be: {reason}",
                     file=sys.stderr,
                 )
-            return folder
+            return folder, state
     raise UserError(f"{given}: no checkpoint there can be used; {reasons[0]}")
 
 
 def with_checkpoint(experiment: Experiment) -> Experiment:
     """The experiment as it goes on from the checkpoint that `--resume` names, whose folder it has in its options."""
-    folder = find_checkpoint(experiment)
-    if folder is None:
+    found = find_checkpoint(experiment)
+    if found is None:
         return experiment
-    state = read_state(experiment, folder)
+    folder, state = found
     plan = replace(experiment.plan, first_step=state.step + 1)
     return replace(experiment, config=experiment.config.replace(resume=folder), plan=plan, state=state)
 
