@@ -15,11 +15,9 @@ import gc
 
 gc.disable()  # until all is imported: looking for garbage meanwhile takes an eighth of the time, and finds none
 
+import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
+
 import signal
-
-if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until main says otherwise: Ctrl-C ends it without a stack trace
-
 import sys
 from pathlib import Path
 from types import FrameType

@@ -4,6 +4,7 @@ python make_dataset.py --images photos --output data/photos --image-shape 64 64 
 python compare.py --dataset arrays --data-dir data/photos
 """
 
+import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.program import as_program
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """python -m exercises: lists the activities, and checks what students have made of them."""
 
+import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
+
 import argparse
 import difflib
 import subprocess
@@ -8,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.platform.machine import num_cores
+from common.platform.program import as_program
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, prove, prove_program
 
@@ -74,8 +77,6 @@ def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:
 
 
 if __name__ == "__main__":
-    try:
+    with as_program("python -m exercises"):
         sys.exit(main())
-    except KeyboardInterrupt:
-        print("python -m exercises: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -1,5 +1,6 @@
 """`python -m pt_impl`, alone or under torchrun: reads the options, then trains, evaluates or predicts."""
 
+import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.program import as_program
 
 # Worker processes import this file under another name; only the one that was started trains from here.

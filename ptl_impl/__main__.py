@@ -1,5 +1,6 @@
 """`python -m ptl_impl`: reads the options, then trains, evaluates or predicts. `--help` prints them all."""
 
+import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.program import as_program
 
 with as_program("python -m ptl_impl"):

@@ -2,6 +2,7 @@
 
 import os
 
+import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.program import as_program
 
 with as_program("python -m tf_impl"):

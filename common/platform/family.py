@@ -25,6 +25,7 @@ from common.platform.launch import STARTED_BY, Launch
 PREFIX = "cnn-run-"  # of the folders for temporary files; short: the paths of sockets in them have a limit
 LOCK_FILE = ".in-use"
 POLL_SECONDS = 0.2
+RELEASE_SECONDS = 1.0  # in which a process that was killed has let go of its files
 STOPPED_SECONDS = 10.0  # that a process may be stopped while the one that started it goes on
 
 
@@ -68,12 +69,8 @@ def _end_stopped() -> None:
     since: dict[int, float] = {}
     while True:
         time.sleep(STOPPED_SECONDS / 4)
-        now, stopped = time.monotonic(), []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                if process.status() == psutil.STATUS_STOPPED:
-                    stopped.append(process.pid)
-        since = {pid: since.get(pid, now) for pid in stopped}
+        now = time.monotonic()
+        since = {pid: since.get(pid, now) for pid in _stopped()}
         for pid, first in since.items():
             if now - first >= STOPPED_SECONDS:
                 print(f"note: process {pid} was stopped by a signal and does not go on; it is ended", file=sys.stderr)
@@ -81,14 +78,33 @@ def _end_stopped() -> None:
                     os.kill(pid, signal.SIGKILL)
 
 
-def leave_family() -> None:
-    """Removes the folder for temporary files, if this process has made it, or the one that has was killed."""
+def _stopped() -> list[int]:
+    """The processes that this one has started, or these, which are stopped."""
+    stopped = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() == psutil.STATUS_STOPPED:
+                stopped.append(process.pid)
+    return stopped
+
+
+def leave_family(failed: bool = False) -> None:
+    """Removes the folder for temporary files, if this process has made it, or the one that has was killed.
+
+    The first process ends those that are stopped, too: they can't notice that it goes.
+
+    Args:
+      failed: whether the one that has made it may just be being killed.
+    """
     if _Own.pid != os.getpid():
         return
     if _Own.folder is None:
-        _remove_abandoned()
-    else:
-        shutil.rmtree(_Own.folder, ignore_errors=True)
+        _remove_abandoned(RELEASE_SECONDS if failed else 0.0)
+        return
+    for pid in _stopped():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(_Own.folder, ignore_errors=True)
 
 
 def wait_for_end_of_family() -> None:
@@ -111,7 +127,7 @@ def _end_with(parent: int | None, direct_parent: int) -> None:
     """
     while os.getppid() == direct_parent and (parent is None or psutil.pid_exists(parent)):
         time.sleep(POLL_SECONDS)
-    _remove_abandoned()
+    _remove_abandoned(RELEASE_SECONDS)
     if os.getpgrp() == os.getpid():  # compare.py gives each run a group of its own: all that the run has started
         os.killpg(0, signal.SIGKILL)
     os._exit(1)  # nobody is there to be told
@@ -152,15 +168,30 @@ def _locked(folder: Path) -> IO[str] | None:
 _removing = threading.Lock()  # else one thread could end the process while another one is at it
 
 
-def _remove_abandoned() -> None:
-    """Removes the folders of families whose first process was killed."""
+def _remove_abandoned(seconds: float = 0.0) -> None:
+    """Removes the folders of families whose first process was killed.
+
+    Args:
+      seconds: for which the folder of this process's own family is waited for. Of a killed process with several threads
+        one ends after the other: others learn of it before the last one lets go of the lock.
+    """
     around = _Own.folder.parent if _Own.folder else Path(tempfile.gettempdir())
+    own, deadline = around, time.monotonic() + seconds
     if around.name.startswith(PREFIX):  # of a process that has not made it
         around = around.parent
     for folder in around.glob(f"{PREFIX}*"):
-        try:
-            with _removing, open(folder / LOCK_FILE, "r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # in use, somebody else's, or just being made
+        while not _removed(folder) and folder == own and time.monotonic() < deadline:
+            time.sleep(RELEASE_SECONDS / 20)
+
+
+def _removed(folder: Path) -> bool:
+    """False where it is in use, somebody else's, or just being made."""
+    try:
+        with _removing, open(folder / LOCK_FILE, "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except FileNotFoundError:  # by another process
+        return True
+    except OSError:
+        return False
+    return True

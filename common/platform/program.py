@@ -42,6 +42,8 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see quiet_start
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         take_signals()
         join_family(launch)
         yield
@@ -140,13 +142,12 @@ def exit_now(status: int = 0) -> NoReturn:
     The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
     seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
     """
-    for (
-        number
-    ) in STOP_SIGNALS:  # another one, as torch sends when the first process has gone, would break off what follows
+    # Another one, as torch sends when the first process has gone, would break off what follows.
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if status == 0:  # else some might wait for other processes
         atexit._run_exitfuncs()
-    leave_family()
+    leave_family(failed=status != 0)
     with suppress(OSError):  # whoever read it has gone
         sys.stdout.flush()
         sys.stderr.flush()
