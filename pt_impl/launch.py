@@ -14,7 +14,7 @@ from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
-from common.platform.program import as_program, hold_signals
+from common.platform.program import as_program, ctrl_c_waits, hold_signals
 from common.record.memory import memory_told
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -60,9 +60,10 @@ def main(config: TrainConfig) -> None:
     timeline.enter("imports")  # each worker's own
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
-        replicas = multiprocessing.spawn(
-            run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
-        )
+        with ctrl_c_waits():
+            replicas = multiprocessing.spawn(
+                run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
+            )
         try:
             wait_for(replicas, config)
         except multiprocessing.ProcessExitedException as error:
@@ -79,11 +80,16 @@ def wait_for(replicas: multiprocessing.ProcessContext, config: TrainConfig) -> N
         return
     with hold_signals() as held:
         told = False
-        while not replicas.join(timeout=POLL_SECONDS, grace_period=GRACE_SECONDS):
-            if held.number is not None and not told:
-                told = True
-                for process in replicas.processes:
-                    os.kill(process.pid, held.number)
+        try:
+            while not replicas.join(timeout=POLL_SECONDS, grace_period=GRACE_SECONDS):
+                if held.number is not None and not told:
+                    told = True
+                    for process in replicas.processes:
+                        os.kill(process.pid, held.number)
+        except multiprocessing.ProcessExitedException as error:
+            if held.number is None or error.exit_code != 128 + held.number:
+                raise
+            held.end()  # there was nothing yet to make a checkpoint of
 
 
 def run_replica(

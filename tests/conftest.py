@@ -10,8 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import fault_table
 import psutil
 import pytest
+from fault_table import fault  # noqa: F401 - a fixture of all tests
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMPLEMENTATIONS = ("tf", "keras", "pt", "ptl")
@@ -28,6 +30,18 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # Started in the background, the tests may have been told to ignore Ctrl-C; what they start must not be.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl")
+
+
+def pytest_addoption(parser):
+    fault_table.add_option(parser)
+
+
+def pytest_configure(config):
+    fault_table.configure(config)
+
+
+def pytest_collection_modifyitems(items):
+    fault_table.mark(items)
 
 
 def pytest_unconfigure():
@@ -101,6 +115,30 @@ def wait_for(condition, seconds=30):
 def gone(pids):
     """Whether these processes have all ended."""
     return all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that makes a folder for so many bytes."""
+    made = []
+
+    def make(size):
+        folder = tmp_path / f"disk-{len(made)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip("only root can make a disk of its own")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def remount(folder, option):
+    """Changes a `small_disk`: `size=100M`, `ro`."""
+    subprocess.run(["mount", "-o", f"remount,{option}", folder], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from multiprocessing import parent_process
+from multiprocessing import parent_process, resource_tracker
+from threading import Timer
 from types import FrameType
 from typing import NoReturn
 
@@ -42,8 +43,9 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # see quiet_start
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
         take_signals()
         join_family(launch)
         yield
@@ -88,9 +90,28 @@ def take_signals(again: bool = False) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    if _in_extension(frame):
+        Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
+        return
     if _holding and _holding[-1].note(number):
         return
-    raise KeyboardInterrupt if number == signal.SIGINT else Stopped(number)
+    raise _asked_to_end(number)
+
+
+LATER_SECONDS = 0.05  # until the signal is sent again
+
+
+def _in_extension(frame: FrameType | None) -> bool:
+    """Whether a module that is not written in Python is being imported: at an exception some, as Triton's, abort."""
+    while frame is not None:
+        if frame.f_code.co_qualname.startswith("ExtensionFileLoader."):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _asked_to_end(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
 
 
 SAME_SECONDS = 1.0  # signals that come within are one: a terminal and a parent process may both send it
@@ -112,6 +133,22 @@ class HeldSignal:
             self.number, self.since = number, now
         return now - self.since < SAME_SECONDS
 
+    def end(self) -> NoReturn:
+        """Ends the program as the signal would have without `hold_signals`."""
+        assert self.number is not None
+        raise _asked_to_end(self.number)
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """For processes that are started within: Ctrl-C reaches them in `as_program`, and not in their imports before."""
+    resource_tracker.ensure_running()  # multiprocessing's; where it has to be started, that lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
 
 _holding: list[HeldSignal] = []
 
@@ -123,8 +160,6 @@ def hold_signals() -> Iterator[HeldSignal]:
     With the second one it ends at once. After a `StoppedAtCheckpoint` more of them change nothing.
     """
     held = HeldSignal()
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, _stop)
     _holding.append(held)
     try:
         yield held

@@ -22,7 +22,7 @@ def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(f"no folder can be made under {base}: {error}") from None
+            raise UserError(f"no folder can be made under {base}: {error.strerror}") from None
     raise UserError(f"no free name left for a folder under {base}")
 
 
@@ -42,7 +42,7 @@ def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> P
         if not os.access(run_dir, os.W_OK):
             raise UserError(f"--run-dir {run_dir}: not writable")
     except OSError as error:
-        raise UserError(f"--run-dir {run_dir}: {error}") from None
+        raise UserError(f"--run-dir {run_dir}: {error.strerror}") from None
     return run_dir
 
 

@@ -9,29 +9,10 @@ import sys
 import time
 
 import pytest
-from conftest import CPU, REPOSITORY, gone, read_csv, run, train, wait_for
+from conftest import CPU, REPOSITORY, gone, read_csv, remount, run, train, wait_for
 from test_compare import SHORT, run_dir
 
 from common.record.results import StepLine, read_metrics, read_result, read_step_losses
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A function that makes a folder for so many bytes."""
-    made = []
-
-    def make(size):
-        folder = tmp_path / f"disk-{len(made)}"
-        folder.mkdir()
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-        if done.returncode:
-            pytest.skip("only root can make a disk that is full")
-        made.append(folder)
-        return folder
-
-    yield make
-    for folder in made:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def begin(project, output, *implementations, **environment):
@@ -50,22 +31,26 @@ def pids_of(path):
     return list(map(int, (wait_for(path.exists) and path.read_text()).split()))
 
 
-def test_the_children_of_one_that_is_killed_end_too(project, tmp_path):
+def test_the_children_of_one_that_is_killed_end_too(project, tmp_path, fault):
     """Else they would train beside the runs of the one that goes on, and write into their folders."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with begin(project, tmp_path / "r", "one", "hang", TMPDIR=str(temporary)) as process:
         pids = pids_of(run_dir(tmp_path / "r", "hang") / "pids")
         process.kill()
+        began = time.monotonic()
     wait_for(lambda: gone(pids), seconds=5)
     wait_for(lambda: not list(temporary.iterdir()), seconds=5)
+    seconds = time.monotonic() - began
     assert (run_dir(tmp_path / "r", "one") / "run.json").exists()
     run(sys.executable, "compare.py", "--resume", tmp_path / "r", "--timeout", 4, cwd=project, expect=1)
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("hang", "failed")]
+    then = "its runs end too, no temporary file is left; `--resume` does the rest"
+    fault("compare killed", "compare.py", -signal.SIGKILL, None, then, seconds)
 
 
-def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
+def test_a_folder_belongs_to_one_at_a_time(project, tmp_path, fault):
     output = tmp_path / "r"
     with begin(project, output, "two", "hang") as process:
         pids = pids_of(run_dir(output, "hang") / "pids")
@@ -80,6 +65,32 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
         process.communicate(timeout=30)
     assert gone(pids)
     run(sys.executable, "compare.py", "--report-only", output, cwd=project, expect=1)
+    fault("one folder", "compare.py", 2, line, "the first one goes on; the second one changes nothing")
+
+
+def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path, fault):
+    """They share what is kept of proofs and processors."""
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "compare.py", "--implementations", "one", "two", *map(str, SHORT), "--output-dir"]
+    started = [
+        subprocess.Popen(
+            [*command, str(tmp_path / name)],
+            cwd=project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **cache},
+        )
+        for name in ("a", "b")
+    ]
+    for process, name in zip(started, ("a", "b"), strict=True):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, out + err
+        rows = read_csv(tmp_path / name / "results.csv")
+        assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("two", "ok")]
+    done = run(*command, tmp_path / "c", cwd=project, **cache)
+    assert "proving that all are the same" not in done.stdout, "what both have kept can be read"
+    fault("two folders", "compare.py", 0, None, "each has its own table; times are those of a busy machine")
 
 
 def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
@@ -89,7 +100,7 @@ def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
 
 
 @pytest.mark.parametrize(("size", "finished"), [(100_000, 0), (330_000, 1), (700_000, 2)])
-def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, tmp_path, small_disk, size, finished):
+def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, fault, small_disk, size, finished):
     """In a run's own files, in the other run's, in the report."""
     output = small_disk(size) / "r"
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", "two", *SHORT)
@@ -98,10 +109,13 @@ def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, tm
     assert "No space left on device" in done.stdout + done.stderr
     assert re.findall(r"^(\w+) +[\d.]+% ", done.stdout, re.MULTILINE) == ["one", "two"][:finished], done.stdout
     assert f"python compare.py --{'report-only' if finished == 2 else 'resume'} {output} " in done.stderr
-    subprocess.run(["mount", "-o", "remount,size=100M", output.parent], check=True)
+    remount(output.parent, "size=100M")
     run(sys.executable, "compare.py", "--resume", output, cwd=project)
     assert [row["status"] for row in read_csv(output / "results.csv")] == ["ok", "ok"]
     assert (output / "report.html").exists() and not list(output.glob("**/.*.????????????????"))
+    (line, *_) = [line for line in done.stderr.splitlines() if line.startswith("compare.py: ")]
+    whom, then = f"compare.py with {finished} of 2 runs finished", "what is finished is shown; `--resume` does the rest"
+    fault("no space for a comparison", whom, 1, line, then)
 
 
 @pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
@@ -129,7 +143,7 @@ def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path, environme
             assert line.startswith("compare.py: error: '") and "can't be read in this system's encoding" in line
 
 
-def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path):
+def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path, fault):
     output = tmp_path / "r"
     with begin(project, output, "one", "hang") as process:
         pids = pids_of(run_dir(output, "hang") / "pids")
@@ -138,6 +152,7 @@ def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path):
         _, err = process.communicate(timeout=30)
     assert gone(pids) and "Traceback" not in err and process.returncode in (1, 130), err
     assert f"{output}" in err
+    fault("gone", "compare.py", process.returncode, err.splitlines()[-1], "no process is left")
 
 
 LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 60, "--log-every-n-steps", 5)
@@ -161,13 +176,15 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     assert read_step_losses(run_dir(output, "pt")) == read_step_losses(train("pt", tmp_path / "whole", *LONG))
 
 
-def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, small_disk):
+def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, fault, small_disk):
     folder = small_disk(700_000) / "r"
     command = (sys.executable, "-m", "pt_impl", *CPU, *LONG, "--checkpoint-every", 10, "--run-dir", folder)
     done = run(*command, expect=1)
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"python -m pt_impl: error: {folder / 'checkpoints'}") and "No space left on device" in line
     assert len(list((folder / "checkpoints").iterdir())) <= 1, "half a checkpoint is left"
-    subprocess.run(["mount", "-o", "remount,size=100M", folder.parent], check=True)
+    remount(folder.parent, "size=100M")
     run(*command, "--resume", "auto")
     assert read_step_losses(folder) == read_step_losses(train("pt", tmp_path / "whole", *LONG))
+    then = "no half of one is left; with space `--resume auto` gives the losses of a run that had it"
+    fault("no space for a checkpoint", "pt", 1, line, then)

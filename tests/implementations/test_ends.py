@@ -2,6 +2,9 @@
 
 import getpass
 import os
+import random
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from common.platform.errors import describe_signal
 from common.record.results import StepLine, read_metrics
 
 SLOW = pytest.mark.slow
+NOTHING_LEFT = "no process and no temporary file is left"
 
 
 @pytest.fixture
@@ -24,8 +28,8 @@ def training(tmp_path):
     (tmp_path / "temporary").mkdir()
     started = []
 
-    def start(implementation):
-        command = [sys.executable, "-m", f"{implementation}_impl", "--devices", "2", *map(str, CPU)]
+    def start(implementation, devices=2):
+        command = [sys.executable, "-m", f"{implementation}_impl", "--devices", str(devices), *map(str, CPU)]
         process = subprocess.Popen(
             [*command, "--epochs", "100000", "--run-dir", str(tmp_path / "r")],
             cwd=REPOSITORY,
@@ -36,11 +40,12 @@ def training(tmp_path):
             env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
         )
         started.append(process)
-        metrics = tmp_path / "r" / "metrics.jsonl"
-        wait_for(lambda: process.poll() is not None or metrics.exists() and read_metrics(tmp_path / "r", StepLine), 120)
+        metrics, step = tmp_path / "r" / "metrics.jsonl", random.randint(1, 200)
+        print(f"from step {step} on")
+        wait_for(lambda: process.poll() is not None or metrics.exists() and steps_taken(tmp_path / "r") >= step, 120)
         assert process.poll() is None, process.communicate()
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        assert len(family) >= 2 or implementation in ("tf", "keras")
+        assert len(family) >= devices or implementation in ("tf", "keras")
         return process, family
 
     yield start
@@ -50,19 +55,25 @@ def training(tmp_path):
         process.communicate()
 
 
+def steps_taken(run_dir):
+    return len(read_metrics(run_dir, StepLine))
+
+
 def end_of(process, family, tmp_path):
-    """The status and the lines on standard error that are this program's; nothing else may be left."""
+    """Status, lines on standard error that are this program's, seconds until all have ended; nothing may be left."""
+    began = time.monotonic()
     err = process.communicate(timeout=30)[1]
     _, alive = psutil.wait_procs(family, timeout=10)
+    seconds = time.monotonic() - began
     assert not alive and "Traceback" not in err, err
     left = [path for path in (tmp_path / "temporary").rglob("*") if path.name != f"torchinductor_{getpass.getuser()}"]
     assert not left  # but for the folder that torch makes for what it has compiled
     assert not (tmp_path / "r" / "result.json").exists()
-    return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")]
+    return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")], seconds
 
 
 @pytest.mark.parametrize("implementation", ["tf", pytest.param("keras", marks=SLOW), "pt", "ptl"])
-def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation):
+def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     listening = [
         one.laddr.ip
@@ -73,7 +84,9 @@ def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation
     assert {"127.0.0.1", "::1"} >= set(listening), "reached from other machines"
     assert listening or implementation in ("tf", "keras")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    assert end_of(process, family, tmp_path) == (130, [f"python -m {implementation}_impl: interrupted"])
+    status, lines, seconds = end_of(process, family, tmp_path)
+    assert (status, lines) == (130, [f"python -m {implementation}_impl: interrupted"])
+    fault("ctrl-c", f"{implementation}, 2 devices", status, *lines, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("program", ["pt_impl", "exercises", "make_dataset"])
@@ -106,33 +119,72 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("implementation", "name", "whom"), ENDS)
-def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementation, name, whom):
+def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation, name, whom):
     process, family = training(implementation)
     number = getattr(signal, name)
     if whom == "all":
         os.killpg(process.pid, number)
     else:
         os.kill(family[0 if whom == "first" else -1].pid, number)
-    status, lines = end_of(process, family, tmp_path)
+    status, lines, seconds = end_of(process, family, tmp_path)
     program, ended = f"python -m {implementation}_impl", describe_signal(number)
     if whom == "last":
         assert status == 1 and lines[-1:] == [f"{program}: error: replica 1 was ended by {ended}"]
+        kind = "replica killed"
     elif name == "SIGKILL":
         assert status == -9 and not lines
+        kind = "first killed"
     else:
         assert status == 128 + number and lines == [f"{program}: ended by {ended}"]
+        kind = "signal"
+    fault(kind, f"{implementation}, 2 devices", status, lines[-1] if lines else None, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
-def test_a_replica_that_is_stopped_is_found(training, tmp_path, implementation):
+def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implementation):
     """Else the others would wait for it, for half an hour."""
     process, family = training(implementation)
     family[-1].suspend()
-    status, lines = end_of(process, family, tmp_path)
+    status, (line,), seconds = end_of(process, family, tmp_path)
     assert status == 1
-    assert lines == [
-        f"python -m {implementation}_impl: error: replica 1 was ended by {describe_signal(signal.SIGKILL)}"
-    ]
+    assert line == f"python -m {implementation}_impl: error: replica 1 was ended by {describe_signal(signal.SIGKILL)}"
+    fault("replica stopped", f"{implementation}, 2 devices", status, line, NOTHING_LEFT, seconds)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "devices"),
+    [
+        ("pt", 1),
+        *(pytest.param(*one, marks=SLOW) for one in (("pt", 2), ("ptl", 1), ("ptl", 2), ("tf", 1), ("keras", 2))),
+    ],
+)
+def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path, fault, implementation, devices):
+    """Of the process that meets it. TensorFlow may end by a signal: its own checks of threads and memory abort."""
+    process, family = training(implementation, devices)
+    victim = family[-1 if devices > 1 else 0]
+    limit = victim.memory_info().vms // 2
+    resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
+    status, lines, seconds = end_of(process, family, tmp_path)
+    if status in (-signal.SIGABRT, -signal.SIGSEGV):
+        assert implementation in ("tf", "keras") and not lines
+    else:
+        assert status == 1 and lines
+        assert (
+            f"_impl: error: out of memory with --batch-size 64 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
+        )
+    whom = f"{implementation}, {devices} devices" if devices > 1 else implementation
+    fault("memory later", whom, status, lines[0] if lines else None, NOTHING_LEFT, seconds)
+
+
+@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])
+def test_a_run_folder_that_is_gone_is_told_in_one_line(training, tmp_path, fault, implementation):
+    process, family = training(implementation)
+    shutil.rmtree(tmp_path / "r")
+    status, (line,), seconds = end_of(process, family, tmp_path)
+    assert status == 1
+    assert line.startswith(f"python -m {implementation}_impl: error: {tmp_path / 'r'}")
+    assert line.endswith("cannot be written: No such file or directory")
+    fault("gone", f"{implementation}, 2 devices", status, line, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])

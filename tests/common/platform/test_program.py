@@ -1,0 +1,63 @@
+"""Signals at moments at which an exception would do harm, or show more than one line."""
+
+import signal
+import sys
+
+import pytest
+from conftest import REPOSITORY, run
+
+from common.platform.errors import describe_signal
+
+# What Python names the import of a module that is written in C; here it takes a while, in which a signal comes.
+EXTENSION = """
+import os, signal, sys, time
+from common.platform.program import as_program, hold_signals
+class ExtensionFileLoader:
+    def create_module(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(0.01)
+        print("whole")
+with as_program("program"):
+    ExtensionFileLoader().create_module()
+    time.sleep(10)
+    print("not reached")
+"""
+
+# A process that is told to end in the middle of its imports.
+CHILD = """
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+from common.platform.program import as_program
+with as_program("child"):
+    time.sleep(10)
+"""
+PARENT = """
+import subprocess, sys
+from common.platform.program import as_program, ctrl_c_waits
+with as_program("parent"):
+    with ctrl_c_waits():
+        child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+    print(child.wait())
+"""
+
+
+def python(code, *arguments, **expected):
+    return run(sys.executable, "-c", code, *arguments, PYTHONPATH=str(REPOSITORY), **expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_a_module_of_machine_code_is_there(number):
+    done = python(EXTENSION, int(number), expect=128 + number)
+    said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+    assert (done.stdout, done.stderr) == ("whole\n", f"program: {said}\n")
+
+
+def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():
+    done = python(PARENT, CHILD)
+    assert (done.stdout, done.stderr) == ("130\n", "child: interrupted\n")
+
+
+def test_ctrl_c_during_imports_shows_nothing():
+    code = "import os, signal, common.platform.quiet_start; os.kill(os.getpid(), signal.SIGINT)"
+    done = python(code, expect=-signal.SIGINT)
+    assert not done.stdout + done.stderr

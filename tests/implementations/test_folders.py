@@ -1,0 +1,78 @@
+"""Folders and ports that a run can't have: one line, no half result, and a second try works."""
+
+import socket
+import sys
+
+import pytest
+from conftest import CPU, remount, run, train
+
+from common.record.results import read_result, read_step_losses
+
+SLOW = pytest.mark.slow
+SHORT = (*CPU, "--train-size", 200, "--epochs", 2, "--devices", 2)
+PAGE = 4096
+# The files of a run in the order in which they get their last byte.
+FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "model.safetensors", "result.json")
+IMPLEMENTATIONS = ["pt", *(pytest.param(name, marks=SLOW) for name in ("tf", "keras", "ptl"))]
+
+
+def program(implementation, *options):
+    return sys.executable, "-m", f"{implementation}_impl", *SHORT, *options
+
+
+def own_line(done, implementation):
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith(f"python -m {implementation}_impl: ")]
+    assert "Traceback" not in done.stderr and "Errno" not in line
+    return line
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A function that gives an implementation's run that nothing happened to."""
+    made = {}
+
+    def make(implementation):
+        if implementation not in made:
+            made[implementation] = train(implementation, tmp_path_factory.mktemp(implementation) / "r", *SHORT)
+        return made[implementation]
+
+    return make
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, implementation):
+    """For each file of a run, on a disk that has room for those before it alone."""
+    run_dir = whole(implementation)
+    assert {path.name for path in run_dir.iterdir()} == set(FILES)
+    pages = 0
+    for name in FILES:
+        disk = small_disk((pages + 1) * PAGE)
+        (disk / "other").write_bytes(bytes(PAGE))
+        line = own_line(run(*program(implementation, "--run-dir", disk / "r"), expect=1), implementation)
+        assert f"error: {disk / 'r' / name} cannot be written: " in line and "No space left on device" in line
+        assert not (disk / "r" / "result.json").exists() and not list((disk / "r").glob(".*"))
+        pages += -((run_dir / name).stat().st_size // -PAGE)
+        remount(disk, "size=100M")
+        again = train(implementation, disk / "again", *SHORT)
+        assert read_step_losses(again) == read_step_losses(run_dir)
+        fault("no space", f"{implementation}, {name}", 1, line, "no result is left; with space it works")
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_folder_that_nobody_may_write_to_is_refused_at_once(tmp_path, fault, small_disk, implementation):
+    disk = small_disk(2**20)
+    remount(disk, "ro")
+    line = own_line(run(*program(implementation, "--run-dir", disk / "r"), expect=2), implementation)
+    assert line == f"python -m {implementation}_impl: error: --run-dir {disk / 'r'}: Read-only file system"
+    remount(disk, "rw")
+    train(implementation, disk / "r", *SHORT, "--dry-run", "true")
+    fault("read-only", implementation, 2, line, "nothing is trained; with another folder it works")
+
+
+@pytest.mark.parametrize("implementation", ["pt", "ptl"])
+def test_the_port_of_the_environment_may_be_taken(tmp_path, fault, implementation):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        train(implementation, tmp_path / "r", *SHORT, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    assert read_result(tmp_path / "r").devices == 2
+    fault("port", f"{implementation}, 2 devices", 0, None, "its processes find each other all the same")
