@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from conftest import REPOSITORY, run
+from fault_table import BEGIN, END, TITLES
 
 from benchmarks.limit import LimitConfig
 from benchmarks.machine import MachineConfig
@@ -222,7 +223,8 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--ntasks-per-node",
         "--wait",
         "--compile-bytecode",
-    }  # of jupytext, pip, sbatch and uv
+        "--fault-table",
+    }  # of jupytext, pip, sbatch, uv and pytest
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"
@@ -232,6 +234,13 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
             text,
         ):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
+
+
+def test_the_table_of_faults_has_all_of_them():
+    """It is made by a command, see tests/fault_table.py."""
+    text = (REPOSITORY / "docs" / "reliability.md").read_text()
+    rows = text.split(BEGIN)[1].split(END)[0].splitlines()
+    assert [title for title in TITLES.values() if not any(row.startswith(f"| {title} | ") for row in rows)] == []
 
 
 @pytest.mark.xdist_group("kept-together")

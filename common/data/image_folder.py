@@ -7,6 +7,7 @@ conversion that was interrupted goes on where it stopped.
 import hashlib
 import itertools
 import json
+import os
 import signal
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
 from common.data.image_listing import Fit, ImageFolderConfig, Listing, list_images
 from common.platform.errors import UserError
-from common.platform.files import write_text, written_whole
+from common.platform.files import write_text, writing, written_whole
 from common.platform.machine import num_cores
 from common.spec.options import ImageShape
 
@@ -74,12 +75,27 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
     if any(config.output.iterdir()):
         raise UserError(f"--output {config.output}: is not empty")
     starts = {"train": (0, listing.num_train), "test": (listing.num_train, len(listing.files))}
-    for part, (start, stop) in starts.items():
-        open_memmap(array_path(config.output, part, "images"), "w+", np.uint8, (stop - start, *config.image_shape))
-        labels = np.array([label for _, label in listing.files[start:stop]], dtype=np.int64)
-        np.save(array_path(config.output, part, "labels"), labels)
-    np.zeros(len(listing.files), np.uint8).tofile(config.output / STATUS_FILE)
-    write_text(path, wanted)
+    try:
+        with writing(config.output):
+            for part, (start, stop) in starts.items():
+                images = array_path(config.output, part, "images")
+                open_memmap(images, "w+", np.uint8, (stop - start, *config.image_shape))
+                _take_space(images)
+                labels = np.array([label for _, label in listing.files[start:stop]], dtype=np.int64)
+                np.save(array_path(config.output, part, "labels"), labels)
+            np.zeros(len(listing.files), np.uint8).tofile(config.output / STATUS_FILE)
+        write_text(path, wanted)
+    except BaseException:
+        for file in config.output.iterdir():  # all of them new: a second try finds the folder as this one did
+            file.unlink()
+        raise
+
+
+def _take_space(path: Path) -> None:
+    """Has the disk keep a file's space. Else a process that writes to the mapped file is killed where there is none."""
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -> None:

@@ -88,6 +88,10 @@ def shorter_metrics(run):
     (run / "metrics.jsonl").write_text("".join(lines[:5] + lines[6:]))
 
 
+def older_schema(run):
+    change(run / "result.json", schema_version=9)
+
+
 def metrics_folder(run):
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").mkdir()
@@ -113,11 +117,12 @@ CHANGES = [
     (shorter_metrics, True, "metrics.jsonl: steps are not numbered 1, 2, 3, ..."),
     (metrics_folder, False, "metrics.jsonl: cannot be read: Is a directory"),
     (damaged_record, False, "run.json: cannot be read"),
+    (older_schema, True, "result.json: not valid: schema_version: Input should be 10"),
 ]
 
 
 @pytest.mark.parametrize(("change", "sealed", "told"), CHANGES, ids=lambda one: getattr(one, "__name__", None))
-def test_what_was_changed_is_a_failed_run_that_says_why(made, tmp_path, change, sealed, told):
+def test_what_was_changed_is_a_failed_run_that_says_why(made, tmp_path, fault, change, sealed, told):
     folder = tmp_path / "r"
     shutil.copytree(made, folder)
     run_dir = folder / "runs" / "seed-0" / "round-2" / "pt"
@@ -127,9 +132,13 @@ def test_what_was_changed_is_a_failed_run_that_says_why(made, tmp_path, change, 
     runs, missing = find_runs(folder, Request.read(folder, "--report-only"))
     (failed,) = (run for run in runs if run.result is None)
     assert told in failed.record.failure and failed.run_dir == run_dir and len(runs) == 4 and not missing
+    fault("schema" if change is older_schema else "results", change.__name__.replace("_", " "), None, told, OTHERS)
 
 
-def test_the_report_is_made_of_the_others(made, tmp_path):
+OTHERS = "it is a failed run that says why; the others are shown"
+
+
+def test_the_report_is_made_of_the_others(made, tmp_path, fault):
     folder = tmp_path / "r"
     shutil.copytree(made, folder)
     command = (sys.executable, "compare.py", "--report-only", folder)
@@ -139,3 +148,16 @@ def test_the_report_is_made_of_the_others(made, tmp_path):
     tf, pt = read_csv(folder / "results.csv")
     assert (tf["status"], pt["status"], pt["num_rounds"]) == ("ok", "some failed", "1")
     assert "its files have been changed since the run ended" in text
+    fault("results", "`--report-only`", 1, "its files have been changed since the run ended", OTHERS)
+
+
+def test_runs_of_other_code_are_told(made, tmp_path, fault):
+    folder = tmp_path / "r"
+    shutil.copytree(made, folder)
+    run_dir = folder / "runs" / "seed-0" / "round-2" / "pt"
+    change(run_dir / "result.json", git={"commit": "b" * 40, "dirty": False})
+    seal(run_dir)
+    text = run(sys.executable, "compare.py", "--report-only", folder, cwd=REPOSITORY).stdout
+    said = f"warning: the code changed between runs: commits {'a' * 12} and {'b' * 12}"
+    assert said in " ".join(text.split())
+    fault("commit", "`--report-only`", 0, said, "the warning stands with the table")

@@ -55,7 +55,7 @@ def test_the_run_goes_on_with_the_highest_instructions_that_work(project, tmp_pa
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_where_none_work_there_is_one_line(project, tmp_path, implementation):
+def test_where_none_work_there_is_one_line(project, tmp_path, fault, implementation):
     error = start(project, implementation, tmp_path, "", expect=2).stderr.splitlines()[-1]
     assert error.startswith(
         f"python -m {implementation}_impl: error: --precision bf16-mixed: this processor (Made-up Xe"
@@ -63,6 +63,7 @@ def test_where_none_work_there_is_one_line(project, tmp_path, implementation):
     assert (
         "SIGILL" in error and error.endswith("--precision 32 works") and not (tmp_path / "r" / "result.json").exists()
     )
+    fault("instruction", implementation, 2, error, "what the processor can do is tried in a process of its own first")
 
 
 def test_a_processor_that_works_gets_no_limit_and_no_note(project, tmp_path):

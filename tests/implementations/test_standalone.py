@@ -51,7 +51,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     ("implementation", "devices"),
     [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
 )
-def test_a_device_without_memory_is_told_in_one_line(tmp_path, implementation, devices):
+def test_a_device_without_memory_is_told_in_one_line(tmp_path, fault, implementation, devices):
     """Of each replica that finds none. TensorFlow on the CPU dies of a signal instead, which compare.py tells."""
     options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
     options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
@@ -61,15 +61,17 @@ def test_a_device_without_memory_is_told_in_one_line(tmp_path, implementation, d
     assert 1 <= len(said) <= devices
     assert f"error: out of memory with --batch-size 12000 (--eval-batch-size 1000) on {devices} x cpu (" in said[0]
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
+    fault("memory", f"{implementation}, {devices} devices", 1, said[0], "no result is left")
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
+def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(sys.executable, "-m", f"{implementation}_impl", *SHORT, *options, expect=1)
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
+    fault("nan", f"{implementation}, 2 devices", 1, line, "no result is left")
 
 
 @pytest.mark.parametrize(

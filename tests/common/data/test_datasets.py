@@ -126,7 +126,7 @@ np.savez(sys.argv[2], *(array for part in parts for array in (part.data.numpy(),
     assert ours.train_images.std() / largest == pytest.approx(std[0], abs=5e-5)
 
 
-def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path):
+def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path, fault):
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for path in (data_dir / "MNIST" / "raw").glob("*.gz"):
@@ -142,8 +142,10 @@ def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path):
     with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
     labels.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])  # no stream that zlib could make sense of
-    with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
+    with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read") as told:
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
+    for damage in ("another byte", "cut off", "no gzip"):
+        fault("data", f"mnist, {damage}", told.value.exit_status, str(told.value), "nothing is trained")
 
 
 # --- CIFAR-10: made-up batches in the published formats ---

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -12,7 +13,7 @@ import threading
 import time
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, remount
 
 from common.data import download, formats
 from common.data.download import Source
@@ -122,7 +123,7 @@ def bomb(handler):
         (bomb, "more than 67,108,864 bytes"),
     ],
 )
-def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, answer, said):
+def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, fault, answer, said):
     """Nobody waits for ever, and memory and disk are not filled. Here limits are smaller: a test shall be quick."""
     for module in (download, formats):
         monkeypatch.setattr(module, "MOST_BYTES", 2**26)
@@ -131,9 +132,13 @@ def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, a
     server.files = {"/bad/a.gz": answer, "/good/a.gz": gzip.compress(CONTENT["a"])}
     source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
-    with pytest.raises(UserError, match=f"bad/a.gz: .*({said})"):
+    with pytest.raises(UserError, match=f"bad/a.gz: .*({said})") as told:
         Source("e", {"a": MD5["a"]}, (server.url + "/bad/{}",)).fetch(tmp_path)
     assert not leftovers(tmp_path)
+    fault("download", answer.__name__.replace("_", " "), told.value.exit_status, None, NEXT)
+
+
+NEXT = "the next address is tried; nothing is left of it; where no address works, each is named with its reason"
 
 
 def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
@@ -159,7 +164,7 @@ def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
     [None, b"junk", gzip.compress(b"another content"), gzip.compress(CONTENT["a"])[:-20], b""],
     ids=["not there", "junk", "another file", "cut short", "empty"],
 )
-def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_path, first):
+def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_path, fault, request, first):
     server.files = {"/good/a.gz": gzip.compress(CONTENT["a"])}
     if first is not None:
         server.files["/bad/a.gz"] = first
@@ -167,6 +172,7 @@ def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
     assert server.asked == ["/bad/a.gz", "/good/a.gz"]
     assert not leftovers(tmp_path)
+    fault("download", request.node.callspec.id, None, None, NEXT)
 
 
 def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left(server, tmp_path):
@@ -178,6 +184,18 @@ def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left
     assert "a not in" in message and "--data-dir" in message
     assert "/one/a.gz: 404" in message and "/two/a.gz: content of a has md5" in message and "ConnectionError" in message
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
+
+
+def test_without_space_for_a_download_there_is_a_line_and_nothing_is_left(server, fault, small_disk):
+    disk, content = small_disk(65536), os.urandom(100_000)
+    server.files = {"/a.gz": gzip.compress(content)}
+    source = Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",))
+    with pytest.raises(UserError, match="No space left on device") as told:
+        source.fetch(disk)
+    assert not leftovers(disk)
+    remount(disk, "size=100M")
+    assert read_all(source, disk) == {"a": content}
+    fault("no space for data", "a download", told.value.exit_status, str(told.value), "with space a second try works")
 
 
 def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, remount, run
 from PIL import Image
 from rich.console import Console
 
@@ -186,11 +186,26 @@ def test_what_can_not_be_done_is_said_in_one_line(images, change, message):
         ),
     ],
 )
-def test_a_damaged_set_is_refused(images, damage, message):
+def test_a_damaged_set_is_refused(images, fault, damage, message):
     output = make(images)
     damage(output)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as told:
         load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+    fault("data", "arrays", told.value.exit_status, str(told.value), "nothing is trained")
+
+
+@pytest.mark.parametrize("pages", [1, 6, 7, 9, 11, 12])
+def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, fault, small_disk, pages):
+    """For one file after the other; the last two times all images are there."""
+    output = small_disk(4096 * pages) / "set"
+    options = ("--images", images, "--image-shape", 16, 20, 3, "--output", output)
+    done = run(sys.executable, "make_dataset.py", *options, expect=1)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"make_dataset.py: error: {output}") and "No space left on device" in line
+    remount(output.parent, "size=100M")
+    run(sys.executable, "make_dataset.py", *options)
+    check_content(output)
+    fault("no space for data", "make_dataset.py", 1, line, "with space a second try works")
 
 
 def test_arrays_that_were_changed_are_told_from_those_described(images):
