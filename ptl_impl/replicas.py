@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from torch.distributed import TCPStore
 
-from common.platform.errors import UserError, replica_ended
+from common.platform.errors import ReplicaError, UserError, replica_ended
 from common.platform.launch import Launch
 from common.spec.options import TrainConfig
 from pt_impl.replicas import device_name as device_name
@@ -69,12 +69,12 @@ def host_store() -> None:
 
 @contextmanager
 def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
-    """Raises ReplicaError, instead of what follows from it, where a process that the Trainer has started was ended."""
+    """Raises ReplicaError, instead of what follows from it, where a process that the Trainer has started has ended."""
     try:
         yield
     except UserError:
         raise
-    except Exception:
+    except Exception as error:
         started = trainer.strategy.launcher.procs if trainer.strategy.launcher else []
         deadline = time.monotonic() + NOTICE_SECONDS
         while started and time.monotonic() < deadline:
@@ -82,5 +82,7 @@ def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
                 status = process.poll() or 0
                 if status < 0 or status > 128:
                     raise replica_ended(rank, status) from None
+                if status > 0 and "Connection closed by peer" in str(error):  # it has said why
+                    raise ReplicaError(f"replica {rank} has ended with exit status {status}") from None
             time.sleep(NOTICE_SECONDS / 20)
         raise

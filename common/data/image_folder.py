@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import os
-import signal
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -26,6 +25,7 @@ from common.data.image_listing import Fit, ImageFolderConfig, Listing, list_imag
 from common.platform.errors import UserError
 from common.platform.files import write_text, writing, written_whole
 from common.platform.machine import num_cores
+from common.platform.program import serve_pool
 from common.spec.options import ImageShape
 
 CHUNK = 64  # images that a process takes at a time
@@ -136,7 +136,7 @@ class _Worker:
 
 
 def _open_arrays(config: ImageFolderConfig, listing: Listing) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends the others
+    serve_pool()
     _Worker.config, _Worker.listing = config, listing
     _Worker.images = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
     _Worker.status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")

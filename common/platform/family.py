@@ -51,6 +51,9 @@ def join_family(launch: Launch) -> None:
     """
     if _Own.pid == os.getpid():
         return
+    if _Own.lock is not None:  # of the process that this one was forked from
+        _Own.lock.close()
+        _Own.folder = _Own.lock = None
     _Own.pid, parent = os.getpid(), _parent()
     if parent is None:
         _make_temporary_folder()
@@ -125,12 +128,20 @@ def _end_with(parent: int | None, direct_parent: int) -> None:
       parent: of the family; None under torchrun.
       direct_parent: the same one, or something between them, such as a script that starts an interpreter.
     """
-    while os.getppid() == direct_parent and (parent is None or psutil.pid_exists(parent)):
+    while os.getppid() == direct_parent and (parent is None or _runs(parent)):
         time.sleep(POLL_SECONDS)
     _remove_abandoned(RELEASE_SECONDS)
     if os.getpgrp() == os.getpid():  # compare.py gives each run a group of its own: all that the run has started
         os.killpg(0, signal.SIGKILL)
     os._exit(1)  # nobody is there to be told
+
+
+def _runs(pid: int) -> bool:
+    """False also of a process that has ended and whose status nobody has asked for yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 # --- Temporary files ---

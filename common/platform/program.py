@@ -139,6 +139,13 @@ class HeldSignal:
         raise _asked_to_end(self.number)
 
 
+def serve_pool() -> None:
+    """For the processes of a pool, as their initializer: signals are for the first process, and they end with it."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    join_family(Launch.read())
+
+
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
     """For processes that are started within: Ctrl-C reaches them in `as_program`, and not in their imports before."""

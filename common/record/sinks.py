@@ -52,6 +52,8 @@ class RunFiles(Sink):
         self._write(*({"kind": "step", "step": step, "loss": loss} for step, loss in enumerate(losses, first)))
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
+        with writing(self._path):
+            self._path.stat()  # a folder that is gone is told now, and not after the last epoch
         self._write(epoch.model_dump())
 
     def finish(self, result: RunResult) -> None:

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter
 
 from common.platform.files import write_bytes, write_text
 from common.platform.machine import num_cores
+from common.platform.program import serve_pool
 
 # Okabe and Ito's colours (2008), told apart by people with any common kind of colour blindness; and since the curves
 # of runs in lockstep lie on each other, every line has a width and a pattern of its own, too.
@@ -207,6 +208,7 @@ _kept: list[tuple[Sequence[Maker], Path]] = []  # in a worker process, what it w
 
 
 def _keep(makers: Sequence[Maker], folder: Path) -> None:
+    serve_pool()
     _kept.append((makers, folder))
 
 

@@ -28,8 +28,8 @@ def training(tmp_path):
     (tmp_path / "temporary").mkdir()
     started = []
 
-    def start(implementation, devices=2):
-        command = [sys.executable, "-m", f"{implementation}_impl", "--devices", str(devices), *map(str, CPU)]
+    def start(implementation, devices=2, *more):
+        command = [sys.executable, "-m", f"{implementation}_impl", "--devices", str(devices), *map(str, CPU), *more]
         process = subprocess.Popen(
             [*command, "--epochs", "100000", "--run-dir", str(tmp_path / "r")],
             cwd=REPOSITORY,
@@ -59,13 +59,20 @@ def steps_taken(run_dir):
     return len(read_metrics(run_dir, StepLine))
 
 
-def end_of(process, family, tmp_path):
-    """Status, lines on standard error that are this program's, seconds until all have ended; nothing may be left."""
+def end_of(process, family, tmp_path, cleaned_by_next=False):
+    """Status, lines on standard error that are this program's, seconds until all have ended; nothing may be left.
+
+    Args:
+      cleaned_by_next: where a signal ends the only process, nobody is there to remove its temporary files: the next
+        program does.
+    """
     began = time.monotonic()
     err = process.communicate(timeout=30)[1]
     _, alive = psutil.wait_procs(family, timeout=10)
     seconds = time.monotonic() - began
     assert not alive and "Traceback" not in err, err
+    if cleaned_by_next and process.returncode < 0:
+        run(sys.executable, "make_dataset.py", "--help", TMPDIR=str(tmp_path / "temporary"))
     left = [path for path in (tmp_path / "temporary").rglob("*") if path.name != f"torchinductor_{getpass.getuser()}"]
     assert not left  # but for the folder that torch makes for what it has compiled
     assert not (tmp_path / "r" / "result.json").exists()
@@ -160,17 +167,17 @@ def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implement
 )
 def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path, fault, implementation, devices):
     """Of the process that meets it. TensorFlow may end by a signal: its own checks of threads and memory abort."""
-    process, family = training(implementation, devices)
+    process, family = training(implementation, devices, "--batch-size", "256")
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
-    status, lines, seconds = end_of(process, family, tmp_path)
+    status, lines, seconds = end_of(process, family, tmp_path, cleaned_by_next=True)
     if status in (-signal.SIGABRT, -signal.SIGSEGV):
         assert implementation in ("tf", "keras") and not lines
     else:
         assert status == 1 and lines
         assert (
-            f"_impl: error: out of memory with --batch-size 64 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
+            f"_impl: error: out of memory with --batch-size 256 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
         )
     whom = f"{implementation}, {devices} devices" if devices > 1 else implementation
     fault("memory later", whom, status, lines[0] if lines else None, NOTHING_LEFT, seconds)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import IMPLEMENTATIONS, MODES, run, train
 
+from common.record.checkpoints import checkpoint_dirs
 from common.record.results import read_result, read_step_losses
 from comparison.devices import has_gpu
 from comparison.lockstep import find_departure
@@ -66,6 +67,27 @@ def test_a_strategy_on_one_gpu_trains_as_the_cpu_does(tmp_path, implementation, 
     result = read_result(gpu)
     assert result.accelerator == "gpu" and result.device_peak_memory_bytes > 0
     assert find_departure(cpu, gpu, 1e-10) is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rule", ["adamw", "rmsprop"])
+@pytest.mark.parametrize("begins", ["cpu", "gpu"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_what_one_device_has_begun_goes_on_on_the_other(tmp_path, implementation, begins, rule, mode):
+    skip_without_gpu(implementation)
+    options = (*OPTIONS[:4], "--optimizer", rule, "--precision", "64", "--mode", mode, "--checkpoint-every", 40)
+    options = (*options, "--ema-decay", 0.9)
+    whole = train("pt", tmp_path / "whole", *options, "--accelerator", "cpu")
+    devices = {
+        "cpu": ("--accelerator", "cpu"),
+        "gpu": ("--accelerator", "gpu", "--tf32", "false", "--compile", "false"),
+    }
+    first = train(implementation, tmp_path / "first", *options, *devices.pop(begins))
+    ((_, other),) = devices.items()
+    second = train(implementation, tmp_path / "second", *options, *other, "--resume", next(checkpoint_dirs(first)))
+    for run_dir in (first, second):
+        assert find_departure(whole, run_dir, 1e-10) is None
+    assert read_result(second).resumed_from >= 80
 
 
 NO_SYNC = """

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -85,6 +86,46 @@ def test_without_a_place_for_temporary_files_there_is_a_line(tmp_path):
     full = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
     done = run(sys.executable, "-c", full + PROGRAM, "0", "0", PROGRAM, expect=1, **environment)
     assert done.stderr == "program: error: no temporary folder can be made: No space left on device\n"
+
+
+POOL = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from common.platform.program import as_program, serve_pool
+if __name__ == "__main__":
+    with as_program("program"):
+        context = multiprocessing.get_context(sys.argv[1])
+        with ProcessPoolExecutor(2, context, initializer=serve_pool) as pool:
+            print(*pool.map(abs, range(20)), flush=True)
+            time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, number):
+    """However often it is asked to end: they would wait for ever for the next thing to do."""
+    temporary = tempfile.mkdtemp(prefix="t")  # short: a forkserver's socket is in it
+    (tmp_path / "program.py").write_text(POOL)
+    command = [sys.executable, tmp_path / "program.py", start_method]
+    environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": temporary}
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        process.stdout.readline()
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        assert len(family) >= 3
+        for _ in range(1 if number == signal.SIGKILL else 3):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number) if number == signal.SIGINT else process.kill()
+            time.sleep(0.2)
+        err = process.stderr.read().decode()
+    assert not psutil.wait_procs(family, timeout=10)[1] and "Traceback" not in err, err
+    Path(temporary).rmdir()  # it is empty
 
 
 def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
