@@ -62,6 +62,7 @@ def fault(request):
 
     def note(name, whom, status, said, then, seconds=None):
         assert name in TITLES
+        whom = whom.removesuffix(", 1 devices")
         seen = {"name": name, "whom": whom, "status": status, "said": said, "then": then, "seconds": seconds}
         request.node.user_properties.append(("fault", seen))
 
@@ -86,11 +87,11 @@ def _row(cases):
     times = defaultdict(int)
     for case in cases:
         times[case["whom"]] += 1
-    whom = ", ".join(f"{one} ({count})" if count > 1 else one for one, count in sorted(times.items()))
+    whom = "; ".join(f"{one} ({count})" if count > 1 else one for one, count in sorted(times.items()))
     statuses = ", ".join(map(str, sorted({case["status"] for case in cases if case["status"] is not None})))
     said = sorted({_quoted(case["said"]) for case in cases if case["said"]}, key=lambda line: (len(line), line))
     seconds = [case["seconds"] for case in cases if case["seconds"] is not None]
-    then = "; ".join(sorted({case["then"] for case in cases}))
+    then = "; ".join(dict.fromkeys(part for case in cases for part in case["then"].split("; ")))
     return whom, statuses, f"`{said[0]}`" if said else "", f"{max(seconds):.1f} s" if seconds else "", then
 
 

@@ -171,7 +171,7 @@ def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
-    status, lines, seconds = end_of(process, family, tmp_path, cleaned_by_next=True)
+    status, lines, _ = end_of(process, family, tmp_path, cleaned_by_next=True)
     if status in (-signal.SIGABRT, -signal.SIGSEGV):
         assert implementation in ("tf", "keras") and not lines
     else:
@@ -180,7 +180,7 @@ def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path
             f"_impl: error: out of memory with --batch-size 256 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
         )
     whom = f"{implementation}, {devices} devices" if devices > 1 else implementation
-    fault("memory later", whom, status, lines[0] if lines else None, NOTHING_LEFT, seconds)
+    fault("memory later", whom, status, lines[0] if lines else None, NOTHING_LEFT)
 
 
 @pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])

@@ -81,6 +81,7 @@ def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devic
         began = time.monotonic()
         out, err = process.communicate(timeout=60)
         _, alive = psutil.wait_procs(family, timeout=10)
+        ended = time.monotonic() - began
         told = f"after {pause} of {whole} seconds, {pressed} times: status {process.returncode}\n{out}\n{err}"
         print(told)
         assert not alive and "Traceback" not in err, told
@@ -106,4 +107,4 @@ def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devic
                 f"{implementation}, {devices} devices",
                 "no process and no temporary file is left; `--resume auto` works",
             )
-            fault("ctrl-c", whom, process.returncode, lines[-1] if lines else None, then, time.monotonic() - began)
+            fault("ctrl-c", whom, process.returncode, lines[-1] if lines else None, then, ended)
