@@ -77,8 +77,7 @@ def _end_stopped() -> None:
         for pid, first in since.items():
             if now - first >= STOPPED_SECONDS:
                 print(f"note: process {pid} was stopped by a signal and does not go on; it is ended", file=sys.stderr)
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                _kill(pid)
 
 
 def _stopped() -> list[int]:
@@ -91,22 +90,25 @@ def _stopped() -> list[int]:
     return stopped
 
 
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def leave_family(failed: bool = False) -> None:
     """Removes the folder for temporary files, if this process has made it, or the one that has was killed.
 
-    The first process ends those that are stopped, too: they can't notice that it goes.
-
     Args:
-      failed: whether the one that has made it may just be being killed.
+      failed: the one that has made it may just be being killed, and others may be stopped, which can't notice that the
+        first process goes: it ends them.
     """
     if _Own.pid != os.getpid():
         return
     if _Own.folder is None:
         _remove_abandoned(RELEASE_SECONDS if failed else 0.0)
         return
-    for pid in _stopped():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for pid in _stopped() if failed else ():
+        _kill(pid)
     shutil.rmtree(_Own.folder, ignore_errors=True)
 
 

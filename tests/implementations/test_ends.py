@@ -179,8 +179,7 @@ def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path
         assert (
             f"_impl: error: out of memory with --batch-size 256 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
         )
-    whom = f"{implementation}, {devices} devices" if devices > 1 else implementation
-    fault("memory later", whom, status, lines[0] if lines else None, NOTHING_LEFT)
+    fault("memory later", f"{implementation}, {devices} devices", status, lines[0] if lines else None, NOTHING_LEFT)
 
 
 @pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])

@@ -11,7 +11,7 @@ from common.platform.errors import describe_signal
 # What Python names the import of a module that is written in C; here it takes a while, in which a signal comes.
 EXTENSION = """
 import os, signal, sys, time
-from common.platform.program import as_program, hold_signals
+from common.platform.program import as_program
 class ExtensionFileLoader:
     def create_module(self):
         os.kill(os.getpid(), int(sys.argv[1]))
