@@ -28,7 +28,7 @@ def training(tmp_path):
     (tmp_path / "temporary").mkdir()
     started = []
 
-    def start(implementation, devices=2, *more):
+    def start(implementation, devices=2, *more, **environment):
         command = [sys.executable, "-m", f"{implementation}_impl", "--devices", str(devices), *map(str, CPU), *more]
         process = subprocess.Popen(
             [*command, "--epochs", "100000", "--run-dir", str(tmp_path / "r")],
@@ -37,7 +37,7 @@ def training(tmp_path):
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+            env={**os.environ, "TMPDIR": str(tmp_path / "temporary"), **environment},
         )
         started.append(process)
         metrics, step = tmp_path / "r" / "metrics.jsonl", random.randint(1, 200)
@@ -53,6 +53,10 @@ def training(tmp_path):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+# The C library keeps no memory of arrays from 64 KiB that were freed: each step asks the system for it again.
+ASKS_EACH_TIME = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 def steps_taken(run_dir):
@@ -167,7 +171,7 @@ def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implement
 )
 def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path, fault, implementation, devices):
     """Of the process that meets it. TensorFlow may end by a signal: its own checks of threads and memory abort."""
-    process, family = training(implementation, devices, "--batch-size", "256")
+    process, family = training(implementation, devices, "--batch-size", "256", **ASKS_EACH_TIME)
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
