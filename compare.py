@@ -20,27 +20,26 @@ import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
 from common.platform.cli import parse_options
 from common.platform.errors import FileError
 from common.platform.files import writing
-from common.platform.program import as_program, exit_now
+from common.platform.program import STOP_SIGNALS, as_program, exit_now, signals_as_ctrl_c
 from comparison.export.write import write_tables
-from comparison.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.launchers.choosing import make_launcher
 from comparison.live import LiveView
+from comparison.making import RunMaker
 from comparison.options import CompareConfig
 from comparison.proof import proof_jobs
-from comparison.proving import make_proofs
+from comparison.proving import Prover
 from comparison.report.page import write_report
 from comparison.request import find_runs, prepare, summarise
-from comparison.runner import run_job
 from comparison.store import Request, tuned
 from comparison.terminal import print_tables
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ABOUT = "Trains the same network in several frameworks and tabulates accuracy and speed."
 
 
@@ -48,8 +47,7 @@ def main() -> int:
     """Runs the command line; returns the exit status."""
     gc.freeze()
     gc.enable()
-    for number in STOPPING:
-        signal.signal(number, _interrupt)
+    signals_as_ctrl_c()
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
     folder, request = prepare(given, console)
@@ -61,7 +59,7 @@ def main() -> int:
             failure = error
         except KeyboardInterrupt:
             interrupted = True
-            for number in STOPPING:  # the report of what is finished takes a second or two, and is wanted
+            for number in STOP_SIGNALS:  # the report of what is finished takes a second or two, and is wanted
                 signal.signal(number, signal.SIG_IGN)
 
     runs, missing = find_runs(folder, request)
@@ -93,37 +91,20 @@ def main() -> int:
 
 
 def make_runs(folder: Path, request: Request, console: Console) -> None:
-    """Makes every run that is missing; each is written, and the tables with it, as soon as it has ended."""
-    options, interpreters = request.options, request.options.interpreters()
+    """Makes every run that is missing."""
+    options = request.options
     variants = make_variants(options, request.config)
     found, missing = find_runs(folder, request, failed=False)
-    runs = {run.run_dir: run for run in found}
 
     with LiveView(console, len(found) + len(missing), found) as view:
-
-        def make(jobs: list[Job]) -> None:
-            for job in jobs:
-                if folder / job.path in runs:
-                    continue
-                missing.remove(next(one for one in missing if one.path == job.path))
-                view.start(job, missing)
-                interpreter, session = interpreters[job.implementation], len(request.commands)
-                run = run_job(folder, job, session, interpreter, options.timeout, view.see)
-                runs[folder / job.path] = run
-                view.end(run)
-                write_tables(summarise(folder, request, list(runs.values()), len(missing)))
-
-        make(list(tuning_jobs(options, variants)))
-        variants = tuned(variants, list(runs.values()), options.target_accuracy)
+        launcher = make_launcher(options, folder, view.say)
+        maker = RunMaker(folder, request, launcher, view, found, missing)
+        maker.make(list(tuning_jobs(options, variants)))
+        variants = tuned(variants, maker.runs, options.target_accuracy)
         if options.verify == "auto":
             proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
-            make_proofs(folder, proofs, interpreters, options.timeout, view.say)
-        make(list(comparison_jobs(options, variants)))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Being asked to end, or losing the terminal, is treated like Ctrl-C: the children end too."""
-    raise KeyboardInterrupt
+            Prover(folder, launcher, request, view.say).make(proofs)
+        maker.make(list(comparison_jobs(options, variants)))
 
 
 if __name__ == "__main__":

@@ -79,12 +79,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Program:
-    """What is measured: `python -m <module> <arguments>` with the options of `config`."""
+    """What is measured: `<starter> python -m <module> <arguments>` with the options of `config`."""
 
     name: str
     module: str
     config: TrainConfig
     arguments: tuple[str, ...] = ()
+    starter: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def run(program: Program, run_dir: Path) -> dict[str, Any]:
     """Runs a program to its end; returns what it has left."""
     run_dir.mkdir(parents=True)
     config = program.config.replace(run_dir=run_dir.absolute())
-    command = [sys.executable, "-m"]
+    command = [*program.starter, sys.executable, "-m"]
     if program.module.startswith("benchmarks.loops.pt_") and config.devices not in (1, "auto"):
         # Workers that pt_impl started by itself would not know what the loop has put into it.
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]

@@ -1,16 +1,14 @@
-"""What every "auto" comes to on this machine, decided once, before any data are read."""
+"""What the "auto" of settings comes to on this machine, decided once, before any data are read."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from common.data.datasets import images_nbytes
 from common.platform.errors import UserError, signal_name
 from common.platform.launch import Launch
-from common.platform.machine import num_cores
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
-from common.spec.device_options import DEVICES_OF, Precision, Strategy
+from common.spec.device_options import Precision
 from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
 
@@ -24,74 +22,6 @@ class Settings:
     precision: Precision = "32"
     compile: bool = False
     tf32: bool = False
-
-
-def resolve_devices(
-    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
-) -> TrainConfig:
-    """`config` with every "auto" replaced.
-
-    Args:
-      title: of the framework, for messages.
-      num_gpus: GPUs that the framework can use here.
-      strategies: that the framework has for several devices; the first one is what "auto" stands for.
-
-    Raises:
-      UserError: an accelerator, a strategy or a number of devices that is not to be had.
-    """
-    launched, launcher = launch.world_size, launch.started_by
-    strategy = config.strategy
-    if strategy not in ("auto", "single_device", *strategies):
-        raise UserError(f"--strategy {strategy}: {title} has single_device, {', '.join(strategies)}")
-    if launched is not None and ("mirrored" in strategies or strategy == "dp"):
-        raise UserError(f"{launcher} has started {launched} processes; {title} needs one: use --devices N")
-    if launch.num_nodes > 1:
-        raise UserError(f"{launcher} has started replicas on {launch.num_nodes} machines; all of them must be on one")
-    accelerator = config.accelerator
-    if config.stages:
-        accelerator = "gpu" if "gpu" in config.stages else "cpu"
-    elif accelerator == "auto":
-        accelerator = "gpu" if num_gpus else "cpu"
-    if accelerator == "gpu" and not num_gpus:
-        option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
-        raise UserError(f"{option}: {title} sees no GPU on this machine")
-
-    devices = config.devices
-    if devices == "auto":
-        devices = launched or DEVICES_OF.get(strategy) or (num_gpus if accelerator == "gpu" else 1)
-    if launched is not None and devices != launched:
-        raise UserError(f"--devices {devices}: {launcher} has started {launched} processes; leave the option out")
-    if strategy == "auto":
-        strategy = strategies[0] if devices > 1 else "single_device"
-    config = config.replace(accelerator=accelerator, devices=devices, strategy=strategy)
-    _check_strategy(config)
-    if strategy == "pipeline" and config.num_gpus > num_gpus:
-        raise UserError(
-            f"--strategy pipeline: {title} sees {num_gpus} GPU of two; --stages cpu gpu uses it, --accelerator cpu none"
-        )
-    if config.num_gpus > num_gpus:
-        raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
-
-    threads = config.threads_per_device
-    if threads == "auto":
-        threads = max(1, num_cores() // devices)
-    return config.replace(threads_per_device=threads)
-
-
-def _check_strategy(config: TrainConfig) -> None:
-    """Raises UserError where other options, all of them resolved, do not go with the strategy."""
-    devices, strategy = config.devices, config.strategy
-    if strategy == "single_device" and devices != 1:
-        raise UserError(f"--strategy single_device: is for one device, not --devices {devices}")
-    if strategy == "pipeline" and devices != 2:
-        raise UserError(f"--strategy pipeline: has two stages, a device each; not --devices {devices}")
-    if strategy == "dp" and config.accelerator == "cpu":
-        raise UserError("--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only; on the CPU use ddp")
-    if strategy == "dp" and (config.compile is True or config.precision == "bf16-mixed"):
-        option = "--compile true" if config.compile is True else "--precision bf16-mixed"
-        raise UserError(f"{option}: not with --strategy dp, whose threads begin with settings of their own; use ddp")
-    if strategy == "dp" and config.sync_batchnorm:
-        raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")
 
 
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
@@ -147,7 +77,8 @@ def describe_settings(config: TrainConfig) -> str:
         found.append("compiled")
     if config.tf32 is True and config.precision != "64":
         found.append("TF32")
-    if config.strategy not in (("ddp", "mirrored") if config.devices != 1 else ("single_device",)):  # not "auto"'s
+    usual = ("single_device",) if config.num_shards == 1 else ("ddp", "mirrored", "multi_worker_mirrored")
+    if config.strategy not in usual:  # not "auto"'s
         found.append(config.strategy)
     if config.microbatches > 1:
         found.append(f"{config.microbatches} microbatches")
@@ -164,7 +95,8 @@ def describe_devices(config: TrainConfig, device_name: str) -> str:
     """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
     threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
     kinds = " and ".join(config.stages) if config.stages else f"{config.devices} x {config.accelerator}"
-    return f"{kinds} ({device_name}), {threads}"
+    nodes = f"{config.nodes} nodes with " if config.nodes > 1 else ""
+    return f"{nodes}{kinds} ({device_name}), {threads}"
 
 
 # --- Half precision, before the framework is imported ---

@@ -94,9 +94,9 @@ def _tuning(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _load(runs: Sequence[Run]) -> Iterator[str]:
-    busy = [run for run in runs if run.record.other_load > BUSY]
+    busy = [run for run in runs if (run.record.other_load or 0.0) > BUSY]
     if busy:
-        most = max(busy, key=lambda run: run.record.other_load).record
+        most = max(busy, key=lambda run: run.record.other_load or 0.0).record
         yield (
             f"something else kept the machine busy during {len(busy)} of {len(runs)} runs, at most"
             f" {most.other_load:.0%} of its cores ({most.name}, seed {most.seed}, round {most.round})"
@@ -118,7 +118,7 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
         shown = ", ".join(f"{name} {count}" for name, count in sorted(threads))
         yield f"thread counts differ: {shown} threads for each device"
     for (name, count), (_, result) in sorted(threads.items()):
-        if result.accelerator == "cpu" and count * result.devices > result.machine.cores:
+        if result.accelerator == "cpu" and count * result.devices > result.config.nodes * result.machine.cores:
             yield (
                 f"{name}: {result.devices} x {count} threads on {result.machine.cores} cores wait for each other;"
                 " --threads-per-device auto gives each its share"

@@ -12,6 +12,7 @@ from common.platform.errors import UserError
 from common.record.results import CONFIG_FILE
 from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
+from comparison.program import Program
 from comparison.runner import run_process
 
 
@@ -33,7 +34,9 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
         with tempfile.TemporaryDirectory() as folder:
             asked = config.replace(run_dir=Path(folder), dry_run=True, devices="auto", strategy="auto", microbatches=1)
             try:
-                run_process(name, interpreter, asked, Path(folder), timeout, lambda line: None)
+                run_process(
+                    Program(implementation=name, interpreter=interpreter, config=asked), timeout, lambda _: None
+                )
                 seen[name] = TrainConfig(**json.loads((Path(folder) / CONFIG_FILE).read_text()))
             except (UserError, OSError, ValueError):
                 continue

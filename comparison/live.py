@@ -2,6 +2,8 @@
 
 import statistics
 import time
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -12,8 +14,18 @@ from comparison.jobs import Job
 from comparison.store import Run
 
 
+@dataclass
+class _Shown:
+    """A run that is being made, as it is shown."""
+
+    job: Job
+    task: TaskID
+    started: float = field(default_factory=time.monotonic)
+    num_epochs: int = 0
+
+
 class LiveView:
-    """A line for the run that is being made, and one for the whole comparison. Used as a context manager.
+    """A line for each run that is being made, and one for the whole comparison. Used as a context manager.
 
     Args:
       total: number of runs, those that are there already among them.
@@ -37,10 +49,8 @@ class LiveView:
             self._seconds.setdefault(key, []).append(run.record.process_seconds)
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
         self._left: list[Job] = []
-        self._job: Job | None = None
-        self._task = TaskID(0)
-        self._started = 0.0
-        self._num_epochs = 0
+        self._running: dict[Path, _Shown] = {}
+        self._over: list[TaskID] = []
 
     def __enter__(self) -> "LiveView":
         self._bars.start()
@@ -56,48 +66,54 @@ class LiveView:
 
     def start(self, job: Job, left: list[Job]) -> None:
         """The run of `job` begins; those in `left` come after it."""
-        if self._job is not None and self._total > 4:
-            self._bars.update(self._task, visible=False)  # a screen full of finished runs hides the one that runs
-        self._job, self._left = job, left
-        self._started = time.monotonic()
-        self._task = self._bars.add_task(f"{job.name:<8}", total=None, state="starting")
-        self._plain("starting")
+        if self._total > 4:  # a screen full of finished runs hides the one that runs
+            for task in self._over:
+                self._bars.update(task, visible=False)
+            self._over.clear()
+        self._left = left
+        self._running[job.path] = _Shown(job, self._bars.add_task(f"{job.name:<8}", total=None, state="starting"))
+        self._plain(job, "starting")
         self._tell_time_left()
 
-    def see(self, line: MetricsLine) -> None:
+    def see(self, job: Job, line: MetricsLine) -> None:
         """Takes a line of its metrics."""
+        shown = self._running[job.path]
         if isinstance(line, PlanLine):
-            self._num_epochs = line.num_epochs
-            self._bars.update(self._task, total=line.total_steps)
+            shown.num_epochs = line.num_epochs
+            self._bars.update(shown.task, total=line.total_steps)
         elif isinstance(line, StepLine):
-            self._bars.update(self._task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
+            self._bars.update(shown.task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
         else:
-            state = f"epoch {line.epoch}/{self._num_epochs}  accuracy {line.test_accuracy:.2%}"
-            self._bars.update(self._task, state=state)
+            state = f"epoch {line.epoch}/{shown.num_epochs}  accuracy {line.test_accuracy:.2%}"
+            self._bars.update(shown.task, state=state)
             if self._total <= 4:
-                self._plain(f"{state}  test loss {line.test_loss:.4f}")
+                self._plain(job, f"{state}  test loss {line.test_loss:.4f}")
         self._tell_time_left()
 
-    def end(self, run: Run) -> None:
-        """The run is over."""
-        assert self._job is not None
-        self._seconds.setdefault(_key(self._job), []).append(run.record.process_seconds)
+    def end(self, job: Job, run: Run) -> None:
+        """The run of `job` is over."""
+        task = self._running.pop(job.path).task
+        self._over.append(task)
+        self._seconds.setdefault(_key(job), []).append(run.record.process_seconds)
         self._done += 1
-        self._bars.stop_task(self._task)
+        self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
-        self._bars.update(self._task, state=state)
+        self._bars.update(task, state=state)
         self._bars.update(self._whole, completed=self._done)
-        self._plain(f"{state} after {run.record.process_seconds:.1f} s")
-        self._tell_time_left(running=False)
+        self._plain(job, f"{state} after {run.record.process_seconds:.1f} s")
+        self._tell_time_left()
 
-    def _tell_time_left(self, running: bool = True) -> None:
-        jobs = [*([self._job] if running and self._job else []), *self._left]
-        guesses = [self._guess(job) for job in jobs]
-        known = [guess for guess in guesses if guess is not None]
+    def _tell_time_left(self) -> None:
+        left = [self._guess(job) for job in self._left]
+        running = [self._guess(shown.job) for shown in self._running.values()]
         state = f"{self._done} of {self._total}"
-        if jobs and len(known) == len(jobs):
-            left = max(0.0, sum(known) - (time.monotonic() - self._started if running else 0.0))
-            state += f", {_clock(left)} left"
+        if (left or running) and None not in left + running:
+            now = time.monotonic()
+            begun = [now - shown.started for shown in self._running.values()]
+            rest = [max(0.0, (guess or 0.0) - passed) for guess, passed in zip(running, begun, strict=True)]
+            # Of several at a time, as many go on.
+            seconds = (sum(guess or 0.0 for guess in left) + sum(rest)) / max(1, len(running))
+            state += f", {_clock(seconds)} left"
         self._bars.update(self._whole, state=state)
 
     def _guess(self, job: Job) -> float | None:
@@ -109,10 +125,10 @@ class LiveView:
         ]
         return next((statistics.median(kind) for kind in kinds if kind), None)
 
-    def _plain(self, what: str) -> None:
-        if self._console.is_terminal or self._job is None:
+    def _plain(self, job: Job, what: str) -> None:
+        if self._console.is_terminal:
             return
-        job, which = self._job, ""
+        which = ""
         if self._total > 4:
             details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "tuning" if job.tuning else ""]
             which = f" ({', '.join(filter(None, details))})"

@@ -49,6 +49,18 @@ class CompareConfig(TrainingOptions):
     output_dir: Path | None = option(
         "folder", None, description="folder for all results; unset: a new one under results/"
     )
+    launcher: Literal["local", "slurm"] = option(
+        "run",
+        "local",
+        description="where runs are made: local: on this machine; slurm: each round is a job of that queue, so that"
+        " what is compared in pairs runs on the same node",
+    )
+    launcher_options: str = option(
+        "run",
+        "--exclusive",
+        description='options for sbatch, in one text: --launcher-options="--exclusive --partition=NAME"; --exclusive:'
+        " the whole node, so that nobody else's load disturbs the times",
+    )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
 
     verify: Literal["auto", "never"] = option(
@@ -176,6 +188,8 @@ class CompareConfig(TrainingOptions):
         stored_values = stored.model_dump(exclude_unset=True)
         if "seeds" in given:
             stored_values.pop("seed", None)  # which --seeds has to name, too
+        if "launcher" in given:
+            stored_values.pop("launcher_options", None)  # they were for the other one
         for name, had in (
             ("seeds", stored.all_seeds),
             ("implementations", stored.implementations),

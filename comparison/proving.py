@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -19,111 +19,150 @@ from common.platform.files import read_model, write_model, writing
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.probing import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
-from common.record.results import (
-    METRICS_FILE,
-    RESULT_FILE,
-    WEIGHTS_FILE,
-    read_result,
-)
+from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, MetricsLine, read_result
 from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
 from comparison.devices import list_gpus
 from comparison.judging import check_whole, judge
+from comparison.launchers import Launcher
+from comparison.program import Ended, Program
 from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord
-from comparison.runner import Program, run_side_by_side
-from comparison.store import LOG_FILE
+from comparison.store import LOG_FILE, Request
 
 KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
 
 
-def make_proofs(
-    folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float, say: Callable[[str], None]
-) -> None:
-    """Makes the proofs that are missing in the comparison's folder: side by side, since nothing is timed.
+@dataclass(frozen=True)
+class Prover:
+    """Makes proofs: side by side, since nothing is timed.
 
-    Where two trainings part, both are made again with what was computed on the first batch, which tells the layer.
-
-    Args:
+    Attributes:
+      folder: of the comparison.
       say: told what is done, where something has to be done.
     """
-    digests = {job.path: _digest(job, interpreters[job.implementation]) for job in jobs}
-    missing = [job for job in jobs if not _is_proof(folder / job.path, digests[job.path])]
-    to_run = [job for job in missing if not _restore(folder / job.path, digests[job.path])]
-    if to_run:
-        names = ", ".join(dict.fromkeys(job.name for job in to_run))
-        say(f"proving that all are the same training: first steps in 64 bits, {names}")
-        _run(folder, to_run, digests, interpreters, timeout)
 
-    for variant in dict.fromkeys(job.variant for job in jobs):
-        first, *others = (job for job in jobs if job.variant == variant)
-        parted = [job for job in others if judge(folder, dict(variant.values), first.name, job.name).same is False]
-        looked = all((folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
-        if parted and not looked and _shows_layers(first.config):
-            say(f"not all are the same training; looking for the layer: {', '.join(job.name for job in parted)}")
-            _look_again(folder, [first, *parted], interpreters, timeout)
+    folder: Path
+    launcher: Launcher
+    request: Request
+    say: Callable[[str], None]
+
+    def make(self, jobs: Sequence[ProofJob]) -> None:
+        """Makes those that are missing in the comparison's folder.
+
+        Where two trainings part, both are made again with what was computed on the first batch, which tells the layer.
+        """
+        digests = {job.path: self._digest(job) for job in jobs}
+        missing = [job for job in jobs if not _is_proof(self.folder / job.path, digests[job.path])]
+        if not self.launcher.place:
+            missing = [job for job in missing if not _restore(self.folder / job.path, digests[job.path])]
+        if missing:
+            names = ", ".join(dict.fromkeys(job.name for job in missing))
+            self.say(f"proving that all are the same training: first steps in 64 bits, {names}")
+            self._run(missing, digests)
+
+        for variant in dict.fromkeys(job.variant for job in jobs):
+            first, *others = (job for job in jobs if job.variant == variant)
+            found = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
+            parted = [job for job in others if found[job].same is False]
+            looked = all((self.folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
+            if parted and not looked and _shows_layers(first.config):
+                self.say(
+                    f"not all are the same training; looking for the layer: {', '.join(one.name for one in parted)}"
+                )
+                self._look_again([first, *parted])
+
+    def _run(self, jobs: Sequence[ProofJob], digests: dict[Path, str]) -> None:
+        """Runs them, and keeps what has succeeded for the next comparison, each as soon as it has ended."""
+        code = code_sha256()
+
+        def ended(run_dir: Path, failure: str | None) -> None:
+            if failure is None:
+                try:
+                    if read_result(run_dir).code_sha256 != code:
+                        failure = "the code was changed meanwhile"
+                except UserError as error:
+                    failure = str(error)
+            digest = digests[run_dir.relative_to(self.folder.absolute())]
+            record = ProofRecord(schema_version=2, digest=digest, failure=failure)
+            write_model(run_dir / PROOF_FILE, record)
+            if failure is None:
+                for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
+                    (run_dir / name).unlink(missing_ok=True)
+            if not self.launcher.place and _is_proof(run_dir, digest):
+                _keep(run_dir, digest)
+
+        self._side_by_side({self.folder.absolute() / job.path: job for job in jobs}, ended)
+
+    def _look_again(self, jobs: Sequence[ProofJob]) -> None:
+        """Makes the proofs once more, in folders of their own, with what is computed on the first batch."""
+        again = {
+            self.folder.absolute() / job.path / FIRST_BATCH_DIR: replace(
+                job, config=job.config.replace(save_first_batch=True)
+            )
+            for job in jobs
+        }
+        self._side_by_side(again, lambda run_dir, failure: None)
+
+    def _side_by_side(self, jobs: dict[Path, ProofJob], ended: Callable[[Path, str | None], None]) -> None:
+        """Runs each in its folder, as many at once as the cores allow; on a GPU one, since TensorFlow takes all."""
+        configs = [job.config for job in jobs.values()]
+        devices = max(
+            (DEVICES_OF.get(one.strategy, 1) if one.devices == "auto" else one.devices for one in configs), default=1
+        )
+        on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
+        at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
+        programs = []
+        for run_dir, job in jobs.items():
+            with writing(run_dir):
+                shutil.rmtree(run_dir, ignore_errors=True)
+            threads = 1 if at_once > 1 else job.config.threads_per_device
+            config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
+            program = Program(
+                implementation=job.implementation,
+                interpreter=self.request.options.interpreters()[job.implementation],
+                config=config,
+                session=len(self.request.commands),
+            )
+            programs.append(program)
+        self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, _Quietly(ended))
+
+    def _digest(self, job: ProofJob) -> str:
+        """Hex digest over all that its losses depend on."""
+        weights = job.config.initial_weights
+        here = describe_machine().model_dump(exclude={"hostname", "memory_bytes"})
+        parts = {
+            "implementation": job.implementation,
+            "config": job.config.training_fields(),
+            "data": job.data_sha256,
+            "initial_weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
+            "code": code_sha256(),
+            "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+            "versions": _versions(self.request.options.interpreters()[job.implementation]),
+            "machine": self.launcher.place or here,
+            "gpus": list_gpus() if job.config.accelerator == "gpu" and not self.launcher.place else None,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _run(
-    folder: Path, jobs: Sequence[ProofJob], digests: dict[Path, str], interpreters: dict[str, str], timeout: float
-) -> None:
-    """Runs them, and keeps what has succeeded for the next comparison, each as soon as it has ended."""
-    code = code_sha256()
+@dataclass(frozen=True)
+class _Quietly:
+    """See `Follower`: waits for the ends alone."""
 
-    def ended(run_dir: Path, failure: str | None) -> None:
-        if failure is None:
-            try:
-                if read_result(run_dir).code_sha256 != code:
-                    failure = "the code was changed meanwhile"
-            except UserError as error:
-                failure = str(error)
-        digest = digests[run_dir.relative_to(folder.absolute())]
-        record = ProofRecord(schema_version=2, digest=digest, failure=failure)
-        write_model(run_dir / PROOF_FILE, record)
-        if failure is None:
-            for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
-                (run_dir / name).unlink(missing_ok=True)
-        if _is_proof(run_dir, digest):
-            _keep(run_dir, digest)
+    on_end: Callable[[Path, str | None], None]
 
-    _side_by_side({folder.absolute() / job.path: job for job in jobs}, interpreters, timeout, ended)
+    def started(self, program: Program) -> None:
+        pass
+
+    def see(self, program: Program, line: MetricsLine) -> None:
+        pass
+
+    def ended(self, program: Program, ended: Ended) -> None:
+        self.on_end(program.run_dir, ended.failure)
 
 
 def _shows_layers(config: TrainConfig) -> bool:
     """Whether a first batch can be looked into: in PyTorch neither compiled networks show their layers, nor stages."""
     return config.compile is not True and config.strategy not in ("dp", "pipeline")
-
-
-def _look_again(folder: Path, jobs: Sequence[ProofJob], interpreters: dict[str, str], timeout: float) -> None:
-    """Makes the proofs once more, in folders of their own, with what is computed on the first batch."""
-    again = {
-        folder.absolute() / job.path / FIRST_BATCH_DIR: replace(job, config=job.config.replace(save_first_batch=True))
-        for job in jobs
-    }
-    _side_by_side(again, interpreters, timeout, lambda run_dir, failure: None)
-
-
-def _side_by_side(
-    jobs: dict[Path, ProofJob],
-    interpreters: dict[str, str],
-    timeout: float,
-    ended: Callable[[Path, str | None], None],
-) -> None:
-    """Runs each in its folder, as many at once as the cores allow; on a GPU one, since TensorFlow takes all of it."""
-    configs = [job.config for job in jobs.values()]
-    devices = max(
-        (DEVICES_OF.get(one.strategy, 1) if one.devices == "auto" else one.devices for one in configs), default=1
-    )
-    on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
-    at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
-    programs: list[Program] = []
-    for run_dir, job in jobs.items():
-        shutil.rmtree(run_dir, ignore_errors=True)
-        with writing(run_dir):
-            run_dir.mkdir(parents=True)
-        threads = 1 if at_once > 1 else job.config.threads_per_device
-        config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
-        programs.append((job.implementation, interpreters[job.implementation], config, run_dir))
-    run_side_by_side(programs, at_once, timeout, ended)
 
 
 def _is_proof(path: Path, digest: str) -> bool:
@@ -170,24 +209,6 @@ def _cache() -> Path:
 
 
 # --- What a proof is of ---
-
-
-def _digest(job: ProofJob, interpreter: str) -> str:
-    """Hex digest over all that its losses depend on."""
-    weights = job.config.initial_weights
-    parts = {
-        "implementation": job.implementation,
-        "config": job.config.training_fields(),
-        "data": job.data_sha256,
-        "initial_weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
-        "code": code_sha256(),
-        "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
-        "versions": _versions(interpreter),
-        "machine": describe_machine().model_dump(exclude={"hostname", "memory_bytes"}),
-        "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
 
 # What changes the kernels that a framework takes.
 ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")

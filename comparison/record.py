@@ -1,21 +1,14 @@
 """What is known of a run from outside."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.spec.options import Mode
 from comparison.jobs import Job, Values, row_name
+from comparison.program import Ended, Moment
 
 RECORD_FILE = "run.json"
-NEVER = "1970-01-01T00:00:00+00:00"
-
-
-def _moment(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("without a time zone")
-    return text
 
 
 class Record(BaseModel):
@@ -23,9 +16,7 @@ class Record(BaseModel):
 
     Attributes:
       variant: of a sweep, see `comparison.jobs`.
-      started: ISO 8601, UTC.
-      process_seconds: from before the process was started until it had ended.
-      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
+      started, process_seconds, other_load: see `Ended`.
       session: which of the request's commands made it, from 1: those that resumed it came later.
       failure: one line on why there is no result; None where there is one.
       files_sha256: over its files as they were when it ended, see `comparison.integrity`; None where it failed.
@@ -41,9 +32,9 @@ class Record(BaseModel):
     seed: int
     round: int = Field(gt=0)
     tuning: bool
-    started: Annotated[str, AfterValidator(_moment)]
+    started: Moment
     process_seconds: float = Field(ge=0)
-    other_load: float = Field(ge=0)
+    other_load: float | None = Field(ge=0)
     failure: str | None
     files_sha256: str | None = None
 
@@ -65,7 +56,10 @@ class Record(BaseModel):
         }
 
     @classmethod
+    def make(cls, job: Job, session: int, ended: Ended) -> Self:
+        return cls(schema_version=4, **cls.identity_of(job), session=session, **ended.model_dump())
+
+    @classmethod
     def failed(cls, job: Job, failure: str) -> Self:
         """Of a run of which nothing else is known."""
-        unknown = {"session": 1, "started": NEVER, "process_seconds": 0.0, "other_load": 0.0}
-        return cls(schema_version=4, **cls.identity_of(job), **unknown, failure=failure)
+        return cls.make(job, 1, Ended.unknown(failure))

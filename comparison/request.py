@@ -21,6 +21,7 @@ from comparison.cautions import find_warnings
 from comparison.devices import same_devices
 from comparison.grouping import make_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
+from comparison.launchers.choosing import check_launcher
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.store import Request, Run, read_run
 from comparison.summary import Summary
@@ -94,6 +95,7 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
     options.check_implementations()
     options.interpreters()
     variants = make_variants(options, config)
+    check_launcher(options, config, variants)
     for variant in variants:
         Experiment.make(variant.config)
     for folder in {variant.config.data_dir for variant in variants if variant.config.dataset == "arrays"}:

@@ -1,20 +1,21 @@
 """The files of a comparison's folder: what was asked for, and a record of every run, written as soon as it ends."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from common.platform.errors import UserError
-from common.platform.files import read_model, write_text
+from common.platform.files import read_model, write_model, write_text
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.options import TrainConfig
-from comparison.integrity import check_files, check_job
+from comparison.integrity import check_files, check_job, files_sha256
 from comparison.jobs import Job, Variant
 from comparison.options import CompareConfig
+from comparison.program import Ended, Program
 from comparison.record import RECORD_FILE, Record
 
 REQUEST_FILE = "comparison.json"
@@ -105,6 +106,18 @@ def read_run(folder: Path, job: Job) -> Run | None:
     except UserError as error:  # what it says can't be told from what it should
         return Run(Record.failed(job, str(error)), run_dir)
     return load_run(run_dir, record)
+
+
+def record_run(job: Job, program: Program, ended: Ended) -> Run:
+    """The run that has just ended; writes its record.
+
+    A run has succeeded if and only if it exited with 0 and its files are valid.
+    """
+    run = load_run(program.run_dir, Record.make(job, program.session, ended))
+    if run.result:
+        run = replace(run, record=run.record.model_copy(update={"files_sha256": files_sha256(run.run_dir)}))
+    write_model(run.run_dir / RECORD_FILE, run.record)
+    return run
 
 
 def load_run(run_dir: Path, record: Record) -> Run:

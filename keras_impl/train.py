@@ -121,7 +121,7 @@ class Recording(keras.callbacks.Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         self.recorder.start_evaluation()
         # Instead of each replica's own statistics: the first one's.
-        share_statistics(self.model.network)
+        share_statistics(self.model.network, self.model.distribute_strategy)
 
     def on_test_end(self, logs: Any = None) -> None:
         self.recorder.end_epoch(float(logs["loss_sum"]), int(logs["correct"]), int(logs["count"]))
@@ -174,7 +174,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
                 verbose=0,  # the recorder shows progress
             )
 
-    memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
+    memory, skipped = device_peak_memory_bytes(config, strategy), optimizer.skipped_steps
     with averaged(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
         recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

@@ -128,7 +128,7 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     train_set = ArrayDataset(dataset.train_images, dataset.train_labels, prepare_train)
     test_set = ArrayDataset(dataset.test_images, dataset.test_labels, prepare_test)
     # batch_size=None: the items are whole shards already. Pinned memory lets copies to a GPU overlap with the step.
-    pin_memory = config.stages_on[rank % config.devices] == "gpu"
+    pin_memory = config.stages_on[rank % len(config.stages_on)] == "gpu"
     return (
         DataLoader(train_set, sampler=train_sampler, batch_size=None, pin_memory=pin_memory),
         DataLoader(test_set, sampler=test_sampler, batch_size=None, pin_memory=pin_memory),

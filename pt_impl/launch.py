@@ -1,6 +1,7 @@
 """From the command line to `train`: PyTorch's processes are started, or found where torchrun has started them."""
 
 import os
+import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import multiprocessing
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
-from common.platform.errors import UserError, replica_ended
+from common.platform.errors import ReplicaError, UserError, replica_ended
 from common.platform.launch import Launch
 from common.platform.program import as_program, ctrl_c_waits, hold_signals
 from common.record.memory import memory_told
@@ -21,6 +22,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.inspection import predict
+from pt_impl.rendezvous import prepare_rendezvous
 from pt_impl.replicas import (
     device_name,
     fetch_steps,
@@ -42,12 +44,14 @@ POLL_SECONDS = 0.2
 
 
 def main(config: TrainConfig) -> None:
-    """One run: under torchrun this process is one of its replicas, otherwise it starts them."""
+    """One run: under a launcher this process is one of its replicas, otherwise it starts them."""
     launch = Launch.read()
     timeline = Timeline.begin(launch.first_pid)
     config = setup_devices(config)
-    if launch.rendezvous:
-        run_replica(launch.rank, config, launch.rendezvous, timeline)
+    if launch.world_size is not None:
+        assert launch.rank is not None
+        prepare_rendezvous(launch)
+        run_replica(launch.rank, config, "env://", timeline)
         return
     timeline.enter("data")
     experiment = with_run_dir(make_experiment(config), "pt")  # finds mistakes and downloads before any worker starts
@@ -98,9 +102,11 @@ def run_replica(
     """The whole run of one replica, in a process of its own if there are several."""
     with as_program("python -m pt_impl", shown=rank == 0):
         timeline.enter("build")
-        device = join_group(config, rank, init_method)
+        launch = Launch.read()
+        launched = launch.world_size is not None
+        device = join_group(config, rank, init_method, launch.local_rank if launched else None)
         timeline.enter("data")
-        if Launch.read().rendezvous:
+        if launched:
             experiment = prepare_together(config, rank)
         experiment = experiment or make_experiment(config)
         recorder = Recorder(
@@ -110,6 +116,7 @@ def run_replica(
             device_name=device_name(config),
             timeline=timeline,
             writes=rank == 0,
+            measures=launch.local_rank == 0 if launched else rank == 0,
             fetch=fetch_steps,
             synchronize=synchronize,
         )
@@ -120,7 +127,11 @@ def run_replica(
 
 
 def prepare_together(config: TrainConfig, rank: int) -> Experiment:
-    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end."""
+    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end.
+
+    Raises:
+      ReplicaError: another one fails alone, on a node without the data, say.
+    """
     outcome: list[TrainConfig | UserError | None] = [None]
     experiment = None
     if rank == 0:
@@ -134,7 +145,10 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
     if isinstance(outcome[0], UserError):
         raise outcome[0]
     assert outcome[0] is not None
-    return experiment or make_experiment(outcome[0])
+    try:
+        return experiment or make_experiment(outcome[0])
+    except UserError as error:
+        raise ReplicaError(f"replica {rank} on {platform.node()}: {error}") from None
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
@@ -142,6 +156,6 @@ def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
     experiment = Experiment.make(setup_devices(config), dataset)
     config = experiment.config
     setup_process(config)
-    device = find_device(config, rank=0)
+    device = find_device(config, local_rank=0)
     with memory_told(config, device_name(config), ran_out_of_memory, trains=False):
         return predict(experiment, experiment.initial_weights, device)

@@ -11,13 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
+from common.platform.rendezvous import find_interface
 from common.record.checkpoints import with_checkpoint
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import Settings, resolve_settings
 from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
 
@@ -79,18 +81,21 @@ def setup_process(config: TrainConfig) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
     os.environ["OMP_NUM_THREADS"] = str(config.threads_per_device)  # for processes it starts
     torch.set_num_threads(config.threads_per_device)
-    # All replicas are on this machine, whose name need not resolve to an address: gloo shall use loopback.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    # The machine's name need not resolve to an address that others reach, or to any.
+    interface = find_interface(config.nodes)
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def join_group(config: TrainConfig, rank: int, init_method: str) -> torch.device:
+def join_group(config: TrainConfig, rank: int, init_method: str, local_rank: int | None = None) -> torch.device:
     """Makes this process the replica `rank`; returns its device. Must run before the first computation.
 
     Args:
       init_method: where the processes find each other, see torch.distributed.init_process_group.
+      local_rank: among those on this node; None: `rank`, on the only one.
     """
     setup_process(config)
-    device = find_device(config, rank)
+    device = find_device(config, rank if local_rank is None else local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if has_group(config):
@@ -99,7 +104,7 @@ def join_group(config: TrainConfig, rank: int, init_method: str) -> torch.device
             "nccl" if only_gpus else "gloo",
             init_method=init_method,
             rank=rank,
-            world_size=config.devices,
+            world_size=config.all_devices,
             device_id=device if only_gpus else None,
         )
     return device
@@ -110,11 +115,11 @@ def has_group(config: TrainConfig) -> bool:
     return config.strategy not in ("single_device", "dp")
 
 
-def find_device(config: TrainConfig, rank: int) -> torch.device:
-    """Of the replica, or the stage, `rank`."""
-    if config.stages_on[rank] == "cpu":
+def find_device(config: TrainConfig, local_rank: int) -> torch.device:
+    """Of a replica, or a stage, of this node."""
+    if config.stages_on[local_rank] == "cpu":
         return torch.device("cpu")
-    return torch.device("cuda", config.stages_on[:rank].count("gpu"))
+    return torch.device("cuda", config.stages_on[:local_rank].count("gpu"))
 
 
 def wait_for_replicas() -> None:
@@ -169,7 +174,7 @@ def ran_out_of_memory(error: Exception) -> bool:
         return True
     said = str(error)
     on_cpu = isinstance(error, RuntimeError) and (
-        "can't allocate memory" in said or "could not create a memory" in said
+        "can't allocate memory" in said or "could not create a memory" in said or "std::bad_alloc" in said
     )
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or on_cpu
 

@@ -42,6 +42,7 @@ def main(config: TrainConfig) -> None:
         device_name=device_name(experiment.config),
         timeline=timeline,
         writes=launch.is_first,
+        measures=launch.local_rank == 0,
         fetch=fetch_steps,
         synchronize=synchronize,
     )

@@ -16,7 +16,7 @@ def make_strategy(config: TrainConfig) -> str | strategies.Strategy:
             return "auto"
         case "fsdp":
             # Instead of Lightning's "fsdp", torch's first one, which it refuses on the CPU: see ptl_impl/sharding.py.
-            return strategies.ModelParallelStrategy(data_parallel_size=config.devices, tensor_parallel_size=1)
+            return strategies.ModelParallelStrategy(data_parallel_size=config.num_shards, tensor_parallel_size=1)
         case "pipeline":
             # Lightning has none of its own: of this strategy only the processes are used.
             return strategies.ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=config.devices)

@@ -1,17 +1,22 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
 import os
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import lightning.pytorch as pl
-from lightning.pytorch.plugins.environments import LightningEnvironment
-from torch.distributed import TCPStore
+from lightning.pytorch.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 
 from common.platform.errors import ReplicaError, UserError, replica_ended
 from common.platform.launch import Launch
+from common.platform.program import ctrl_c_waits
+from common.platform.rendezvous import LOOPBACK
 from common.spec.options import TrainConfig
 from pt_impl.replicas import device_name as device_name
 from pt_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
@@ -23,6 +28,7 @@ from pt_impl.replicas import resolve, setup_process
 from pt_impl.replicas import synchronize as synchronize
 from pt_impl.replicas import wait_for_replicas as wait_for_replicas
 from ptl_impl.parallel import STRATEGIES
+from ptl_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
@@ -41,41 +47,40 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 NOTICE_SECONDS = 2.0  # in which the end of a process is seen after what it has caused
 
 
-def make_environment(config: TrainConfig) -> list[LightningEnvironment]:
-    """The Trainer's plugin that starts the replicas; none where torchrun has started them."""
+def make_environment(config: TrainConfig) -> list[ClusterEnvironment]:
+    """The Trainer's plugin that starts the replicas, or knows who has started them."""
     launch = Launch.read()
     if launch.world_size is not None:
-        return []
-    if launch.is_first and config.devices > 1:
-        host_store()
+        prepare_rendezvous(launch)
+    match launch.started_by:
+        case "torchrun":
+            return [TorchElasticEnvironment()]
+        case "Slurm":
+            return [SLURMEnvironment(auto_requeue=False)]
+        case "Open MPI":
+            # Instead of Lightning's MPIEnvironment, which keeps MPI until the end and needs it for nothing more.
+            os.environ.update(LOCAL_RANK=str(launch.local_rank), NODE_RANK=str(launch.node))
+        case "user":
+            if config.devices > 1 and config.num_nodes == 1:
+                # Instead of MASTER_PORT, at which everybody reaches what the replicas would start themselves.
+                tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
     # Instead of what Lightning finds by itself: within a Slurm job it would wait for Slurm to start the replicas.
     return [LightningEnvironment()]
-
-
-hosted: list[TCPStore] = []  # serves until this process ends
-
-
-def host_store() -> None:
-    """Starts what the replicas find each other through; they are told by the environment, as torchrun tells its own.
-
-    Instead of what they would start themselves at MASTER_PORT, which everybody reaches from everywhere.
-    """
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    descriptor = listener.detach()  # the store's from now on
-    hosted.append(TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
 
 
 @contextmanager
 def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
     """Raises ReplicaError, instead of what follows from it, where a process that the Trainer has started has ended."""
+    starts_others = trainer.num_devices > 1 and Launch.read().started_by == "user"
     try:
-        yield
+        with ctrl_c_waits() if starts_others else nullcontext():
+            yield
     except UserError:
         raise
     except Exception as error:
-        started = trainer.strategy.launcher.procs if trainer.strategy.launcher else []
+        procs = trainer.strategy.launcher.procs if trainer.strategy.launcher else []
+        started = list(procs)
+        procs.clear()  # Lightning looks at them every five seconds, and kills this process where one has failed
         deadline = time.monotonic() + NOTICE_SECONDS
         while started and time.monotonic() < deadline:
             for rank, process in enumerate(started, 1):

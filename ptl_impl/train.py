@@ -139,6 +139,7 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
     trainer = pl.Trainer(
         accelerator="gpu" if config.num_gpus == config.devices else "cpu",
         devices=config.devices,
+        num_nodes=config.nodes,
         strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
         plugins=[*make_environment(config), *make_plugins(config, scaler)],

@@ -35,7 +35,7 @@ class TunedData(ExampleData):
     """pt_impl's tuned loaders: their batches are on the device, and need no search for tensors to be moved."""
 
     def setup(self, stage: str) -> None:
-        device = find_device(self.experiment.config, self.trainer.global_rank)
+        device = find_device(self.experiment.config, self.trainer.local_rank)
         loaders = pt_tuning.make_loaders(self.experiment, self.trainer.global_rank, device)
         self.train_loader, self.test_loader = loaders
 

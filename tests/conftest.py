@@ -15,6 +15,8 @@ import psutil
 import pytest
 from fault_table import fault  # noqa: F401 - a fixture of all tests
 
+from common.record.results import StepLine, read_metrics
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMPLEMENTATIONS = ("tf", "keras", "pt", "ptl")
 MODES = ("plain", "tuned")
@@ -64,10 +66,28 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     return done
 
 
+def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment):
+    """Starts a command, in a session of its own, as a terminal would; returns the process."""
+    return subprocess.Popen(
+        list(map(str, command)),
+        cwd=cwd,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **environment},
+    )
+
+
 def train(implementation, run_dir, *options, cwd=REPOSITORY, **expected):
     """`python -m <implementation>_impl`, as users start it; returns the run folder."""
     run(sys.executable, "-m", f"{implementation}_impl", "--run-dir", run_dir, *CPU, *options, cwd=cwd, **expected)
     return Path(run_dir)
+
+
+def steps_taken(run_dir):
+    """How many steps the run has written so far; 0 before it has a folder."""
+    return len(read_metrics(run_dir, StepLine))
 
 
 def read_csv(path):
@@ -101,6 +121,21 @@ def project(tmp_path_factory):
         REPOSITORY / "tests" / "fakes", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
     )
     return folder
+
+
+MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
+LACKS_SLURM = bool(MISSING) or os.geteuid() != 0
+needs_slurm = pytest.mark.skipif(LACKS_SLURM, reason=f"a Slurm cluster needs {', '.join(MISSING) or 'root'}")
+SLURM_CLUSTER = REPOSITORY / "tests" / "engines" / "slurm_cluster.py"
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory):
+    """The environment in which sbatch and srun speak to a cluster of two nodes, n1 and n2: both are this machine."""
+    folder = tmp_path_factory.mktemp("slurm")
+    run(sys.executable, SLURM_CLUSTER, "start", folder)
+    yield {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
+    run(sys.executable, SLURM_CLUSTER, "stop", folder)
 
 
 def wait_for(condition, seconds=30):

@@ -11,6 +11,7 @@ FLOORS = [
     "common.platform",
     "common.spec",
     "common.data",
+    "common.devices",
     "common.resolve",
     "common.experiment",
     "common.record",

@@ -12,7 +12,9 @@ from fault_table import BEGIN, END, TITLES
 from benchmarks.limit import LimitConfig
 from benchmarks.machine import MachineConfig
 from benchmarks.memory import MemoryConfig
+from benchmarks.network import NetworkConfig
 from benchmarks.paired import BenchmarkConfig
+from benchmarks.scaling import ScalingConfig
 from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name
 from common.spec.options import TrainConfig
@@ -120,7 +122,7 @@ def defined(path):
 @pytest.mark.parametrize("folder", (*LOOPS, *TRAINERS))
 def test_the_implementations_have_the_same_files_and_functions(folder):
     frameworks = {"probe", "augment", "randomness"} if folder in LOOPS else set()  # the trainers' are the same
-    stages = {"pipeline"} if folder != "keras_impl" else set()
+    stages = {"pipeline", "rendezvous"} if folder != "keras_impl" else set()
     stages |= {"sharding"} if folder == "ptl_impl" else set()
     assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | frameworks | stages
     for name, wanted in LAYOUT.items():
@@ -211,7 +213,10 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
     fields = {*TrainConfig.model_fields, *CompareConfig.model_fields, *ImageFolderConfig.model_fields}
     fields |= {*BenchmarkConfig.model_fields, *LimitConfig.model_fields, *MachineConfig.model_fields}
     fields |= {*MemoryConfig.model_fields, *EvaluateConfig.model_fields, *PredictConfig.model_fields}
+    fields |= {*NetworkConfig.model_fields, *ScalingConfig.model_fields}
     options = {option_name(field) for field in fields} | {"--config", "--help", "--standalone", "--nproc-per-node"}
+    options |= {"--nnodes", "--node-rank", "--master-addr", "--master-port"}  # torchrun's; srun's and mpirun's
+    options |= {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit", "--bind-to"}
     options |= set(
         re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in REPOSITORY.glob("exercises/**/*.py")))
     )
@@ -222,9 +227,13 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--gpus-per-node",
         "--ntasks-per-node",
         "--wait",
+        "--exclusive",
+        "--partition",
+        "--account",
+        "--me",
         "--compile-bytecode",
         "--fault-table",
-    }  # of jupytext, pip, sbatch, uv and pytest
+    }  # of jupytext, pip, sbatch, squeue, uv and pytest
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"

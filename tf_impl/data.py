@@ -56,6 +56,10 @@ class Shards:
         """Number of shards, those of all replicas."""
         return self.bounds.shape[0] * self.bounds.shape[1]
 
+    def indices(self, replicas: range) -> NDArray[np.int64]:
+        """Of the shards of these replicas, batch by batch."""
+        return np.arange(len(self)).reshape(-1, self.num_replicas)[:, replicas].ravel()
+
     def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64, NDArray[np.int64]]:
         """Images and labels as they are stored, the global batch's size, and the visits."""
         start, stop, count = self.bounds.reshape(-1, 3)[index]
@@ -122,13 +126,20 @@ def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
 
 
 def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distribute.DistributedDataset:
-    """An iteration over it gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps."""
+    """An iteration over it gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps.
 
-    def indices(_: tf.Tensor) -> tf.data.Dataset:
-        """Of the shards of this iteration: an epoch in which a training goes on has fewer."""
-        return tf.data.Dataset.range(tf.numpy_function(lambda: len(shards), [], tf.int64))
+    Where the strategy has several processes, each of them prepares its own replicas' shards.
+    """
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        own = shards.num_replicas // context.num_input_pipelines
+        replicas = range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
+
+        def indices(_: tf.Tensor) -> tf.data.Dataset:
+            """Of the shards of this iteration: an epoch in which a training goes on has fewer."""
+            found = tf.numpy_function(lambda: shards.indices(replicas), [], tf.int64)
+            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(found, [None]))
+
         return tf.data.Dataset.range(1).flat_map(indices).map(loader(shards)).prefetch(tf.data.AUTOTUNE)
 
     # Instead of experimental_distribute_dataset, which would split batches by itself: they are sharded already.

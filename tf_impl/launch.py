@@ -1,5 +1,7 @@
 """From the command line to `train`: one process and one strategy, whose replicas are the devices."""
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,20 +17,30 @@ from common.spec.options import TrainConfig
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
-from tf_impl.replicas import check_shards, device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
+from tf_impl.replicas import (
+    check_shards,
+    device_name,
+    fetch_steps,
+    ran_out_of_memory,
+    setup_devices,
+    synchronize,
+    wait_for_processes,
+)
 from tf_impl.train import train
 from tf_impl.weights import load_weights
 
 
 def main(config: TrainConfig) -> None:
-    """One run with one strategy; `config` as read from the command line."""
-    timeline = Timeline.begin(Launch.read().first_pid)
+    """One run: alone with one strategy, or under a launcher as one of its processes."""
+    launch = Launch.read()
+    timeline = Timeline.begin(launch.first_pid)
     timeline.enter("data")
     experiment = with_checkpoint(Experiment.make(setup_devices(config)))
     timeline.enter("build")
     strategy = make_strategy(experiment.config)
     check_shards(experiment)
-    experiment = with_run_dir(experiment, "tf")
+    if launch.is_first:
+        experiment = with_run_dir(experiment, "tf")
     if config.dry_run:
         return
     recorder = Recorder(
@@ -37,12 +49,14 @@ def main(config: TrainConfig) -> None:
         experiment,
         device_name=device_name(experiment.config),
         timeline=timeline,
-        writes=True,
-        fetch=fetch_steps,
-        synchronize=synchronize,
+        writes=launch.is_first,
+        measures=launch.local_rank == 0,
+        fetch=functools.partial(fetch_steps, strategy=strategy),
+        synchronize=functools.partial(synchronize, strategy),
     )
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
         train(experiment, strategy, recorder)
+    wait_for_processes(strategy)
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:

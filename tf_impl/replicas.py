@@ -1,20 +1,28 @@
 """Devices in TensorFlow: one process, one strategy, a replica on each device."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
+from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import Settings, resolve_settings
 from common.spec.batches import shards
 from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
-from tf_impl.parallel import STRATEGIES
+from tf_impl.parallel import STRATEGIES, device_names
 from tf_impl.precision import POLICIES
+
+SUM = tf.distribute.ReduceOp.SUM
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
@@ -26,6 +34,9 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
     """The same for whatever computes with TensorFlow; `title`: its name in messages."""
     num_gpus = len(tf.config.list_physical_devices("GPU"))
     config = resolve_devices(config, title, num_gpus, Launch.read(), strategies)
+    if config.strategy == "multi_worker_mirrored" and (config.mode == "tuned" or config.save_first_batch):
+        option = "--mode tuned" if config.mode == "tuned" else "--save-first-batch true"
+        raise UserError(f"{option}: not yet in {title} with several processes; --devices N on one node has it")
     settings = Settings()
     if config.mode == "tuned":
         from tf_impl.tuning import tuned_settings
@@ -67,10 +78,39 @@ def takes_no_examples(config: TrainConfig) -> bool:
     return True
 
 
-def share_statistics(network: keras.Model) -> None:
-    """Gives every replica the first one's running statistics."""
+def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Gives every replica the first one's running statistics, of this process or of all."""
+    is_first = Launch.read().is_first
     for variable in network.non_trainable_variables:
-        variable.assign(variable.numpy())
+        value = variable.numpy()
+        variable.assign(sum_over_processes(strategy, value if is_first else np.zeros_like(value)))
+
+
+def has_processes(strategy: tf.distribute.Strategy | None) -> bool:
+    """Whether there are several, each with its part of the replicas."""
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def sum_over_processes(strategy: tf.distribute.Strategy, array: NDArray[Any]) -> NDArray[Any]:
+    """The sum of every process's array; all of them have to call it."""
+    return adder(strategy)(tf.constant(array)).numpy() if has_processes(strategy) else array
+
+
+@functools.cache
+def adder(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Adds the processes' tensors up; made once, since to trace it takes longer than to run it."""
+    own = len(strategy.extended.worker_devices)  # replicas of this process
+
+    @tf.function
+    def total(value: tf.Tensor) -> tf.Tensor:
+        # Each replica of a process has a copy of its array: whole numbers stay whole in the first one alone.
+        def share() -> tf.Tensor:
+            first = tf.distribute.get_replica_context().replica_id_in_sync_group % own == 0
+            return tf.where(first, value, tf.zeros_like(value))
+
+        return strategy.reduce(SUM, strategy.run(share), axis=None)
+
+    return total
 
 
 def device_name(config: TrainConfig) -> str:
@@ -81,18 +121,26 @@ def device_name(config: TrainConfig) -> str:
     return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
 
 
-def device_peak_memory_bytes(config: TrainConfig) -> int | None:
+def device_peak_memory_bytes(config: TrainConfig, strategy: tf.distribute.Strategy) -> int | None:
     """Peak memory that TensorFlow's allocator held on the GPUs, summed; None on the CPU."""
     if config.accelerator == "cpu":
         return None
-    return sum(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(config.num_gpus))
+    own = [tf.config.experimental.get_memory_info(name)["peak"] for name in device_names(config)]
+    return int(sum_over_processes(strategy, np.array(sum(own))))
+
+
+def wait_for_processes(strategy: tf.distribute.Strategy) -> None:
+    """Returns once every process has come here."""
+    sum_over_processes(strategy, np.zeros(1))
 
 
 def fetch_steps(
-    steps: list[tuple[tf.Tensor, tf.Tensor]], votes: list[float]
+    steps: list[tuple[tf.Tensor, tf.Tensor]], votes: list[float], strategy: tf.distribute.Strategy | None = None
 ) -> tuple[list[tuple[float, float]], list[float]]:
-    """Global losses and correct answers of several steps, which the strategy has summed already; and `votes`."""
+    """Global losses and correct answers of several steps, which the strategy has summed already, and `votes`."""
     losses, correct = (tf.concat([tf.reshape(one, [-1]) for one in column], 0) for column in zip(*steps, strict=True))
+    if votes and strategy:
+        votes = sum_over_processes(strategy, np.array(votes)).tolist()
     return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True)), votes
 
 
@@ -101,6 +149,11 @@ def ran_out_of_memory(error: Exception) -> bool:
     return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
 
 
-def synchronize() -> None:
-    """Waits for all devices."""
-    tf.test.experimental.sync_devices()
+def synchronize(strategy: tf.distribute.Strategy | None = None) -> None:
+    """Waits for this process's devices."""
+    if not has_processes(strategy):
+        tf.test.experimental.sync_devices()
+        return
+    for device in strategy.extended.worker_devices:  # TensorFlow's own function asks the other processes' devices too
+        with tf.device(device):
+            tf.raw_ops.SyncDevice()

@@ -175,12 +175,12 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         train_epoch(epoch)
         recorder.end_training()
         # Instead of each replica's own statistics: the first one's.
-        share_statistics(network)
+        share_statistics(network, strategy)
         with averaged(network, optimizer):
             evaluate()
         checkpoint()
 
-    memory, skipped = device_peak_memory_bytes(config), optimizer.skipped_steps
+    memory, skipped = device_peak_memory_bytes(config, strategy), optimizer.skipped_steps
     with averaged(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
         recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

@@ -25,7 +25,7 @@ from common.data.image_listing import Fit, ImageFolderConfig, Listing, list_imag
 from common.platform.errors import UserError
 from common.platform.files import write_text, writing, written_whole
 from common.platform.machine import num_cores
-from common.platform.program import serve_pool
+from common.platform.program import ctrl_c_waits, serve_pool
 from common.spec.options import ImageShape
 
 CHUNK = 64  # images that a process takes at a time
@@ -112,7 +112,8 @@ def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -
     arguments = (config, listing)
     with bar, ProcessPoolExecutor(jobs, context, initializer=_open_arrays, initargs=arguments) as pool:
         task = bar.add_task("", total=len(status), completed=len(status) - len(to_do))
-        waiting = {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 2 * jobs)}
+        with ctrl_c_waits():
+            waiting = {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 2 * jobs)}
         try:
             while waiting:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)

@@ -32,12 +32,13 @@ STOPPED_SECONDS = 10.0  # that a process may be stopped while the one that start
 class _Own:
     """Of the process `pid`, which has joined: the folder for temporary files that it has made, and the lock on it.
 
-    None where another process has made it. A forked process finds another's here.
+    None where another process has made it. A forked process finds another's here. And the environment as it was before.
     """
 
     pid = 0
     folder: Path | None = None
     lock: IO[str] | None = None
+    environment: dict[str, str] | None = None
 
 
 def join_family(launch: Launch) -> None:
@@ -55,12 +56,18 @@ def join_family(launch: Launch) -> None:
         _Own.lock.close()
         _Own.folder = _Own.lock = None
     _Own.pid, parent = os.getpid(), _parent()
+    _Own.environment = dict(os.environ)
     if parent is None:
         _make_temporary_folder()
         threading.Thread(target=_end_stopped, daemon=True).start()
-    if parent is not None or launch.started_by == "torchrun":
+    if parent is not None or launch.world_size is not None:
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
     os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
+
+
+def environment_before() -> dict[str, str]:
+    """For programs that live on when this process ends: without what `join_family` has put into the environment."""
+    return dict(os.environ if _Own.environment is None else _Own.environment)
 
 
 def _end_stopped() -> None:
@@ -127,7 +134,7 @@ def _end_with(parent: int | None, direct_parent: int) -> None:
     """Ends this process as soon as another one is gone.
 
     Args:
-      parent: of the family; None under torchrun.
+      parent: of the family; None under a launcher.
       direct_parent: the same one, or something between them, such as a script that starts an interpreter.
     """
     while os.getppid() == direct_parent and (parent is None or _runs(parent)):

@@ -1,9 +1,12 @@
 """Who this process is among those of its run, from what launchers leave in the environment."""
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import psutil
 
 from common.platform.errors import UserError
 
@@ -12,14 +15,24 @@ STARTED_BY = "STARTED_BY_PROCESS"
 
 # What launchers tell the processes that they start.
 LAUNCHER_VARIABLES = (
-    *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG"),
 )
+LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
+LARGEST_STEP = 0xFFFFFFF0  # from there on Slurm's numbers stand for a job's own script, a shell, ...: no step of srun
+# The processes through which launchers start those of a node: children of one of them belong together.
+DAEMONS = ("slurmstepd", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
+
+Starter = Literal["user", "torchrun", "Lightning", "Slurm", "Open MPI", "TF_CONFIG"]
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
     """For a program that starts processes by itself: they are not those that a launcher has told of."""
-    return {name: value for name, value in environment.items() if name not in LAUNCHER_VARIABLES}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in LAUNCHER_VARIABLES and not name.startswith(LAUNCHER_PREFIXES)
+    }
 
 
 @dataclass(frozen=True)
@@ -27,21 +40,23 @@ class Launch:
     """One process of a run.
 
     Attributes:
-      started_by: torchrun, or Lightning, which starts this program again for each further replica; or the user.
-      rank: 0 for the only process of a run, or the first one.
-      local_rank: the same among those on this machine.
+      started_by: a launcher, or the user; Lightning starts this program again for each further replica of a node.
+      rank: 0 for the only process of a run, or the first one; None on further nodes under Lightning, which knows it.
+      local_rank: the same among those on this node.
       world_size: how many processes the launcher has started; None where this program starts its own.
-      num_nodes: machines that they are on.
-      rendezvous: where they find each other, for torch.distributed; None where this program decides it.
-      first_pid: the process that the user has started: torchrun, which is the parent of each replica, or this one.
+      local_world_size: those of them on this node; None alike.
+      node: of the nodes that take part, this one's number, from 0.
+      num_nodes: how many there are; None where nobody has said so.
+      first_pid: the first process of the run on this node, whose descendants all others are.
     """
 
-    started_by: Literal["user", "torchrun", "lightning"]
-    rank: int
+    started_by: Starter
+    rank: int | None
     local_rank: int
     world_size: int | None
-    num_nodes: int
-    rendezvous: str | None
+    local_world_size: int | None
+    node: int
+    num_nodes: int | None
     first_pid: int
 
     @classmethod
@@ -52,26 +67,128 @@ class Launch:
           UserError: variables that make no sense, or that nobody has set who starts processes.
         """
         if "TORCHELASTIC_RUN_ID" in environment:
-            names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-            rank, local_rank, world_size, local_world_size = (_number(environment, name) for name in names)
-            num_nodes = world_size // max(1, local_world_size)
-            return cls("torchrun", rank, local_rank, world_size, num_nodes, "env://", os.getppid())
-        if STARTED_BY not in environment:
-            for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
-                if name in environment:
-                    raise UserError(
-                        f"{name} {environment[name]}: this variable of the environment says that this is one of several"
-                        f" processes, but no launcher has started it; unset {name}, or use torchrun"
-                    )
-        if "LOCAL_RANK" not in environment:
-            return cls("user", 0, 0, None, 1, None, os.getpid())
-        local_rank = _number(environment, "LOCAL_RANK")
-        return cls("lightning", local_rank, local_rank, None, 1, None, os.getpid())
+            return cls._of_torchrun(environment)
+        if "OMPI_COMM_WORLD_SIZE" in environment and _number(environment, "OMPI_COMM_WORLD_SIZE") > 1:
+            return cls._of_open_mpi(environment)
+        if _is_step_of_several_tasks(environment):
+            return cls._of_slurm(environment)
+        if STARTED_BY in environment and "LOCAL_RANK" in environment:
+            return cls._of_lightning(environment)
+        if "TF_CONFIG" in environment:
+            return cls._of_tf_config(environment["TF_CONFIG"])
+        return cls._of_user(environment)
+
+    @classmethod
+    def _of_torchrun(cls, environment: Mapping[str, str]) -> "Launch":
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+        rank, local_rank, size, local_size, node, nodes = (_number(environment, name) for name in names)
+        return cls("torchrun", rank, local_rank, size, local_size, node, nodes, os.getppid())
+
+    @classmethod
+    def _of_lightning(cls, environment: Mapping[str, str]) -> "Launch":
+        local_rank, node = (_number(environment, name) for name in ("LOCAL_RANK", "NODE_RANK"))
+        return cls("Lightning", None if node else local_rank, local_rank, None, None, node, None, os.getpid())
+
+    @classmethod
+    def _of_open_mpi(cls, environment: Mapping[str, str]) -> "Launch":
+        names = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
+        numbers = [_number(environment, f"OMPI_COMM_WORLD_{name}") for name in names]
+        return cls._node_by_node("Open MPI", "mpirun --map-by slot", *numbers)
+
+    @classmethod
+    def _of_slurm(cls, environment: Mapping[str, str]) -> "Launch":
+        names = ("PROCID", "LOCALID", "STEP_NUM_TASKS", "STEP_NUM_NODES")
+        rank, local_rank, tasks, nodes = (_number(environment, f"SLURM_{name}") for name in names)
+        local_size = tasks // max(1, nodes) if tasks % max(1, nodes) == 0 else 0
+        return cls._node_by_node("Slurm", "srun --distribution=block", rank, local_rank, tasks, local_size)
+
+    @classmethod
+    def _node_by_node(
+        cls, started_by: Starter, spread: str, rank: int, local_rank: int, size: int, local_size: int
+    ) -> "Launch":
+        """Raises UserError unless each node has as many processes, of neighbouring ranks; `spread`: what does that."""
+        if local_size == 0 or size % local_size or rank % local_size != local_rank:
+            raise UserError(
+                f"{started_by} has started {size} processes, not as many on each node, or not node by node;"
+                f" {spread} does, with a number that the nodes divide"
+            )
+        return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size, _daemon())
+
+    @classmethod
+    def _of_tf_config(cls, text: str) -> "Launch":
+        addresses, rank = read_tf_config(text)
+        if len(addresses) == 1:
+            return cls._of_user({})
+        hosts = [host for host, _ in addresses]
+        nodes = list(dict.fromkeys(hosts))
+        local_rank, local_size = hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
+        node = nodes.index(hosts[rank])
+        return cls("TF_CONFIG", rank, local_rank, len(hosts), local_size, node, len(nodes), os.getpid())
+
+    @classmethod
+    def _of_user(cls, environment: Mapping[str, str]) -> "Launch":
+        for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
+            if name in environment and STARTED_BY not in environment:
+                raise UserError(
+                    f"{name} {environment[name]}: this variable of the environment says that this is one of several"
+                    f" processes, but no launcher has started it; unset {name}, or use torchrun, srun or mpirun"
+                )
+        # Set by hand, for Lightning, which starts further processes on each node where the user has started it.
+        node = _number(environment, "NODE_RANK") if "NODE_RANK" in environment else 0
+        return cls("user", None if node else 0, 0, None, None, node, None, os.getpid())
 
     @property
     def is_first(self) -> bool:
         """Whether this process speaks for all."""
-        return self.rank == 0
+        return self.node == self.local_rank == 0
+
+
+def _is_step_of_several_tasks(environment: Mapping[str, str]) -> bool:
+    """Whether srun has started several processes, this one among them: not a job's own script, or a shell in a job."""
+    return (
+        "SLURM_STEP_NUM_TASKS" in environment
+        and _number(environment, "SLURM_STEP_NUM_TASKS") > 1
+        and _number(environment, "SLURM_STEP_ID") < LARGEST_STEP
+    )
+
+
+def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
+    """What TensorFlow's variable TF_CONFIG says: host and port of each worker, a chief first, and which one this is.
+
+    Source: TensorFlow's guide to multi-worker training; TFConfigClusterResolver.
+
+    Raises:
+      UserError: it is no such JSON, or names what takes no part in synchronous training.
+    """
+    try:
+        said: Any = json.loads(text)
+        cluster, task = said["cluster"], said["task"]
+        workers = {kind: [str(address) for address in cluster[kind]] for kind in ("chief", "worker") if kind in cluster}
+        kind, index = str(task["type"]), int(task["index"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        shape = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}'
+        raise UserError(f"TF_CONFIG {text[:80]}: this variable of the environment should be {shape}") from None
+    others = sorted({*cluster, kind} - {"chief", "worker"})
+    if others:
+        raise UserError(f"TF_CONFIG: {', '.join(others)}: this program has workers alone, and a chief among them")
+    if not 0 <= index < len(workers.get(kind, ())):
+        raise UserError(f"TF_CONFIG: its task is {kind} {index}, which its cluster does not have")
+    found = []
+    for address in (*workers.get("chief", ()), *workers.get("worker", ())):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise UserError(f"TF_CONFIG: worker {address}: should be HOST:PORT")
+        found.append((host, int(port)))
+    first = len(workers.get("chief", ())) if kind == "worker" else 0
+    return found, first + index
+
+
+def _daemon() -> int:
+    """The launcher's process on this node, or that which has started this one, whatever is between them."""
+    for process in psutil.Process().parents():
+        if process.name() in DAEMONS:
+            return process.pid
+    return os.getppid()
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -15,9 +15,11 @@ from typing import NoReturn
 
 from common.platform.errors import OutOfMemoryError, Stopped, StoppedAtCheckpoint, UserError, describe_signal
 from common.platform.family import join_family, leave_family, wait_for_end_of_family
-from common.platform.launch import Launch
+from common.platform.launch import STARTED_BY, Launch
 
 OTHERS_WRITE = 0o002  # permission that no file is made with, whatever the user's umask is
+# For the end of a program whose memory has run out: blocks that are small enough for the C library to keep them.
+RESERVE_BYTES, RESERVE_BLOCKS = 2**15, 64
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 STOP_SIGNALS = (signal.SIGINT, *STOPPING)  # Python itself handles the first, Ctrl-C's
 
@@ -39,23 +41,25 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # a terminal without columns, on which nothing would be shown
     os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
-    status = 0
+    status, reserve = 0, [bytes(RESERVE_BYTES) for _ in range(RESERVE_BLOCKS)]
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _stop)
+            # Lightning's further replicas go with the first one; it kills that if one of them has gone before.
+            signal.signal(signal.SIGINT, signal.SIG_IGN if launch.started_by == "Lightning" else _stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
         take_signals()
         join_family(launch)
         yield
     except UserError as error:
+        reserve.clear()
         if shown is not False or isinstance(error, OutOfMemoryError):
             print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
         status = error.exit_status
     except KeyboardInterrupt:
         if shown is not False and parent_process() is None:  # else that one tells
-            print(f"{program}: interrupted", file=sys.stderr)
+            print(f"{program}: {_ended_by(signal.SIGINT)}", file=sys.stderr)
         status = 128 + signal.SIGINT
     except StoppedAtCheckpoint as stopped:
         if shown is not False:
@@ -64,13 +68,17 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         status = stopped.exit_status
     except Stopped as stopped:
         if shown is not False and parent_process() is None:
-            print(f"{program}: ended by {describe_signal(stopped.number)}", file=sys.stderr)
+            print(f"{program}: {_ended_by(stopped.number)}", file=sys.stderr)
         status = stopped.exit_status
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
     except Exception:
+        if _asked:  # compiled code that was at work has made an error of its own of it
+            if shown is not False and parent_process() is None:
+                print(f"{program}: {_ended_by(_asked[0])}", file=sys.stderr)
+            exit_now(128 + _asked[0])
         if shown is False:
             # Where the first of several processes is gone, the others meet connections that are closed: no news.
             wait_for_end_of_family()
@@ -95,10 +103,16 @@ def _stop(number: int, frame: FrameType | None) -> None:
         return
     if _holding and _holding[-1].note(number):
         return
+    _asked.append(number)
+    again = Timer(LOST_SECONDS, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
     raise _asked_to_end(number)
 
 
+_asked: list[int] = []  # signals that this process was asked by to end
 LATER_SECONDS = 0.05  # until the signal is sent again
+LOST_SECONDS = 5.0  # in which a program has ended; else compiled code has lost the exception, as TensorFlow's may
 
 
 def _in_extension(frame: FrameType | None) -> bool:
@@ -110,8 +124,22 @@ def _in_extension(frame: FrameType | None) -> bool:
     return False
 
 
+def _ended_by(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+
+
 def _asked_to_end(number: int) -> BaseException:
     return KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
+
+
+def signals_as_ctrl_c() -> None:
+    """For programs whose children are to end first: signals that ask this process to end raise KeyboardInterrupt."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 SAME_SECONDS = 1.0  # signals that come within are one: a terminal and a parent process may both send it
@@ -140,7 +168,13 @@ class HeldSignal:
 
 
 def serve_pool() -> None:
-    """For the processes of a pool, as their initializer: signals are for the first process, and they end with it."""
+    """For the processes of a pool, as their initializer: signals are for the first process, and they end with it.
+
+    What makes them start, the first things to do, is to be given to the pool within `ctrl_c_waits`. In a program
+    that is not in `as_program` they are as in any pool.
+    """
+    if STARTED_BY not in os.environ:
+        return
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     join_family(Launch.read())
@@ -148,7 +182,7 @@ def serve_pool() -> None:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """For processes that are started within: Ctrl-C reaches them in `as_program`, and not in their imports before."""
+    """For processes that are started within: Ctrl-C reaches them in `as_program` or `serve_pool`, and not before."""
     resource_tracker.ensure_running()  # multiprocessing's; where it has to be started, that lets signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

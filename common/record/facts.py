@@ -6,10 +6,10 @@ import numpy as np
 
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256
-from common.platform.machine import describe_machine, git_state, peak_memory_bytes, versions
+from common.platform.machine import describe_machine, git_state, versions
 from common.platform.probing import limit_in_force, processor_note
 from common.record.clock import RunClock
-from common.record.monitor import Monitor
+from common.record.monitor import Measured
 from common.record.rounding import first_loss_tolerance
 
 
@@ -27,19 +27,22 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
         "class_names": experiment.dataset.class_names,
         "train_count": experiment.plan.train_size,
         "accelerator": config.accelerator,
-        "devices": config.devices,
+        "devices": config.all_devices,
         "threads_per_device": config.threads_per_device,
     }
 
 
-def of_measurements(clock: RunClock, monitor: Monitor, images: int, timed_images: int) -> dict[str, Any]:
+def of_measurements(
+    clock: RunClock, measured: Measured, energy_source: str | None, images: int, timed_images: int
+) -> dict[str, Any]:
     """Fields of `RunResult`.
 
     Args:
+      energy_source: `RAPL` or `NVML`; None where there is none.
       images: trained on after start-up.
       timed_images: after the warm-up.
     """
-    timeline, joules = clock.timeline, monitor.energy.joules
+    timeline, joules = clock.timeline, measured.joules
     return {
         "started": timeline.started,
         "startup_seconds": clock.startup_seconds,
@@ -48,11 +51,11 @@ def of_measurements(clock: RunClock, monitor: Monitor, images: int, timed_images
         "wall_seconds": clock.end(),
         "phase_seconds": timeline.seconds,
         "images_per_second": timed_images / clock.timed_seconds if timed_images else None,
-        "peak_memory_bytes": peak_memory_bytes(timeline.first_pid),
-        "cpu_utilisation": monitor.cpu_utilisation,
-        "gpu_utilisation": monitor.gpu_utilisation,
+        "peak_memory_bytes": measured.peak_memory_bytes,
+        "cpu_utilisation": measured.cpu_utilisation,
+        "gpu_utilisation": measured.gpu_utilisation,
         "joules_per_image": joules / images if joules is not None and images else None,
-        "energy_source": monitor.energy.source,
+        "energy_source": energy_source,
     }
 
 

@@ -3,14 +3,14 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from common.platform.machine import num_cores
+from common.platform.machine import num_cores, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS = 0.5
 POWERCAP = Path("/sys/class/powercap")
@@ -45,6 +45,44 @@ class Monitor:
         # Linux counts in hundredths of a second: a share of less time than a few of them means nothing.
         self.cpu_utilisation = used / seconds / num_cores() if seconds >= 0.1 else None
         self.gpu_utilisation = self._gpus.stop() if self._gpus else None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run has taken of its nodes, or one of them.
+
+    Attributes:
+      peak_memory_bytes: resident, see `common.platform.machine.peak_memory_bytes`.
+      joules: None where one of the nodes doesn't tell.
+      cpu_utilisation, gpu_utilisation: shares, 0 to 1, of the cores that the run may use; of the GPUs it uses.
+    """
+
+    peak_memory_bytes: int
+    joules: float | None
+    cpu_utilisation: float | None
+    gpu_utilisation: float | None
+
+    @classmethod
+    def of_node(cls, monitor: Monitor, first_pid: int) -> "Measured":
+        """Of this one, when its monitor has stopped."""
+        memory = peak_memory_bytes(first_pid)
+        return cls(memory, monitor.energy.joules, monitor.cpu_utilisation, monitor.gpu_utilisation)
+
+    def numbers(self) -> list[float]:
+        """To be summed over the nodes: each value, and 1 where there is one."""
+        values = (self.joules, self.cpu_utilisation, self.gpu_utilisation)
+        return [self.peak_memory_bytes, *(number for value in values for number in (value or 0.0, value is not None))]
+
+    @classmethod
+    def of_sums(cls, sums: Sequence[float], num_nodes: int) -> "Measured":
+        """Memory and energy of all nodes, and the mean of their shares."""
+        joules, cpu, gpu = (
+            total if known == num_nodes else None for total, known in zip(sums[1::2], sums[2::2], strict=True)
+        )
+        return cls(round(sums[0]), joules, *(None if share is None else share / num_nodes for share in (cpu, gpu)))
+
+
+NOTHING_MEASURED = [0.0] * 7  # of a process that is not the first one of its node
 
 
 def cpu_seconds(pid: int) -> float:

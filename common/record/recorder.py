@@ -22,7 +22,7 @@ from common.record.checkpointer import Checkpointer
 from common.record.checkpoints import checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
 from common.record.history import History
-from common.record.monitor import Monitor
+from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
 from common.record.predictions import Predictions
 from common.record.progress import TrainingProgress
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, RunResult
@@ -48,6 +48,7 @@ class Recorder:
       device_name: of the device trained on.
       timeline: begun with the process that the user started; start-up and memory count from it.
       writes: whether this is the process that writes and prints.
+      measures: whether it is the first one of its node, which looks at memory and energy; as `writes` says if None.
       fetch: from a list of this process's shares of steps, (loss, correct answers) as device scalars, and a list of
         numbers, to the global ones and the numbers' sums; with several processes they all call it at the same steps.
       synchronize: waits until the device has done what it was given.
@@ -63,6 +64,7 @@ class Recorder:
         device_name: str,
         timeline: Timeline,
         writes: bool,
+        measures: bool | None = None,
         fetch: Fetch,
         synchronize: Callable[[], None],
         sinks: Sequence[Sink] = (),
@@ -73,7 +75,8 @@ class Recorder:
         self.run_dir = config.run_dir or Path()
         self.timeline, self.writes, self.fetch = timeline, writes, fetch
         self.code_sha256 = code_sha256()  # now, and not when the run ends: it may be changed meanwhile
-        self.monitor = Monitor(timeline.first_pid, config.num_gpus) if writes else None
+        measures = writes if measures is None else measures
+        self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.clock = RunClock(timeline, self.monitor, synchronize)
         own = [RunFiles(self.run_dir), TrainingProgress(title, device_name, plan)] if writes else []
         self.sinks: list[Sink] = [*own, *sinks]
@@ -89,7 +92,6 @@ class Recorder:
     def __enter__(self) -> "Recorder":
         self.timeline.enter("build")
         if self.config.checkpoint_every is not None:
-            self.checkpointer.held = self.at_end.enter_context(hold_signals())
             self.at_end.callback(self.checkpointer.close)
         for sink in self.sinks:
             self.at_end.callback(sink.close)
@@ -142,6 +144,9 @@ class Recorder:
         if done < self.plan.first_step:
             self.startup_end = self.steps_done
             self.clock.end_startup()
+            if self.config.checkpoint_every is not None:
+                # Not before: there is nothing to make a checkpoint of, and other processes may still be starting.
+                self.checkpointer.held = self.at_end.enter_context(hold_signals())
         if done < self.warmup_steps <= self.steps_done:
             self.clock.end_warmup()
             self.warmup_steps = self.steps_done
@@ -249,6 +254,7 @@ class Recorder:
         Args:
           skipped_steps: by the scaling of the loss (`common.spec.update_rule.LossScaling`); None where there is none.
         """
+        measured = self._measured()
         if not self.writes:
             return
         self.checkpointer.wait()
@@ -267,7 +273,7 @@ class Recorder:
             first_loss_tolerance=facts.tolerance_of(experiment, self.history.losses[0]),
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
-            **facts.of_measurements(self.clock, self.monitor, *images),
+            **facts.of_measurements(self.clock, measured, self.monitor.energy.source, *images),
             warmup_steps=self.warmup_steps,
             device_peak_memory_bytes=device_peak_memory_bytes,
             device_name=self.device_name,
@@ -276,3 +282,9 @@ class Recorder:
         )
         for sink in self.sinks:
             sink.finish(result)
+
+    def _measured(self) -> Measured:
+        """Of this node, or the sum of all; of a process that measures nothing alone it says nothing."""
+        own = Measured.of_node(self.monitor, self.timeline.first_pid).numbers() if self.monitor else NOTHING_MEASURED
+        nodes = self.config.nodes
+        return Measured.of_sums(self.fetch(self.latest, own)[1] if nodes > 1 else own, nodes)

@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -69,7 +69,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[10]
+    schema_version: Literal[11]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256

@@ -8,7 +8,16 @@ from common.spec.option_kinds import option
 
 Accelerator = Literal["cpu", "gpu"]
 # Lightning's names, where it has one.
-Strategy = Literal["single_device", "ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "mirrored", "pipeline"]
+Strategy = Literal[
+    "single_device",
+    "ddp",
+    "ddp_find_unused_parameters_true",
+    "dp",
+    "fsdp",
+    "mirrored",
+    "multi_worker_mirrored",
+    "pipeline",
+]
 # YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
 AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
@@ -26,8 +35,14 @@ class DeviceOptions(BaseModel):
     devices: AutoOrCount = option(
         "machine",
         "auto",
-        description="number of devices, each a replica unless --strategy says otherwise; auto: one on the CPU, all"
-        " GPUs, or what torchrun started",
+        description="number of devices, of each node, each a replica unless --strategy says otherwise; auto: one on the"
+        " CPU, all GPUs, or what a launcher such as torchrun has started",
+    )
+    num_nodes: AutoOrCount = option(
+        "machine",
+        "auto",
+        description="machines that take part, on each of which a launcher (torchrun, srun, mpirun) starts this program,"
+        " or for Lightning the user; auto: as the launcher says, else one",
     )
     strategy: Literal["auto", Strategy] = option(
         "machine",
@@ -81,22 +96,32 @@ class DeviceOptions(BaseModel):
     )
 
     @property
+    def nodes(self) -> int:
+        """How many there are; one, as long as nobody has said so."""
+        return 1 if self.num_nodes == "auto" else self.num_nodes
+
+    @property
+    def all_devices(self) -> int:
+        """Of a resolved configuration: those of all nodes."""
+        return int(self.devices) * self.nodes
+
+    @property
     def num_shards(self) -> int:
         """Parts that a batch is cut into: one for each process, or each replica of one process.
 
         One where the network's stages pass it on, or where torch.nn.DataParallel cuts it by itself.
         """
-        return 1 if self.strategy in ("pipeline", "dp") else int(self.devices)
+        return 1 if self.strategy in ("pipeline", "dp") else self.all_devices
 
     @property
     def stages_on(self) -> tuple[Accelerator, ...]:
-        """Of a resolved configuration: what each device is."""
+        """Of a resolved configuration: what each device of a node is."""
         assert self.accelerator != "auto" and self.devices != "auto"
         return self.stages or (self.accelerator,) * self.devices
 
     @property
     def num_gpus(self) -> int:
-        """Of a resolved configuration: how many GPUs it uses."""
+        """Of a resolved configuration: how many GPUs of each node it uses."""
         return self.stages_on.count("gpu")
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 
 from common.platform.files import write_bytes, write_text
 from common.platform.machine import num_cores
-from common.platform.program import serve_pool
+from common.platform.program import ctrl_c_waits, serve_pool
 
 # Okabe and Ito's colours (2008), told apart by people with any common kind of colour blindness; and since the curves
 # of runs in lockstep lie on each other, every line has a width and a pattern of its own, too.
@@ -191,7 +191,9 @@ def draw(makers: Sequence[Maker], folder: Path) -> list[list[Drawn]]:
         initializer=_keep,
         initargs=(makers, folder),  # inherited, not sent
     ) as workers:
-        return list(workers.map(_draw_kept, range(len(makers))))
+        with ctrl_c_waits():
+            drawn = workers.map(_draw_kept, range(len(makers)))
+        return list(drawn)
 
 
 def _draw(maker: Maker, folder: Path) -> list[Drawn]:

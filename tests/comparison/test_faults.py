@@ -9,10 +9,10 @@ import sys
 import time
 
 import pytest
-from conftest import CPU, REPOSITORY, gone, read_csv, remount, run, train, wait_for
+from conftest import CPU, REPOSITORY, gone, read_csv, remount, run, steps_taken, train, wait_for
 from test_compare import SHORT, run_dir
 
-from common.record.results import StepLine, read_metrics, read_result, read_step_losses
+from common.record.results import read_result, read_step_losses
 
 
 def begin(project, output, *implementations, **environment):
@@ -164,7 +164,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options]
     command = [*map(str, command), "--verify", "never"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        wait_for(lambda: len(read_metrics(run_dir(output, "pt"), StepLine)) > 250, 60)
+        wait_for(lambda: steps_taken(run_dir(output, "pt")) > 250, 60)
         process.kill()
     done = run(sys.executable, "compare.py", "--resume", output)
     result = read_result(run_dir(output, "pt"))
@@ -176,6 +176,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     assert read_step_losses(run_dir(output, "pt")) == read_step_losses(train("pt", tmp_path / "whole", *LONG))
 
 
+@pytest.mark.slow
 def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, fault, small_disk):
     folder = small_disk(700_000) / "r"
     command = (sys.executable, "-m", "pt_impl", *CPU, *LONG, "--checkpoint-every", 10, "--run-dir", folder)

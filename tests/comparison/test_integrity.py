@@ -10,6 +10,7 @@ from conftest import REPOSITORY, read_csv, run
 from made_up import comparison
 
 from common.platform.files import read_arrays, write_arrays
+from common.record.results import SCHEMA_VERSION
 from comparison.integrity import files_sha256
 from comparison.record import RECORD_FILE, Record
 from comparison.request import find_runs
@@ -89,7 +90,7 @@ def shorter_metrics(run):
 
 
 def older_schema(run):
-    change(run / "result.json", schema_version=9)
+    change(run / "result.json", schema_version=SCHEMA_VERSION - 1)
 
 
 def metrics_folder(run):
@@ -117,7 +118,7 @@ CHANGES = [
     (shorter_metrics, True, "metrics.jsonl: steps are not numbered 1, 2, 3, ..."),
     (metrics_folder, False, "metrics.jsonl: cannot be read: Is a directory"),
     (damaged_record, False, "run.json: cannot be read"),
-    (older_schema, True, "result.json: not valid: schema_version: Input should be 10"),
+    (older_schema, True, f"result.json: not valid: schema_version: Input should be {SCHEMA_VERSION}"),
 ]
 
 

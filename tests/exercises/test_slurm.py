@@ -2,14 +2,13 @@
 
 import os
 import re
-import shutil
 import socket
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import run
+from conftest import LACKS_SLURM, SLURM_CLUSTER, needs_slurm, run
 from printed import accuracies
 
 pytestmark = pytest.mark.xdist_group("slurm")  # one cluster for all of them
@@ -23,9 +22,6 @@ JOBS = {
     "PTL_multiGPU": ("Lightning", ["n1 0 0", "n1 1 1", "n2 2 0", "n2 3 1"]),
 }
 THREADS = {"PT_CNN_MultiGPU": 1, "PTL_multiGPU": 4}  # of torchrun's notice; of a process, as many as it has CPUs
-MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
-LACKS_SLURM = bool(MISSING) or os.geteuid() != 0
-needs_slurm = pytest.mark.skipif(LACKS_SLURM, reason=f"a Slurm cluster needs {', '.join(MISSING) or 'root'}")
 
 
 def write_program(path, *lines):
@@ -35,7 +31,7 @@ def write_program(path, *lines):
 
 
 def cluster(*arguments, **expected):
-    return run(PYTHON, HERE / "slurm_cluster.py", *arguments, **expected)
+    return run(PYTHON, SLURM_CLUSTER, *arguments, **expected)
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +43,7 @@ def fake(tmp_path_factory):
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """The environment in which sbatch and srun speak to a cluster of two nodes."""
-    folder = tmp_path_factory.mktemp("real")
-    cluster("start", folder)
-    yield {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
-    cluster("stop", folder)
-
-
-CLUSTER = pytest.param("real", marks=needs_slurm)
+CLUSTER = pytest.param("slurm_cluster", marks=needs_slurm)
 
 
 @pytest.fixture(params=["fake", CLUSTER])
@@ -102,7 +89,7 @@ def alone():
 # --- The jobs ---
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", ["PT_CNN_MultiGPU", pytest.param("PTL_multiGPU", marks=pytest.mark.slow)])
 def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(training_slurm, job, alone, tmp_path):
     title, tasks = JOBS[job]
     for name in ("python", "torchrun"):  # note where they are started
@@ -166,9 +153,9 @@ def test_a_job_fails_as_soon_as_one_of_its_processes_does(slurm, job, tmp_path):
 
 
 @needs_slurm
-def test_a_job_fails_where_torchrun_reports_a_failure(real, tmp_path):
+def test_a_job_fails_where_torchrun_reports_a_failure(slurm_cluster, tmp_path):
     one = ["--nodes=1", "--gpus-per-node=1"]
-    state, output = submit(real, tmp_path, *one, job_file("PT_CNN_MultiGPU"), "--batch-size", "many")
+    state, output = submit(slurm_cluster, tmp_path, *one, job_file("PT_CNN_MultiGPU"), "--batch-size", "many")
     assert state == "FAILED"
     assert "error: argument --batch-size: invalid positive value: 'many'" in output
 
@@ -178,7 +165,7 @@ def test_a_job_fails_where_torchrun_reports_a_failure(real, tmp_path):
 
 @needs_slurm
 @pytest.mark.parametrize("gpus", [None, 0, 2])
-def test_the_fake_gives_tasks_the_environment_that_slurm_gives_them(fake, real, gpus, tmp_path):
+def test_the_fake_gives_tasks_the_environment_that_slurm_gives_them(fake, slurm_cluster, gpus, tmp_path):
     job = tmp_path / "job.slurm"
     lines = ["#SBATCH --nodes=2 --ntasks-per-node=2   # a comment", "#SBATCH --cpus-per-task=4 --job-name=name"]
     if gpus is not None:
@@ -186,7 +173,7 @@ def test_the_fake_gives_tasks_the_environment_that_slurm_gives_them(fake, real, 
     lines += ['env -0 > "$FOUND/job"', """srun --cpus-per-task=4 bash -c 'env -0 > "$FOUND/$SLURM_PROCID"'"""]
     job.write_text("\n".join(["#!/bin/bash", *lines, ""]))
     found = {}
-    for name, slurm in (("fake", fake), ("real", real)):
+    for name, slurm in (("fake", fake), ("real", slurm_cluster)):
         (tmp_path / name).mkdir()
         state, output = submit(slurm, tmp_path, job, FOUND=str(tmp_path / name))
         assert state == "COMPLETED", output

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.launch import Launch
 from common.platform.program import as_program
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import Settings, resolve_settings
 from common.spec.command_line import parse_train_config
 
 

@@ -164,6 +164,7 @@ def test_a_network_is_not_used_on_other_classes(trained, tmp_path):
 @pytest.mark.xdist_group("trained")
 def test_one_process_puts_a_network_to_use(trained):
     launched = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    launched |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
     weights = ("--weights", trained / "model.safetensors")
     complaint = run(sys.executable, "-m", "pt_impl", "evaluate", *weights, expect=2, **launched).stderr
     assert "torchrun has started 2 processes; evaluate and predict need one" in complaint

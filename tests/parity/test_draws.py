@@ -38,9 +38,9 @@ SCENARIOS = {
 RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
 REFERENCE = ("pt", "plain", 1)
 QUICK = {
-    "dropout": {("tf", "tuned", 2), ("ptl", "plain", 1)},
+    "dropout": {("tf", "tuned", 2)},
     "augmentation": {("pt", "tuned", 3), ("keras", "tuned", 1)},
-    "both": {("keras", "plain", 2), ("tf", "plain", 3), ("ptl", "tuned", 2)},
+    "both": {("keras", "plain", 2), ("ptl", "tuned", 2)},
 }
 
 

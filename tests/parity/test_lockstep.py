@@ -65,10 +65,10 @@ RULES = {
     ),
 }
 QUICK_RULES = {
-    "adam": {("tf", "plain", 2), ("keras", "tuned", 1), ("ptl", "plain", 1)},
-    "adamw": {("pt", "tuned", 2), ("keras", "plain", 3), ("tf", "tuned", 1)},
-    "adadelta": {("ptl", "tuned", 2), ("tf", "plain", 1), ("keras", "tuned", 2)},
-    "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3), ("ptl", "tuned", 1)},
+    "adam": {("tf", "plain", 2), ("ptl", "plain", 1)},
+    "adamw": {("pt", "tuned", 2), ("keras", "plain", 3)},
+    "adadelta": {("ptl", "tuned", 2), ("keras", "tuned", 2)},
+    "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3)},
 }
 
 
@@ -181,7 +181,10 @@ def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, 
 
 @pytest.mark.xdist_group("cut")
 @pytest.mark.parametrize("options", [("--max-steps", 33), ("--verify-steps", 20)], ids=lambda one: one[0])
-@pytest.mark.parametrize(("implementation", "mode"), [("keras", "tuned"), ("tf", "tuned"), ("ptl", "plain")])
+@pytest.mark.parametrize(
+    ("implementation", "mode"),
+    [("tf", "tuned"), ("ptl", "plain"), pytest.param("keras", "tuned", marks=pytest.mark.slow)],
+)
 def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode, options):
     """27 batches an epoch: 33 steps end in the second one, as a proof does; nothing is trained after the last step."""
     options = (*SCENARIOS["cnn-plain"], "--precision", 64, *options)

@@ -191,6 +191,9 @@ LONG = {
     "set_epoch forgotten",
     "a loader whose sampler Lightning does not find",
     "weight decay left out",
+    "a momentum of 0.85 instead of 0.9",
+    "a wrong padding",
+    "a loss of one replica told for that of all",
     "gradients averaged over the replicas",
     "the weights of a full batch for the last one",
 }

@@ -36,7 +36,7 @@ OPTIONS = (
 WAYS = [(1, False), (2, False), (3, False), (2, True), (3, True)]
 QUICK = {
     ("keras", "tuned", 1, False),
-    ("ptl", "plain", 3, False),
+    ("ptl", "plain", 1, False),
     ("pt", "plain", 2, True),
     ("tf", "tuned", 2, True),
 }

@@ -15,9 +15,12 @@ from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from comparison.jobs import Variant
 from comparison.judging import TOLERANCE, judge
+from comparison.launchers.this_machine import ThisMachine
 from comparison.lockstep import find_departure
+from comparison.options import CompareConfig
 from comparison.proof import proof_jobs, verify_steps
-from comparison.proving import make_proofs
+from comparison.proving import Prover
+from comparison.store import Request
 
 COUNT = 100
 STEPS_IN_32_BITS = 2
@@ -136,7 +139,9 @@ def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number
     """As compare.py judges them: 15 configurations on 1, 2 and 3 devices, seven rows each against the first."""
     config = draw(np.random.default_rng([21, number])).replace(devices=1 + number % 3)
     jobs = proof_jobs([Variant((), config)], ROWS, config.seed)
-    make_proofs(tmp_path, jobs, dict.fromkeys(IMPLEMENTATIONS, sys.executable), 600, print)
+    options = CompareConfig(implementations=IMPLEMENTATIONS, timeout=600)
+    request = Request(schema_version=2, created="", commands=["none"], options=options, config=config)
+    Prover(tmp_path, ThisMachine(tmp_path), request, print).make(jobs)
     first, *others = jobs
     found = {job.name: judge(tmp_path, {}, first.name, job.name) for job in others}
     diverged = [name for name, proof in found.items() if proof.same is None and "diverge" in proof.note]

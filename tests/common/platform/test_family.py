@@ -91,12 +91,14 @@ def test_without_a_place_for_temporary_files_there_is_a_line(tmp_path):
 POOL = """
 import multiprocessing, os, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from common.platform.program import as_program, serve_pool
+from common.platform.program import as_program, ctrl_c_waits, serve_pool
 if __name__ == "__main__":
     with as_program("program"):
         context = multiprocessing.get_context(sys.argv[1])
         with ProcessPoolExecutor(2, context, initializer=serve_pool) as pool:
-            print(*pool.map(abs, range(20)), flush=True)
+            with ctrl_c_waits():
+                done = pool.map(abs, range(20))
+            print(*done, flush=True)
             time.sleep(600)
 """
 

@@ -23,6 +23,21 @@ with as_program("program"):
     print("not reached")
 """
 
+# Compiled code that Python's exceptions pass through: it makes errors of its own of them, or drops them.
+COMPILED = """
+import os, signal, sys, time
+from common.platform.program import as_program
+with as_program("program"):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(20)
+    except BaseException:
+        if sys.argv[2] == "replaced":
+            raise RuntimeError("MISMATCH of exceptions")
+    time.sleep(20)
+    print("not reached")
+"""
+
 # A process that is told to end in the middle of its imports.
 CHILD = """
 import os, signal, time
@@ -50,6 +65,14 @@ def test_a_signal_waits_until_a_module_of_machine_code_is_there(number):
     done = python(EXTENSION, int(number), expect=128 + number)
     said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
     assert (done.stdout, done.stderr) == ("whole\n", f"program: {said}\n")
+
+
+@pytest.mark.parametrize("lost", ["replaced", "dropped"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_is_lost_ends_the_program_all_the_same(number, lost):
+    done = python(COMPILED, int(number), lost, expect=128 + number)
+    said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+    assert (done.stdout, done.stderr) == ("", f"program: {said}\n")
 
 
 def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():

@@ -5,7 +5,7 @@ import pytest
 
 from common.experiment import Experiment
 from common.platform.errors import DivergedError, UserError
-from common.record import facts
+from common.record import monitor
 from common.record.recorder import Recorder
 from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.record.run_folder import new_run_dir, prepare_run_dir, with_run_dir
@@ -46,7 +46,7 @@ def clock(monkeypatch):
 
     monkeypatch.setattr("time.perf_counter", lambda: Clock.now)  # for all modules
     monkeypatch.setattr("common.record.timeline.process_start", lambda pid: 100.0)
-    monkeypatch.setattr(facts, "peak_memory_bytes", lambda pid: 7)
+    monkeypatch.setattr(monitor, "peak_memory_bytes", lambda pid: 7)
     return Clock
 
 

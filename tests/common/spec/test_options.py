@@ -60,6 +60,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         devices=2,
         strategy="pipeline",
         stages=("cpu", "cpu"),
+        num_nodes=2,
         microbatches=4,
         threads_per_device=3,
         mode="tuned",

@@ -1,7 +1,7 @@
-"""A Slurm cluster of two nodes, n1 and n2, on this one machine, for the job files of the exercises.
+"""A Slurm cluster of two nodes, n1 and n2, on this one machine, for job files and several nodes.
 
-    python tests/exercises/slurm_cluster.py start FOLDER      starts it, and prints the line that makes a shell use it
-    python tests/exercises/slurm_cluster.py stop FOLDER       ends its jobs and then its processes
+    python tests/engines/slurm_cluster.py start FOLDER      starts it, and prints the line that makes a shell use it
+    python tests/engines/slurm_cluster.py stop FOLDER       ends its jobs and then its processes
 
 Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge. Everything it writes is in FOLDER: key,
 sockets, configuration, state, logs. Each node claims 16 CPUs and two GPUs, which nothing but Slurm believes in.

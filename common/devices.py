@@ -1,0 +1,147 @@
+"""Which devices a run computes on, and how many of which nodes: what "auto" comes to, before any data are read."""
+
+import os
+from collections.abc import Sequence
+
+from common.platform.errors import UserError
+from common.platform.launch import Launch
+from common.platform.machine import num_cores
+from common.spec.device_options import DEVICES_OF, Accelerator, Strategy
+from common.spec.options import TrainConfig
+
+# What starts an implementation on several nodes.
+LAUNCHERS = {
+    "PyTorch": "torchrun, srun or mpirun",
+    "Lightning": "torchrun, srun or mpirun; or you with NODE_RANK, MASTER_ADDR and MASTER_PORT on each",
+    "TensorFlow": "srun or mpirun; or you with TF_CONFIG on each",
+}
+
+
+def resolve_devices(
+    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
+) -> TrainConfig:
+    """`config` with every "auto" replaced.
+
+    Args:
+      title: of the framework, for messages.
+      num_gpus: GPUs that the framework can use on this node.
+      strategies: that the framework has for several devices; the first one is what "auto" stands for in one process,
+        and multi_worker_mirrored among processes that a launcher has started.
+
+    Raises:
+      UserError: an accelerator, a strategy, a number of devices or of nodes that is not to be had.
+    """
+    strategy = config.strategy
+    if strategy not in ("auto", "single_device", *strategies):
+        raise UserError(f"--strategy {strategy}: {title} has single_device, {', '.join(strategies)}")
+    nodes = _resolve_nodes(config, title, launch)
+    accelerator = _resolve_accelerator(config, title, num_gpus)
+    devices: int | str
+    if launch.world_size is not None:
+        strategy, devices = _launched(config, title, num_gpus if accelerator == "gpu" else 0, launch, strategies)
+    else:
+        devices = config.devices
+        if devices == "auto":
+            devices = DEVICES_OF.get(strategy) or (num_gpus if accelerator == "gpu" else 1)
+        if strategy == "auto":
+            strategy = strategies[0] if devices * nodes > 1 else "single_device"
+    config = config.replace(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    _check_strategy(config, launch)
+    if strategy == "pipeline" and config.num_gpus > num_gpus:
+        raise UserError(
+            f"--strategy pipeline: {title} sees {num_gpus} GPU of two; --stages cpu gpu uses it, --accelerator cpu none"
+        )
+    if config.num_gpus > num_gpus:
+        raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
+
+    threads = config.threads_per_device
+    if threads == "auto":
+        threads = max(1, num_cores() // devices)
+    return config.replace(threads_per_device=threads)
+
+
+def _resolve_accelerator(config: TrainConfig, title: str, num_gpus: int) -> Accelerator:
+    """Raises UserError for a GPU where there is none."""
+    accelerator = config.accelerator
+    if config.stages:
+        accelerator = "gpu" if "gpu" in config.stages else "cpu"
+    elif accelerator == "auto":
+        accelerator = "gpu" if num_gpus else "cpu"
+    if accelerator == "gpu" and not num_gpus:
+        option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
+        raise UserError(f"{option}: {title} sees no GPU on this machine")
+    return accelerator
+
+
+def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
+    """Raises UserError where a launcher says otherwise than --num-nodes, or nobody has started the nodes' processes."""
+    nodes, said = config.num_nodes, launch.num_nodes
+    if nodes == "auto":
+        nodes = said or 1
+    if said is not None:
+        if nodes != said:
+            on = f"{launch.started_by} has started processes on {said}"
+            raise UserError(f"--num-nodes {nodes}: {on}; leave the option out")
+        return nodes
+    if launch.node >= nodes:
+        raise UserError(f"NODE_RANK {launch.node}: by --num-nodes the nodes are 0 to {nodes - 1}")
+    if nodes > 1:
+        missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if title not in LAUNCHERS:
+            raise UserError(f"--num-nodes {nodes}: {title} trains on one; tf_impl has several")
+        if missing or title != "Lightning":
+            raise UserError(f"--num-nodes {nodes}: who starts {title} on each of them is {LAUNCHERS[title]}")
+    return nodes
+
+
+def _launched(
+    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
+) -> tuple[Strategy, int]:
+    """Strategy and devices of each node, of processes that a launcher has started.
+
+    Args:
+      num_gpus: to be used; 0 on the CPU.
+
+    Raises:
+      UserError: the framework has nothing for them, or another number of devices was asked for.
+    """
+    processes, launcher, strategy = launch.local_world_size, launch.started_by, config.strategy
+    assert processes is not None
+    mirrored = "mirrored" in strategies
+    if strategy == "auto":
+        strategy = "multi_worker_mirrored" if mirrored else strategies[0]
+    if strategy not in strategies or strategy in ("mirrored", "dp") or (mirrored and strategy == "pipeline"):
+        raise UserError(f"{launcher} has started {launch.world_size} processes; {title} needs one: use --devices N")
+    if not mirrored and launcher == "TF_CONFIG":
+        raise UserError(f"TF_CONFIG names {launch.world_size} workers; {title} is started by {LAUNCHERS[title]}")
+    # Of TensorFlow's processes each one has an equal share of its node's GPUs; else a process is a device.
+    devices = max(processes, num_gpus) if mirrored else processes
+    if config.devices not in ("auto", devices) and not (mirrored and num_gpus):
+        on = " on this node" if launch.num_nodes != 1 else ""
+        raise UserError(
+            f"--devices {config.devices}: {launcher} has started {processes} processes{on}; leave the option out"
+        )
+    devices = devices if config.devices == "auto" else config.devices
+    if devices % processes:
+        raise UserError(f"--devices {devices}: {launcher} has started {processes} processes, which share no device")
+    return strategy, devices
+
+
+def _check_strategy(config: TrainConfig, launch: Launch) -> None:
+    """Raises UserError where other options, all of them resolved, do not go with the strategy."""
+    devices, strategy = config.devices, config.strategy
+    if config.num_nodes != 1 and strategy in ("single_device", "dp", "pipeline"):
+        raise UserError(f"--strategy {strategy}: is for one node, not {config.num_nodes}")
+    if strategy == "multi_worker_mirrored" and launch.world_size is None:
+        raise UserError(f"--strategy {strategy}: is for several processes, started by {LAUNCHERS['TensorFlow']}")
+    if strategy == "single_device" and devices != 1:
+        raise UserError(f"--strategy single_device: is for one device, not --devices {devices}")
+    if strategy == "pipeline" and devices != 2:
+        raise UserError(f"--strategy pipeline: has two stages, a device each; not --devices {devices}")
+    if strategy == "dp" and config.accelerator == "cpu":
+        raise UserError("--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only; on the CPU use ddp")
+    if strategy == "dp" and (config.compile is True or config.precision == "bf16-mixed"):
+        option = "--compile true" if config.compile is True else "--precision bf16-mixed"
+        raise UserError(f"{option}: not with --strategy dp, whose threads begin with settings of their own; use ddp")
+    if strategy == "dp" and config.sync_batchnorm:
+        raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")

@@ -1,0 +1,73 @@
+"""Which launcher --launcher stands for, and what it asks of the other options."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from common.platform.errors import UserError
+from common.spec.options import TrainConfig
+from comparison.jobs import Variant
+from comparison.launchers import Launcher
+from comparison.launchers.job_folder import JobFolder
+from comparison.launchers.queued import Queue, Queued
+from comparison.launchers.slurm import Slurm
+from comparison.launchers.this_machine import ThisMachine
+from comparison.options import CompareConfig
+
+QUEUES = {"slurm": Slurm}  # by --launcher
+
+
+def make_launcher(options: CompareConfig, folder: Path, say: Callable[[str], None]) -> Launcher:
+    """Raises UserError where jobs of the comparison may still run elsewhere."""
+    if options.launcher == "local":
+        _check_none_runs(folder)
+        return ThisMachine(folder)
+    _check_none_runs(folder, besides=options.launcher)
+    return Queued(_queue(options.launcher, options.launcher_options), folder, say)
+
+
+def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Variant]) -> None:
+    """Raises UserError where the machines on which runs are made can't be what the options ask for."""
+    several = [one.config.num_nodes for one in variants if one.config.num_nodes not in ("auto", 1)]
+    if options.launcher == "local":
+        if several:
+            raise UserError(f"--num-nodes {several[0]}: --launcher local has this machine; --launcher slurm has others")
+        if "launcher_options" in options.model_fields_set:
+            raise UserError("--launcher-options: --launcher local has none")
+        return
+    _queue(options.launcher, options.launcher_options).check()
+    if base.accelerator == "auto":
+        raise UserError(f"--launcher {options.launcher}: needs --accelerator cpu or gpu, since this machine can't tell")
+    for one in variants:
+        config = one.config
+        if config.nodes > 1 and config.devices == "auto":
+            raise UserError(f"--num-nodes {config.nodes}: needs --devices N, how many each of them has")
+    swept = {name for one in variants for name, _ in one.values}
+    if "devices" in swept and base.accelerator == "cpu" and base.threads_per_device == "auto":
+        raise UserError(
+            f"--sweep devices: with --launcher {options.launcher} needs --threads-per-device N, the same for all"
+        )
+
+
+def _queue(name: str, options: str = "") -> Queue:
+    return QUEUES[name](options)
+
+
+def _check_none_runs(folder: Path, besides: str = "") -> None:
+    """Raises UserError where a job of another launcher than `besides` may still run for the comparison."""
+    unfinished: dict[str, list[str]] = {}
+    for job in JobFolder.all_of(folder):
+        submitted = job.submitted()
+        if submitted.launcher != besides and not job.is_done:
+            unfinished.setdefault(submitted.launcher, []).append(submitted.number)
+    for name, numbers in unfinished.items():
+        queue, shown = _queue(name), ", ".join(numbers)
+        states = queue.states(numbers)
+        if states is None:
+            raise UserError(
+                f"{folder}: jobs {shown} of {queue.title} may still run for it, which does not answer; remove"
+                f" {folder / 'jobs'} if they don't"
+            )
+        if states:
+            raise UserError(
+                f"{folder}: jobs {', '.join(states)} of {queue.title} still run for it; --launcher {name} follows them"
+            )

@@ -1,0 +1,106 @@
+"""`--launcher slurm`: a job of Slurm for each group, by `sbatch`.
+
+Not through submitit, which is made for calling functions: it pickles them, and their results, and asks `sacct` how a
+job is doing, which needs the accounting database that small clusters lack. What is run here is a command line, and
+files say how it ended.
+"""
+
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.platform.errors import UserError
+from common.platform.family import environment_before
+from comparison.launchers import Group
+from comparison.launchers.job_folder import OUTPUT_FILE
+from comparison.program import Program
+from comparison.runner import with_our_code
+
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
+SPARE_MINUTES = 2  # of a job's time limit, above the time limits of its programs
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """See `Queue`. `options`: for sbatch, after this program's own, which they override."""
+
+    options: str = ""
+    name = "slurm"
+    title = "Slurm"
+
+    def check(self) -> None:
+        """Raises UserError where jobs can't be submitted from this machine."""
+        for command in COMMANDS:
+            if shutil.which(command) is None:
+                raise UserError(
+                    f"--launcher slurm: no {command} on this machine; run it on a login node of the cluster"
+                )
+
+    def submit(self, folder: Path, group: Group, timeout: float) -> str:
+        config, tasks = group[0].config, max(map(_tasks_per_node, group))
+        words = [
+            *("sbatch", "--parsable", "--requeue", "--open-mode=append", f"--output={folder / OUTPUT_FILE}"),
+            *(f"--job-name={'-'.join(group[0].run_dir.parts[-3:-1])}", f"--chdir={Path.cwd()}"),
+            *(f"--nodes={config.nodes}", f"--ntasks-per-node={tasks}"),
+            f"--time={math.ceil(timeout * len(group) / 60) + SPARE_MINUTES}",
+        ]
+        if config.accelerator == "gpu" and config.devices != "auto":
+            words.append(f"--gpus-per-node={config.devices}")
+        script = f"#!/bin/sh\nexec {shlex.join([sys.executable, '-m', 'comparison.launchers.on_node', str(folder)])}\n"
+        # Of a job in which compare.py itself may be, nothing but where Slurm is.
+        before = environment_before()
+        kept = {name: value for name, value in before.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
+        done = subprocess.run(
+            [*words, *shlex.split(self.options)], input=script, env=with_our_code(kept), capture_output=True, text=True
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+            raise UserError(f"--launcher slurm: {said[0]}")
+        return done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER where there are several clusters
+
+    def starter(self, program: Program) -> tuple[str, ...]:
+        config = program.config
+        if config.nodes == 1:
+            return ()  # it starts its own processes
+        threads = () if config.threads_per_device == "auto" else (f"--cpus-per-task={config.threads_per_device}",)
+        tasks = f"--ntasks-per-node={_tasks_per_node(program)}"
+        return ("srun", f"--nodes={config.nodes}", tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
+
+    def states(self, numbers: Sequence[str]) -> dict[str, str] | None:
+        found = _ask("squeue", "--me", "--noheader", "--format=%i %T")
+        if found is None:
+            return None
+        states = dict(line.split(maxsplit=1) for line in found.splitlines())
+        return {number: states[number] for number in numbers if number in states}
+
+    def how_it_ended(self, number: str) -> str:
+        shown = _ask("scontrol", "--oneliner", "show", "job", number)
+        fields = dict(word.partition("=")[::2] for word in (shown or "").split())
+        if "JobState" not in fields:
+            return "has ended, and Slurm no longer knows how"
+        status = f" with status {fields['ExitCode'].replace(':', ', signal ')}" if "ExitCode" in fields else ""
+        return f"has ended as {fields['JobState']}{status}"
+
+    def cancel(self, numbers: Sequence[str]) -> None:
+        subprocess.run(["scancel", *numbers], capture_output=True)
+
+
+def _tasks_per_node(program: Program) -> int:
+    """Processes that srun shall start on each of several nodes; of one node the program starts them."""
+    config = program.config
+    assert config.devices != "auto" or config.nodes == 1
+    if config.nodes == 1 or (program.implementation == "tf" and config.accelerator == "gpu"):
+        return 1
+    return int(config.devices)
+
+
+def _ask(*words: str) -> str | None:
+    """What the command prints; None where it fails."""
+    done = subprocess.run(words, env=dict(os.environ), capture_output=True, text=True)
+    return None if done.returncode else done.stdout

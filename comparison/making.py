@@ -1,0 +1,71 @@
+"""Makes the runs of a comparison; each is written, and the tables with it, as soon as it has ended."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.record.results import MetricsLine
+from comparison.export.write import write_tables
+from comparison.jobs import Job
+from comparison.launchers import Launcher
+from comparison.live import LiveView
+from comparison.program import Ended, Program
+from comparison.request import summarise
+from comparison.store import Request, Run, record_run
+
+
+@dataclass
+class RunMaker:
+    """Follows the programs that it has a launcher run, see `comparison.launchers.Follower`.
+
+    Attributes:
+      folder: of the comparison.
+      runs: that have ended, those that were there already among them.
+      missing: jobs that have not begun.
+    """
+
+    folder: Path
+    request: Request
+    launcher: Launcher
+    view: LiveView
+    runs: list[Run]
+    missing: list[Job]
+    _jobs: dict[Path, Job] = field(default_factory=dict)  # by the folders of their runs, those that were asked for
+
+    def make(self, jobs: Sequence[Job]) -> None:
+        """Makes those of the runs that are missing: a round, which is compared in pairs, in one place and in a row."""
+        options, missing = self.request.options, {job.path for job in self.missing}
+        interpreters, session = options.interpreters(), len(self.request.commands)
+        groups = []
+        for _, in_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
+            group = []
+            for job in in_round:
+                if job.path not in missing:
+                    continue
+                run_dir = self.folder.absolute() / job.path
+                self._jobs[run_dir] = job
+                program = Program(
+                    implementation=job.implementation,
+                    interpreter=interpreters[job.implementation],
+                    config=job.config.replace(run_dir=run_dir),
+                    session=session,
+                )
+                group.append(program)
+            groups.append(group)
+        self.launcher.run(groups, 1, options.timeout, self)
+
+    def started(self, program: Program) -> None:
+        job = self._jobs[program.run_dir]
+        self.missing = [one for one in self.missing if one.path != job.path]
+        self.view.start(job, self.missing)
+
+    def see(self, program: Program, line: MetricsLine) -> None:
+        self.view.see(self._jobs[program.run_dir], line)
+
+    def ended(self, program: Program, ended: Ended) -> None:
+        job = self._jobs[program.run_dir]
+        run = record_run(job, program, ended)
+        self.runs.append(run)
+        self.view.end(job, run)
+        write_tables(summarise(self.folder, self.request, self.runs, len(self.missing)))

@@ -1,0 +1,73 @@
+"""What a launcher runs: an implementation, once, into a run folder; and what is known of it when it has ended."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from common.spec.options import TrainConfig
+
+NEVER = "1970-01-01T00:00:00+00:00"
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("without a time zone")
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601 with its time zone
+
+
+class Program(BaseModel):
+    """A command line and a run folder.
+
+    Attributes:
+      interpreter: path of a Python.
+      config: all of it, the run folder too, which is absolute.
+      session: which of the request's commands asks for it, see `Record`.
+      starter: words in front of the interpreter, which start the program on several nodes; empty: it starts itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    implementation: str
+    interpreter: str
+    config: TrainConfig
+    session: int = Field(default=1, gt=0)
+    starter: tuple[str, ...] = ()
+
+    @property
+    def run_dir(self) -> Path:
+        assert self.config.run_dir is not None
+        return self.config.run_dir
+
+
+class Ended(BaseModel):
+    """How a program has ended.
+
+    Attributes:
+      started: ISO 8601, UTC.
+      process_seconds: from before the process was started until it had ended.
+      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took;
+        None where it can't be told: processes that srun has started don't count as this program's.
+      failure: one line on why there is no result; None where it exited with 0.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    started: Moment
+    process_seconds: float = Field(ge=0)
+    other_load: float | None = Field(ge=0)
+    failure: str | None
+
+    @classmethod
+    def unknown(cls, failure: str) -> Self:
+        """Of a run of which nothing else is known."""
+        return cls(started=NEVER, process_seconds=0.0, other_load=None, failure=failure)
+
+
+def now() -> str:
+    """As in `Ended.started`."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""What engines of clusters start: job files of queues. They only set up what is there already."""

@@ -1,0 +1,32 @@
+"""Writes the job files of Slurm and LSF from the templates that they share: python -m launch.make."""
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+HERE = Path(__file__).parent
+TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "ptl": "Lightning"}
+
+
+def job_files() -> dict[Path, str]:
+    """Path -> text."""
+    templates = Environment(
+        loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    found = {}
+    for queue in ("slurm", "lsf"):
+        for name, title in TITLES.items():
+            one = name == "tf"
+            processes = "one for each node, which serves all its GPUs" if one else "one for each GPU"
+            fills = {"slurm": queue == "slurm", "name": name, "title": title, "one": one, "processes": processes}
+            found[HERE / queue / f"{name}.{queue}"] = templates.get_template("run.sh.j2").render(fills)
+        for name in ("compare", "sweep"):
+            text = templates.get_template(f"{name}.sh.j2").render(slurm=queue == "slurm")
+            found[HERE / queue / f"{name}.{queue}"] = text
+    return found
+
+
+if __name__ == "__main__":
+    for path, text in job_files().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)

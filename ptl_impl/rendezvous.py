@@ -1,0 +1,5 @@
+"""Where Lightning's processes find each other: PyTorch's way."""
+
+from pt_impl.rendezvous import host_store as host_store
+from pt_impl.rendezvous import prepare_rendezvous as prepare_rendezvous
+from pt_impl.rendezvous import tell_rendezvous as tell_rendezvous

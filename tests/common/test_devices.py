@@ -1,0 +1,119 @@
+import pytest
+
+from common.devices import resolve_devices
+from common.platform.errors import UserError
+from common.platform.launch import Launch
+from common.platform.machine import num_cores
+from common.spec.options import TrainConfig
+
+ALONE = Launch.read({})
+TORCH = ("ddp", "dp", "fsdp", "pipeline")
+TENSORFLOW = ("mirrored", "multi_worker_mirrored", "pipeline")
+
+
+def test_auto_is_one_cpu_replica_without_gpus_and_all_gpus_with_them():
+    assert resolve_devices(TrainConfig(), "X", 0, ALONE, TORCH).devices == 1
+    found = resolve_devices(TrainConfig(), "X", 4, ALONE, TORCH)
+    assert (found.accelerator, found.devices) == ("gpu", 4)
+    found = resolve_devices(TrainConfig(accelerator="cpu", devices=2), "X", 4, ALONE, TORCH)
+    assert (found.accelerator, found.devices, found.threads_per_device) == ("cpu", 2, max(1, num_cores() // 2))
+
+
+def started(name="torchrun", processes=3, nodes=1, node=0):
+    """The first process of its node."""
+    return Launch(name, node * processes, 0, processes * nodes, processes, node, nodes, 1)
+
+
+def test_a_launchers_processes_are_the_devices():
+    assert resolve_devices(TrainConfig(), "X", 0, started(), TORCH).devices == 3
+    with pytest.raises(UserError, match="^--devices 2: torchrun has started 3 processes; leave the option out$"):
+        resolve_devices(TrainConfig(devices=2), "X", 0, started(), TORCH)
+    with pytest.raises(UserError, match="^torchrun has started 3 processes; X needs one: use --devices N$"):
+        resolve_devices(TrainConfig(), "X", 0, started(), ("mirrored",))
+    with pytest.raises(UserError, match="^TF_CONFIG names 3 workers; PyTorch is started by torchrun, srun or mpirun$"):
+        resolve_devices(TrainConfig(), "PyTorch", 0, started("TF_CONFIG"), TORCH)
+
+
+def test_nodes_have_as_many_devices_each():
+    def found(launch, num_gpus=0, strategies=TORCH, **options):
+        config = resolve_devices(TrainConfig(**options), "PyTorch", num_gpus, launch, strategies)
+        return config.strategy, config.num_nodes, config.devices, config.num_shards, config.stages_on
+
+    assert found(started(nodes=2)) == ("ddp", 2, 3, 6, ("cpu",) * 3)
+    assert found(started(processes=1, nodes=2)) == ("ddp", 2, 1, 2, ("cpu",))
+    assert found(started(processes=2, nodes=4, node=3), num_nodes=4) == ("ddp", 4, 2, 8, ("cpu",) * 2)
+    # Of TensorFlow's processes each one has its share of the node's GPUs.
+    assert found(started("Slurm", 1, 2), 4, TENSORFLOW) == ("multi_worker_mirrored", 2, 4, 8, ("gpu",) * 4)
+    assert found(started("Slurm", 2, 2), 4, TENSORFLOW) == ("multi_worker_mirrored", 2, 4, 8, ("gpu",) * 4)
+    assert found(started("Slurm", 2, 2), 4, TENSORFLOW, devices=2)[1:4] == (2, 2, 4)
+    assert found(started("TF_CONFIG", 2, 2), 0, TENSORFLOW) == ("multi_worker_mirrored", 2, 2, 4, ("cpu",) * 2)
+
+
+@pytest.mark.parametrize(
+    ("title", "launch", "options", "message"),
+    [
+        ("PyTorch", started(nodes=2), {"num_nodes": 3}, "--num-nodes 3: torchrun has started processes on 2; leave"),
+        ("PyTorch", started(nodes=2), {"devices": 2}, "--devices 2: torchrun has started 3 processes on this node;"),
+        ("PyTorch", ALONE, {"num_nodes": 2}, "--num-nodes 2: who starts PyTorch on each of them is torchrun, srun"),
+        ("Lightning", ALONE, {"num_nodes": 2}, "--num-nodes 2: who starts Lightning on each of them is torchrun"),
+        ("Keras", ALONE, {"num_nodes": 2}, "--num-nodes 2: Keras trains on one; tf_impl has several"),
+        ("TensorFlow", ALONE, {"num_nodes": 2}, "--num-nodes 2: who starts TensorFlow on each of them is srun or"),
+        (
+            "TensorFlow",
+            ALONE,
+            {"strategy": "multi_worker_mirrored"},
+            "--strategy multi_worker_mirrored: is for several processes, started by srun or mpirun",
+        ),
+        ("TensorFlow", started("Slurm"), {"strategy": "pipeline"}, "Slurm has started 3 processes; TensorFlow needs"),
+        ("PyTorch", started(processes=2, nodes=2), {"strategy": "pipeline"}, "--strategy pipeline: is for one node"),
+        ("PyTorch", Launch.read({"NODE_RANK": "1"}), {}, "NODE_RANK 1: by --num-nodes the nodes are 0 to 0"),
+    ],
+)
+def test_nodes_that_nobody_has_started_are_told(title, launch, options, message):
+    with pytest.raises(UserError) as told:
+        resolve_devices(TrainConfig(**options), title, 0, launch, TENSORFLOW if title == "TensorFlow" else TORCH)
+    assert str(told.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_gpus", "message"),
+    [
+        ({"accelerator": "gpu"}, 0, "--accelerator gpu: X sees no GPU"),
+        ({"devices": 3}, 2, "--devices 3: X sees 2 GPUs"),
+        ({"strategy": "pipeline"}, 1, "--strategy pipeline: X sees 1 GPU of two; --stages cpu gpu uses it"),
+        ({"strategy": "dp", "compile": True}, 2, "--compile true: not with --strategy dp"),
+        ({"strategy": "dp", "precision": "bf16-mixed"}, 2, "--precision bf16-mixed: not with --strategy dp"),
+        ({"strategy": "pipeline", "stages": ("cpu", "gpu")}, 0, "--stages cpu gpu: X sees no GPU"),
+        (
+            {"strategy": "pipeline", "devices": 3},
+            0,
+            "--strategy pipeline: has two stages, a device each; not --devices 3",
+        ),
+        (
+            {"strategy": "single_device", "devices": 2},
+            0,
+            "--strategy single_device: is for one device, not --devices 2",
+        ),
+        ({"strategy": "mirrored"}, 0, "--strategy mirrored: X has single_device, ddp, dp, fsdp, pipeline"),
+        ({"strategy": "dp", "devices": 2}, 0, "--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only"),
+        ({"strategy": "dp", "sync_batchnorm": True}, 2, "--sync-batchnorm true: not with --strategy dp"),
+    ],
+)
+def test_devices_that_are_not_there_are_told(options, num_gpus, message):
+    with pytest.raises(UserError, match=message):
+        resolve_devices(TrainConfig(**options), "X", num_gpus, ALONE, TORCH)
+
+
+def test_a_strategy_says_how_many_devices_and_shards_there_are():
+    def found(num_gpus=0, **options):
+        config = resolve_devices(TrainConfig(**options), "X", num_gpus, ALONE, TORCH)
+        return config.strategy, config.devices, config.num_shards, config.stages_on
+
+    assert found() == ("single_device", 1, 1, ("cpu",))
+    assert found(devices=2) == ("ddp", 2, 2, ("cpu", "cpu"))
+    assert found(strategy="ddp") == ("ddp", 1, 1, ("cpu",))
+    assert found(num_gpus=2) == ("ddp", 2, 2, ("gpu", "gpu"))
+    assert found(num_gpus=2, strategy="single_device") == ("single_device", 1, 1, ("gpu",))
+    assert found(num_gpus=2, strategy="dp") == ("dp", 2, 1, ("gpu", "gpu"))
+    assert found(strategy="pipeline") == ("pipeline", 2, 1, ("cpu", "cpu"))
+    assert found(num_gpus=1, strategy="pipeline", stages=("gpu", "cpu")) == ("pipeline", 2, 1, ("gpu", "cpu"))

@@ -1,0 +1,122 @@
+"""The job files of launch/, and compare.py's own jobs, on a real Slurm of two nodes."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import CPU, REPOSITORY, needs_slurm, read_csv, run, steps_taken, wait_for
+
+from common.record.results import read_result, read_step_losses
+from launch.make import job_files
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+TRAINING = (*CPU, "--dataset", "digits", "--precision", 64, "--epochs", 8, "--batch-size", 32)
+
+
+def test_the_job_files_are_what_the_templates_make():
+    there = {path for folder in ("slurm", "lsf") for path in (REPOSITORY / "launch" / folder).iterdir()}
+    made = job_files()
+    assert there == made.keys()
+    for path, text in made.items():
+        assert path.read_text() == text, f"{path}: python -m launch.make"
+        run("bash", "-n", path)
+        assert max(map(len, text.splitlines())) <= 120
+
+
+# Of bsub, as IBM's manual of LSF 10.1 has them: option -> what its value looks like.
+BSUB = {
+    "-J": r"\w+|\"\w+\[\d+-\d+\]\"",
+    "-n": r"\d+",
+    "-R": r"\"span\[ptile=\d+\]\"",
+    "-gpu": r"\"num=\d+\"",
+    "-W": r"\d+:\d\d",
+    "-wa": r"USR1 -wt \d+",
+    "-r": "",
+    "-x": "",
+    "-Q": r"\"\d+\"",
+    "-o": r"[\w%.-]+",
+}
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "launch" / "lsf").iterdir()), ids=lambda path: path.name)
+def test_what_lsf_is_told_is_written_as_its_manual_says(path):
+    told = re.findall(r"^#BSUB (-\w+) ?(.*?)(?: +#.*)?$", path.read_text(), re.MULTILINE)
+    assert len(told) >= 5
+    for option, value in told:
+        assert re.fullmatch(BSUB[option], value), f"{option} {value}"
+
+
+def job_state(number, slurm):
+    return re.search(r"JobState=(\w+)", run("scontrol", "show", "job", number, **slurm).stdout)[1]
+
+
+def submit(slurm, folder, *words, **environment):
+    """`sbatch words`; the job's number. `folder`: for its output, `output`."""
+    environment = {**slurm, "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}", **environment}
+    done = run("sbatch", "--parsable", f"--output={folder / 'output'}", "--gpus-per-node=0", *words, **environment)
+    return done.stdout.strip()
+
+
+def wait_for_end(slurm, number, seconds=240):
+    def ended():
+        state = job_state(number, slurm)
+        return state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED") and state
+
+    return wait_for(ended, seconds)
+
+
+@needs_slurm
+@pytest.mark.parametrize(
+    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "ptl"))]
+)
+def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path, implementation):
+    """On two nodes of two devices; USR1 is what Slurm sends before the time is up, and before it takes a job off."""
+    alone = tmp_path / "alone"
+    run(sys.executable, "-m", f"{implementation}_impl", *TRAINING, "--run-dir", alone)
+    run_dir = tmp_path / "run"
+    options = ("--ntasks-per-node=2", "--time=10", f"launch/slurm/{implementation}.slurm", *TRAINING)
+    number = submit(slurm_cluster, tmp_path, *options, RUN_DIR=str(run_dir))
+    wait_for(lambda: steps_taken(run_dir) > 50, 120)
+    run("scancel", "--signal=USR1", number, **slurm_cluster)
+    wait_for(lambda: job_state(number, slurm_cluster) == "PENDING", 60)
+    assert not (run_dir / "result.json").exists() and list((run_dir / "checkpoints").iterdir())
+    # Slurm lets a job that comes back wait for two minutes.
+    run("scontrol", "update", f"JobId={number}", "StartTime=now", **slurm_cluster)
+    assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()
+    result = read_result(run_dir)
+    assert (result.config.num_nodes, result.config.devices) == (2, 2)
+    assert 0 < result.resumed_from < result.num_steps
+    assert read_step_losses(run_dir) == pytest.approx(read_step_losses(alone), rel=1e-12)
+
+
+def compare(slurm, output, *options, expect=0):
+    command = (sys.executable, "compare.py", "--launcher", "slurm", "--launcher-options=--time=5", *CPU)
+    return run(*command, "--output-dir", output, *options, expect=expect, **slurm).stdout
+
+
+@needs_slurm
+def test_a_comparison_is_made_by_jobs_and_goes_on_here(slurm_cluster, tmp_path):
+    folder = tmp_path / "r"
+    text = compare(slurm_cluster, folder, "--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1)
+    assert "Slurm: job" in text and "runs/seed-0/round-1/pt and 1 more" in text
+    rows = read_csv(folder / "results.csv")
+    assert [(row["mode"], row["status"], row["same_training"]) for row in rows] == [
+        ("plain", "ok", ""),
+        ("tuned", "ok", "True"),
+    ]
+    run(sys.executable, "compare.py", "--resume", folder, "--launcher", "local", "--repeats", 2)
+    rows = read_csv(folder / "results.csv")
+    assert [row["num_runs"] for row in rows] == ["2", "2"]
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_runs_of_two_nodes(slurm_cluster, tmp_path):
+    options = ("--implementations", "tf", "pt", "ptl", "--epochs", 1, "--num-nodes", 2, "--devices", 1)
+    compare(slurm_cluster, tmp_path / "r", *options)
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [(row["status"], row["devices"]) for row in rows] == [("ok", "2")] * 3
+    assert [row["same_training"] for row in rows] == ["", "True", "True"]
+    assert "kept the machine busy" not in (tmp_path / "r" / "results.md").read_text()
