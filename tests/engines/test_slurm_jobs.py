@@ -82,8 +82,9 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
     run("scancel", "--signal=USR1", number, **slurm_cluster)
     wait_for(lambda: job_state(number, slurm_cluster) == "PENDING", 60)
     assert not (run_dir / "result.json").exists() and list((run_dir / "checkpoints").iterdir())
-    # Slurm lets a job that comes back wait for two minutes.
-    run("scontrol", "update", f"JobId={number}", "StartTime=now", **slurm_cluster)
+    # Slurm lets a job that comes back wait for two minutes. Within the second of its end it would fail: its nodes take
+    # its credential for the one that was revoked then.
+    run("scontrol", "update", f"JobId={number}", "StartTime=now+2", **slurm_cluster)
     assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()
     result = read_result(run_dir)
     assert (result.config.num_nodes, result.config.devices) == (2, 2)
