@@ -49,17 +49,17 @@ class CompareConfig(TrainingOptions):
     output_dir: Path | None = option(
         "folder", None, description="folder for all results; unset: a new one under results/"
     )
-    launcher: Literal["local", "slurm"] = option(
+    launcher: Literal["local", "slurm", "ray"] = option(
         "run",
         "local",
-        description="where runs are made: local: on this machine; slurm: each round is a job of that queue, so that"
-        " what is compared in pairs runs on the same node",
+        description="where runs are made: local: on this machine; slurm, ray: each round is a job of that cluster,"
+        " so that what is compared in pairs runs on the same node",
     )
-    launcher_options: str = option(
+    launcher_options: str | None = option(
         "run",
-        "--exclusive",
-        description='options for sbatch, in one text: --launcher-options="--exclusive --partition=NAME"; --exclusive:'
-        " the whole node, so that nobody else's load disturbs the times",
+        None,
+        description="of slurm those for sbatch, of ray those of `ray job submit`, in one text:"
+        ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, for times that nobody else disturbs',
     )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
 

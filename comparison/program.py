@@ -43,6 +43,15 @@ class Program(BaseModel):
         assert self.config.run_dir is not None
         return self.config.run_dir
 
+    @property
+    def processes_per_node(self) -> int:
+        """How many a launcher shall start on each of several nodes; on one node the program starts its own."""
+        config = self.config
+        assert config.devices != "auto" or config.nodes == 1
+        if config.nodes == 1 or (self.implementation == "tf" and config.accelerator == "gpu"):
+            return 1
+        return int(config.devices)
+
 
 class Ended(BaseModel):
     """How a program has ended.

@@ -1,6 +1,7 @@
 """Helpers of all tests. The test process itself imports no framework: two of them never share a process."""
 
 import csv
+import importlib.util
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import fault_table
 import psutil
 import pytest
 from fault_table import fault  # noqa: F401 - a fixture of all tests
+from preloaded import run_preloaded
 
 from common.record.results import StepLine, read_metrics
 
@@ -27,6 +29,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Proofs and what was tried out on this processor are kept for one run of the tests, by all its processes, no longer.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-of-tests-")
+# What is started hundreds of times is compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Unbuffered, a line's text and its end are written apart, and the lines of several processes mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Started in the background, the tests may have been told to ignore Ctrl-C; what they start must not be.
@@ -79,9 +83,10 @@ def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment
     )
 
 
-def train(implementation, run_dir, *options, cwd=REPOSITORY, **expected):
-    """`python -m <implementation>_impl`, as users start it; returns the run folder."""
-    run(sys.executable, "-m", f"{implementation}_impl", "--run-dir", run_dir, *CPU, *options, cwd=cwd, **expected)
+def train(implementation, run_dir, *options, cwd=REPOSITORY, timeout=600):
+    """Runs `python -m <implementation>_impl` to its end, see preloaded.py; returns the run folder."""
+    done = run_preloaded(implementation, ("--run-dir", run_dir, *CPU, *options), cwd, timeout)
+    assert done.returncode == 0, f"{done.args}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return Path(run_dir)
 
 
@@ -136,6 +141,19 @@ def slurm_cluster(tmp_path_factory):
     run(sys.executable, SLURM_CLUSTER, "start", folder)
     yield {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
     run(sys.executable, SLURM_CLUSTER, "stop", folder)
+
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -r requirements-ray.txt")
+RAY_CLUSTER = REPOSITORY / "tests" / "engines" / "ray_cluster.py"
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory):
+    """The environment in which programs find a Ray cluster of two nodes: both are this machine."""
+    folder = tmp_path_factory.mktemp("ray")
+    told = run(sys.executable, RAY_CLUSTER, "start", folder).stdout
+    yield dict(line.removeprefix("export ").split("=", 1) for line in told.splitlines())
+    run(sys.executable, RAY_CLUSTER, "stop", folder)
 
 
 def wait_for(condition, seconds=30):

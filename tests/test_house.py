@@ -218,7 +218,12 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
     options |= {"--nnodes", "--node-rank", "--master-addr", "--master-port"}  # torchrun's; srun's and mpirun's
     options |= {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit", "--bind-to"}
     options |= set(
-        re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in REPOSITORY.glob("exercises/**/*.py")))
+        re.findall(
+            r'"(--[a-z-]+)"',
+            "".join(
+                path.read_text() for folder in ("exercises", "launch") for path in REPOSITORY.glob(f"{folder}/**/*.py")
+            ),
+        )
     )
     options |= {
         "--sync",
@@ -233,7 +238,9 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--me",
         "--compile-bytecode",
         "--fault-table",
-    }  # of jupytext, pip, sbatch, squeue, uv and pytest
+        "--follow",
+        *("--head", "--port", "--entrypoint-num-cpus", "--entrypoint-num-gpus", "--entrypoint-resources"),
+    }  # of jupytext, pip, sbatch, squeue, uv, pytest and ray
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"

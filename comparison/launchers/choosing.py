@@ -9,11 +9,12 @@ from comparison.jobs import Variant
 from comparison.launchers import Launcher
 from comparison.launchers.job_folder import JobFolder
 from comparison.launchers.queued import Queue, Queued
+from comparison.launchers.ray_jobs import RayJobs
 from comparison.launchers.slurm import Slurm
 from comparison.launchers.this_machine import ThisMachine
 from comparison.options import CompareConfig
 
-QUEUES = {"slurm": Slurm}  # by --launcher
+QUEUES: dict[str, type[Slurm] | type[RayJobs]] = {"slurm": Slurm, "ray": RayJobs}  # by --launcher
 
 
 def make_launcher(options: CompareConfig, folder: Path, say: Callable[[str], None]) -> Launcher:
@@ -30,7 +31,7 @@ def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Var
     several = [one.config.num_nodes for one in variants if one.config.num_nodes not in ("auto", 1)]
     if options.launcher == "local":
         if several:
-            raise UserError(f"--num-nodes {several[0]}: --launcher local has this machine; --launcher slurm has others")
+            raise UserError(f"--num-nodes {several[0]}: --launcher local has this machine; slurm and ray have others")
         if "launcher_options" in options.model_fields_set:
             raise UserError("--launcher-options: --launcher local has none")
         return
@@ -48,8 +49,8 @@ def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Var
         )
 
 
-def _queue(name: str, options: str = "") -> Queue:
-    return QUEUES[name](options)
+def _queue(name: str, options: str | None = None) -> Queue:
+    return QUEUES[name]() if options is None else QUEUES[name](options)
 
 
 def _check_none_runs(folder: Path, besides: str = "") -> None:

@@ -30,7 +30,7 @@ SPARE_MINUTES = 2  # of a job's time limit, above the time limits of its program
 class Slurm:
     """See `Queue`. `options`: for sbatch, after this program's own, which they override."""
 
-    options: str = ""
+    options: str = "--exclusive"  # whole nodes, so that nobody else's load disturbs the times
     name = "slurm"
     title = "Slurm"
 
@@ -43,7 +43,7 @@ class Slurm:
                 )
 
     def submit(self, folder: Path, group: Group, timeout: float) -> str:
-        config, tasks = group[0].config, max(map(_tasks_per_node, group))
+        config, tasks = group[0].config, max(program.processes_per_node for program in group)
         words = [
             *("sbatch", "--parsable", "--requeue", "--open-mode=append", f"--output={folder / OUTPUT_FILE}"),
             *(f"--job-name={'-'.join(group[0].run_dir.parts[-3:-1])}", f"--chdir={Path.cwd()}"),
@@ -69,7 +69,7 @@ class Slurm:
         if config.nodes == 1:
             return ()  # it starts its own processes
         threads = () if config.threads_per_device == "auto" else (f"--cpus-per-task={config.threads_per_device}",)
-        tasks = f"--ntasks-per-node={_tasks_per_node(program)}"
+        tasks = f"--ntasks-per-node={program.processes_per_node}"
         return ("srun", f"--nodes={config.nodes}", tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
 
     def states(self, numbers: Sequence[str]) -> dict[str, str] | None:
@@ -89,15 +89,6 @@ class Slurm:
 
     def cancel(self, numbers: Sequence[str]) -> None:
         subprocess.run(["scancel", *numbers], capture_output=True)
-
-
-def _tasks_per_node(program: Program) -> int:
-    """Processes that srun shall start on each of several nodes; of one node the program starts them."""
-    config = program.config
-    assert config.devices != "auto" or config.nodes == 1
-    if config.nodes == 1 or (program.implementation == "tf" and config.accelerator == "gpu"):
-        return 1
-    return int(config.devices)
 
 
 def _ask(*words: str) -> str | None:

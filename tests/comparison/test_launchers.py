@@ -248,7 +248,7 @@ def test_options_of_launchers_fit_them(monkeypatch):
             check_launcher(given, given.train_config(), make_variants(given, given.train_config()))
         return str(caught.value)
 
-    assert said(num_nodes=2) == "--num-nodes 2: --launcher local has this machine; --launcher slurm has others"
+    assert said(num_nodes=2) == "--num-nodes 2: --launcher local has this machine; slurm and ray have others"
     assert said(launcher_options="-p x") == "--launcher-options: --launcher local has none"
     monkeypatch.setenv("PATH", "/nowhere")
     assert said(launcher="slurm").startswith("--launcher slurm: no sbatch on this machine; run it on a login node")

@@ -35,6 +35,8 @@ LONG = (
     "model_parallelism",
     "rank_zero",
     "to_lightning",
+    "gradient_accumulation",
+    "ddp",
 )  # quick: their solutions alone
 
 

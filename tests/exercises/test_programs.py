@@ -18,6 +18,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_they_print_and_they_train_alike():
     blocks = commands_with_output(REPOSITORY / "exercises" / "multi_gpu.md")
     found = {}

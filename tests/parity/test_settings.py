@@ -14,7 +14,7 @@ from comparison.lockstep import find_departure
 OPTIONS = ("--epochs", 2, "--train-size", 418, "--batch-size", 16)
 TORCH = ("pt", "ptl")
 NEEDS_A_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
-QUICK_COMPILED = {("tf", "tuned"), ("keras", "plain"), ("pt", "plain")}
+QUICK_COMPILED = {("tf", "tuned"), ("keras", "plain")}
 COMPILED = [
     pytest.param(
         *(name, mode, devices),

@@ -226,6 +226,7 @@ def test_tensorflow_keeps_and_computes_each_stage_on_its_device(tmp_path):
     assert said[3:] == ["('0', '0') ('1', '1')"] * 2
 
 
+@pytest.mark.slow
 def test_what_a_strategy_has_not_got_is_told(tmp_path):
     cases = {
         "tf": [

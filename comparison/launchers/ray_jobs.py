@@ -1,0 +1,144 @@
+"""`--launcher ray`: a job of a Ray cluster for each group, by its Jobs API.
+
+Ray starts the program of a job on one of its nodes, with the environment that Ray itself was started with there.
+"""
+
+import argparse
+import json
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from common.platform.errors import UserError
+from comparison.launchers import Group
+from comparison.launchers.job_folder import OUTPUT_FILE
+from comparison.program import Program
+from comparison.runner import with_our_code
+
+INSTALL = "pip install -r requirements-ray.txt -c constraints.txt"
+# What goes wrong between here and a cluster: it isn't there, the answer is an error, the answer is no JSON.
+TROUBLE = (ConnectionError, OSError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True)
+class RayJobs:
+    """See `Queue`. `options`: those of `ray job submit` that `_read_options` has."""
+
+    options: str = ""
+    name = "ray"
+    title = "Ray"
+
+    def check(self) -> None:
+        """Raises UserError where Ray is not installed, no cluster answers, or the options are no options."""
+        try:
+            self._whole_node()
+        except TROUBLE as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"--launcher ray: no cluster answers{_first_line(error)}") from None
+
+    def submit(self, folder: Path, group: Group, timeout: float) -> str:
+        told, cpus, gpus = self._told, 0.0, 0.0
+        if group[0].config.nodes == 1:  # on several, Ray Train's workers have the CPUs and GPUs
+            cpus, gpus = self._whole_node()
+        command = shlex.join([sys.executable, "-m", "comparison.launchers.on_node", str(folder)])
+        output = shlex.quote(str(folder / OUTPUT_FILE))
+        try:
+            number: str = self._client.submit_job(
+                entrypoint=f"cd {shlex.quote(str(Path.cwd()))} && exec {command} >> {output} 2>&1",
+                submission_id=f"{'-'.join(group[0].run_dir.parts[-3:-1])}-{secrets.token_hex(4)}",
+                runtime_env={"env_vars": with_our_code({})},
+                entrypoint_num_cpus=cpus,
+                entrypoint_num_gpus=gpus,
+                entrypoint_resources=told.entrypoint_resources,
+            )
+        except TROUBLE as error:
+            raise UserError(f"--launcher ray: it takes no job{_first_line(error)}") from None
+        return number
+
+    def starter(self, program: Program) -> tuple[str, ...]:
+        nodes, processes = program.config.nodes, program.processes_per_node
+        if nodes == 1:
+            return ()  # it starts its own processes
+        cpus, gpus = self._whole_node()
+        words = ["--nnodes", nodes, "--nproc-per-node", processes, "--num-cpus", max(1, int(cpus) // processes)]
+        if program.config.accelerator == "gpu":
+            words += ["--num-gpus", max(1, int(gpus) // processes)]
+        return (program.interpreter, "-m", "launch.ray_train", *map(str, words))
+
+    def states(self, numbers: Sequence[str]) -> dict[str, str] | None:
+        try:
+            jobs = self._client.list_jobs()
+        except TROUBLE:
+            return None
+        states = {job.submission_id: str(job.status) for job in jobs if not job.status.is_terminal()}
+        return {number: states[number] for number in numbers if number in states}
+
+    def how_it_ended(self, number: str) -> str:
+        try:
+            job = self._client.get_job_info(number)
+        except TROUBLE:
+            return "has ended, and Ray no longer knows how"
+        return f"has ended as {job.status}{_first_line(job.message)}"
+
+    def cancel(self, numbers: Sequence[str]) -> None:
+        for number in numbers:
+            try:
+                self._client.stop_job(number)
+            except TROUBLE:
+                continue  # whether it is still there is asked next
+
+    @cached_property
+    def _client(self) -> Any:
+        """Raises UserError where Ray is not installed, and what of `TROUBLE` there is where no cluster answers."""
+        try:
+            from ray.job_submission import JobSubmissionClient
+
+            return JobSubmissionClient(self._told.address)
+        except ImportError as error:
+            raise UserError(f"--launcher ray: {error.name} is not installed: {INSTALL}") from None
+        except RuntimeError as error:
+            if "pip install" in str(error):  # Ray without what its Jobs API needs
+                raise UserError(f"--launcher ray: not all of it is installed: {INSTALL}") from None
+            raise
+
+    @cached_property
+    def _told(self) -> argparse.Namespace:
+        """Raises UserError for what is none of the options."""
+
+        class Parser(argparse.ArgumentParser):
+            def error(self, message: str) -> NoReturn:
+                raise UserError(f"--launcher-options: --launcher ray: {message}")
+
+        parser = Parser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--address")
+        parser.add_argument("--entrypoint-num-cpus", type=float)
+        parser.add_argument("--entrypoint-num-gpus", type=float)
+        parser.add_argument("--entrypoint-resources", type=json.loads)
+        return parser.parse_args(shlex.split(self.options))
+
+    def _whole_node(self) -> tuple[float, float]:
+        """CPUs and GPUs that a job takes: as many as every node has, so that nothing else is beside it there."""
+        from ray.util.state import list_nodes
+
+        told = self._told
+        nodes = list_nodes(self._client.get_address(), filters=[("state", "=", "ALIVE")])
+        found = [node.resources_total for node in nodes if node.resources_total.get("CPU")]
+        if not found:
+            raise RuntimeError("no node has a CPU")
+        cpus, gpus = (min(node.get(kind, 0.0) for node in found) for kind in ("CPU", "GPU"))
+        return (
+            cpus if told.entrypoint_num_cpus is None else told.entrypoint_num_cpus,
+            gpus if told.entrypoint_num_gpus is None else told.entrypoint_num_gpus,
+        )
+
+
+def _first_line(said: object) -> str:
+    """`: the first line`; nothing for nothing."""
+    lines = str(said or "").strip().splitlines()
+    return f": {lines[0]}" if lines else ""

@@ -1,0 +1,215 @@
+"""A Flyte workflow: the three implementations train, each in a task of its own, and another task compares them.
+
+    python -m launch.flyte_workflow --epochs 2                                            on this machine
+    flyte run launch/flyte_workflow.py compare_all --hyperparameters '{"epochs": 2}'     on a cluster
+
+A task runs a program, as a person would, and gives on what it has written. On a cluster PyTorch and Lightning have two
+nodes, on which Flyte's `Elastic` starts the program's processes as torchrun does; TensorFlow has one, and starts none.
+"""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import flyte
+import pandas as pd
+from flyte.io import DataFrame, Dir, File
+from flyteplugins.pytorch.task import Elastic
+from pydantic import BaseModel, create_model
+
+from common.platform.cli import parse_options, to_arguments
+from common.platform.machine import REPOSITORY, code_sha256
+from common.platform.program import as_program
+from common.record.checkpoints import CHECKPOINTS_DIR, checkpoint_dirs
+from common.record.predictions import Predictions
+from common.record.results import WEIGHTS_FILE, EpochLine, read_metrics, read_result, read_step_losses
+from common.record.run_folder import new_run_dir
+from common.spec.options import TrainConfig
+from comparison.lockstep import loss_differences
+
+NODES, GPUS = 2, 2  # of PyTorch and Lightning on a cluster, and of each node
+CODE = ("common", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
+POLL_SECONDS = 1.0
+PROGRAM = "python -m launch.flyte_workflow"
+
+
+HYPERPARAMETERS = (
+    *("dataset", "data_dir", "train_size", "model", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate"),
+    *("schedule", "precision", "seed", "accelerator"),
+)
+# Options of the implementations, with their types, bounds and defaults.
+Hyperparameters = create_model(
+    "Hyperparameters",
+    __doc__="What the three train alike with.",
+    **{name: (TrainConfig.model_fields[name].annotation, TrainConfig.model_fields[name]) for name in HYPERPARAMETERS},
+)
+DEFAULTS = Hyperparameters()
+
+
+class Trained(BaseModel):
+    """What a training task gives on.
+
+    Attributes:
+      test_accuracies: after each epoch, 0 to 1.
+      predictions: a line for each test image: its label, the guess, and the guess's score.
+      model: the weights, under canonical names.
+      run_folder: all that the run has written.
+    """
+
+    implementation: str
+    test_accuracies: list[float]
+    predictions: DataFrame
+    model: File
+    run_folder: Dir
+
+
+image = (
+    flyte.Image.from_debian_base(python_version=(3, 11), name="cnn-comparison")
+    .with_requirements(REPOSITORY / "requirements.txt")
+    .with_requirements(REPOSITORY / "requirements-flyte.txt")
+)
+for folder in CODE:
+    image = image.with_source_folder(REPOSITORY / folder, f"/root/{folder}")
+
+
+def environment(name: str, **more: Any) -> flyte.TaskEnvironment:
+    # The same hyperparameters are trained once by the same code, and then taken from what Flyte keeps.
+    cache = flyte.Cache(behavior="auto", version_override=code_sha256())
+    return flyte.TaskEnvironment(name=name, image=image, cache=cache, **more)
+
+
+gpus = flyte.Resources(cpu=8, memory="16Gi", gpu=GPUS, shm="auto")
+tensorflow = environment("tensorflow", resources=gpus)
+pytorch = environment("pytorch", resources=gpus, plugin_config=Elastic(nnodes=NODES, nproc_per_node=GPUS))
+tables = environment("tables", resources=flyte.Resources(cpu=2, memory="4Gi"), depends_on=[tensorflow, pytorch])
+
+
+@tensorflow.task(retries=3)
+def train_tf(hyperparameters: Hyperparameters) -> Trained | None:
+    return train("tf", hyperparameters)
+
+
+@pytorch.task(retries=3)
+def train_pt(hyperparameters: Hyperparameters) -> Trained | None:
+    return train("pt", hyperparameters)
+
+
+@pytorch.task(retries=3)
+def train_ptl(hyperparameters: Hyperparameters) -> Trained | None:
+    return train("ptl", hyperparameters)
+
+
+def train(implementation: str, hyperparameters: Hyperparameters) -> Trained | None:
+    """Runs a program to its end; None in all but the first of the processes that Elastic has started for it.
+
+    Raises:
+      RuntimeError: it has failed; Flyte tries again, and it goes on from the latest checkpoint that was kept.
+    """
+    run_dir, kept = find_run_dir(implementation), flyte.ctx().checkpoint
+    if kept is not None:
+        restore(kept, run_dir)
+    config = TrainConfig(**hyperparameters.model_dump(), run_dir=run_dir, checkpoint_every="epoch", resume="auto")
+    process = subprocess.Popen([sys.executable, "-m", f"{implementation}_impl", *to_arguments(config)], cwd=REPOSITORY)
+    is_first = os.environ.get("RANK", "0") == "0"
+    saved: Path | None = None
+    while process.poll() is None:
+        latest = next(checkpoint_dirs(run_dir), None)
+        if is_first and kept is not None and latest != saved:
+            kept.save_sync(run_dir / CHECKPOINTS_DIR)
+            saved = latest
+        time.sleep(POLL_SECONDS)
+    if process.returncode:
+        raise RuntimeError(f"python -m {implementation}_impl: exit status {process.returncode}")
+    return collect(implementation, run_dir) if is_first else None
+
+
+def find_run_dir(implementation: str) -> Path:
+    """The same for all processes of a task's node, and when they are started again."""
+    context = flyte.ctx()
+    if not context.is_in_cluster():
+        return new_run_dir(f"flyte-{implementation}").absolute()
+    return Path(tempfile.gettempdir()) / f"{context.action.run_name}-{context.action.name}" / "run"
+
+
+def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
+    """Puts what an earlier attempt has kept where --resume auto looks; one process does so for all of its node."""
+    done = run_dir.with_name(f"{run_dir.name}-restored")
+    if os.environ.get("LOCAL_RANK", "0") == "0" and not done.exists():
+        found = kept.load_sync()
+        if found is not None:
+            shutil.copytree(found, run_dir / CHECKPOINTS_DIR, dirs_exist_ok=True)
+        done.parent.mkdir(parents=True, exist_ok=True)
+        done.touch()
+    while not done.exists():
+        time.sleep(POLL_SECONDS)
+
+
+def collect(implementation: str, run_dir: Path) -> Trained:
+    predictions = Predictions.read(run_dir)
+    table = {name: getattr(predictions, name) for name in ("labels", "guesses", "scores")}
+    return Trained(
+        implementation=implementation,
+        test_accuracies=[epoch.test_accuracy for epoch in read_metrics(run_dir, EpochLine)],
+        predictions=DataFrame.wrap_df(pd.DataFrame(table)),
+        model=File.from_local_sync(str(run_dir / WEIGHTS_FILE)),
+        run_folder=Dir.from_local_sync(str(run_dir)),
+    )
+
+
+@tables.task
+async def compare(trained: list[Trained]) -> DataFrame:
+    """A line for each implementation; the first one is what the others' losses are held against."""
+    folders = [Path(await one.run_folder.download()) for one in trained]
+    lines = []
+    for one, folder in zip(trained, folders, strict=True):
+        result = read_result(folder)
+        differences = loss_differences(read_step_losses(folders[0]), read_step_losses(folder))
+        lines.append(
+            {
+                "implementation": one.implementation,
+                "test_accuracy": one.test_accuracies[-1],
+                "images_per_second": result.images_per_second,
+                "process_seconds": sum(result.phase_seconds.values()),
+                "devices": result.config.all_devices,
+                "largest_loss_difference": differences.max(),
+            }
+        )
+    return DataFrame.wrap_df(pd.DataFrame(lines))
+
+
+class Compared(BaseModel):
+    table: DataFrame
+    trained: list[Trained]
+
+
+@tables.task
+async def compare_all(hyperparameters: Hyperparameters = DEFAULTS) -> Compared:
+    """The workflow. On one machine one trains after the other, so that none is slowed down by another."""
+    tasks = (train_tf, train_pt, train_ptl)
+    if flyte.ctx().is_in_cluster():
+        trained = list(await asyncio.gather(*(task.aio(hyperparameters) for task in tasks)))
+    else:
+        trained = [await task.aio(hyperparameters) for task in tasks]
+    return Compared(table=await compare(trained), trained=trained)
+
+
+def main() -> None:
+    hyperparameters = parse_options(
+        Hyperparameters, PROGRAM, "Trains with the three implementations as Flyte's tasks, and compares them."
+    )
+    flyte.init()
+    compared = flyte.with_runcontext(mode="local").run(compare_all, hyperparameters=hyperparameters).outputs()[0]
+    print(pd.read_parquet(compared.table.uri).to_string(index=False))
+    for one in compared.trained:
+        print(f"{one.implementation}: {one.run_folder.path}")
+
+
+if __name__ == "__main__":
+    with as_program(PROGRAM):
+        main()

@@ -1,0 +1,177 @@
+"""Starts a program on the nodes of a Ray cluster, in the words of torchrun; Ray Train starts it again where it fails.
+
+    python -m launch.ray_train --nnodes 2 --nproc-per-node 2 --max-restarts 3 -m pt_impl --resume auto ...
+
+Each worker of Ray Train runs the program as a process of its own, in this folder, with what the worker's trainer says
+in the environment: TorchTrainer where PyTorch's processes meet, TensorflowTrainer the variable TF_CONFIG. All nodes
+need this folder, the Python environment and the run folder in the same places, as on a shared disk.
+"""
+
+import argparse
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+INSTALL = "pip install -r requirements-ray.txt -c constraints.txt"
+PROGRAM = "python -m launch.ray_train"
+USER_ERROR = 2  # exit status of a program that was told something wrong: the next attempt would end alike
+
+
+def main(words: list[str]) -> NoReturn:
+    options = parse(words)
+    try:
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+    except ImportError as error:
+        raise SystemExit(f"{PROGRAM}: error: {error.name} is not installed: {INSTALL}") from None
+    try:
+        ray.init(address=options.address)
+    except ConnectionError:
+        address = options.address or os.environ.get("RAY_ADDRESS")
+        raise SystemExit(f"{PROGRAM}: error: --address {address}: no Ray cluster answers there") from None
+    resources = {"CPU": options.num_cpus, "GPU": options.num_gpus}
+    trainer = trainer_class(options.command)(
+        run_worker,
+        train_loop_config={
+            "command": options.command,
+            "folder": str(Path.cwd()),
+            "workers_per_node": options.nproc_per_node,
+        },
+        scaling_config=ScalingConfig(
+            num_workers=options.nnodes * options.nproc_per_node,
+            use_gpu=options.num_gpus > 0,
+            resources_per_worker={name: number for name, number in resources.items() if number},
+            placement_strategy=placement_strategy(options.nnodes, options.nproc_per_node),
+        ),
+        run_config=RunConfig(
+            storage_path=options.storage_path and str(options.storage_path.absolute()),
+            failure_config=FailureConfig(max_failures=options.max_restarts),
+        ),
+    )
+    try:
+        result = trainer.fit()
+    except TrainingFailedError as error:
+        raise SystemExit(f"{PROGRAM}: error: {reason(error)}; --max-restarts {options.max_restarts}") from None
+    sys.exit(result.return_value)
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="Starts a program on the nodes of a Ray cluster.", allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--nnodes", type=positive, default=1, metavar="N", help="how many nodes; 1 by default")
+    add("--nproc-per-node", type=positive, default=1, metavar="N", help="processes on each of them; 1 by default")
+    add("--max-restarts", type=int, default=0, metavar="N", help="how often all start again when one has failed")
+    add("--num-cpus", type=positive, default=1, metavar="N", help="CPUs that each process takes; 1 by default")
+    add("--num-gpus", type=int, default=0, metavar="N", help="GPUs that each process takes; none by default")
+    add("--address", metavar="HOST:PORT", help="of the cluster; by default RAY_ADDRESS, or the one of this machine")
+    add("--storage-path", type=Path, metavar="DIR", help="for Ray's own files; all nodes see it; ~/ray_results")
+    rest = argparse.REMAINDER
+    add("-m", dest="module", nargs=rest, metavar="MODULE ...", help="pt_impl, ptl_impl or tf_impl, and its options")
+    add("command", nargs=rest, metavar="COMMAND ...", help="instead of -m: a command, python -m pt_impl for example")
+    options = parser.parse_args(words)
+    if options.module:
+        options.command = [sys.executable, "-m", *options.module]
+    if not options.command:
+        parser.error("-m MODULE: missing; which program?")
+    return options
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text}: not a number from 1 on")
+    return int(text)
+
+
+def is_tensorflow(command: list[str]) -> bool:
+    return "tf_impl" in command
+
+
+def trainer_class(command: list[str]) -> Callable[..., Any]:
+    if is_tensorflow(command):
+        from ray.train.tensorflow import TensorflowTrainer
+
+        return TensorflowTrainer
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    # gloo: the workers themselves compute nothing, and shall take no memory of GPUs.
+    return functools.partial(TorchTrainer, torch_config=TorchConfig(backend="gloo"))
+
+
+def placement_strategy(num_nodes: int, workers_per_node: int) -> str:
+    """As Ray has them. Of several workers on several nodes it promises nothing: `run_worker` looks."""
+    if num_nodes == 1:
+        return "STRICT_PACK"
+    return "STRICT_SPREAD" if workers_per_node == 1 else "SPREAD"
+
+
+def reason(error: Exception) -> str:
+    """Of an error of Ray Train, without its stack traces: that of the first worker that says one."""
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    for rank, failure in sorted(failures.items()):
+        lines = [line for line in str(failure).splitlines() if line.strip()]
+        return f"worker {rank}: {lines[-1].strip() if lines else type(failure).__name__}"
+    return str(error).splitlines()[-1]
+
+
+def run_worker(told: dict[str, Any]) -> int:
+    """Runs the program in a worker of Ray Train.
+
+    Args:
+      told: what to run, where, and how many workers each node should have.
+
+    Returns:
+      The program's exit status: 0, or that of what the user has to mend.
+
+    Raises:
+      RuntimeError: it has failed in another way; Ray Train may start all of them again.
+    """
+    import ray.train
+
+    context = ray.train.get_context()
+    size, local_size = context.get_world_size(), context.get_local_world_size()
+    if local_size != told["workers_per_node"]:
+        raise RuntimeError(f"Ray has put {local_size} processes on a node, not {told['workers_per_node']}")
+    environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    store = None
+    if not is_tensorflow(told["command"]):
+        store, port = open_store(context.get_world_rank())
+        # The rest is there: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR.
+        environment |= {
+            "MASTER_PORT": str(port),
+            "GROUP_RANK": str(context.get_node_rank()),
+            "GROUP_WORLD_SIZE": str(size // local_size),
+            "TORCHELASTIC_RUN_ID": context.get_experiment_name(),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+    # It ends with this process, however that ends: see common/platform/family.py.
+    status = subprocess.run(told["command"], cwd=told["folder"], env=environment).returncode
+    del store
+    if status not in (0, USER_ERROR):
+        raise RuntimeError(f"exit status {status}" if status > 0 else f"ended by signal {-status}")
+    return status
+
+
+def open_store(rank: int) -> tuple[Any, int]:
+    """What the program's processes find each other through: in the first worker, which has to keep it; and its port.
+
+    The workers have a store, too, but what is in it is of the workers' own group.
+    """
+    import torch.distributed as dist
+
+    store, port = None, [0]
+    if rank == 0:
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], 0, is_master=True, wait_for_workers=False)
+        port = [store.port]
+    dist.broadcast_object_list(port)
+    return store, port[0]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

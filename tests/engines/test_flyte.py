@@ -1,0 +1,122 @@
+"""launch/flyte_workflow.py: run on this machine, and written down for a cluster."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+from conftest import REPOSITORY, run
+
+needs_flyte = pytest.mark.skipif(
+    importlib.util.find_spec("flyte") is None, reason="pip install -r requirements-flyte.txt"
+)
+
+RUN_HERE = """
+import json, sys, flyte, pandas as pd
+from common.record.predictions import Predictions
+from launch import flyte_workflow as workflow
+
+flyte.init()
+hyperparameters = workflow.Hyperparameters(epochs=2, precision="64", accelerator="cpu", train_size=400)
+context = flyte.with_runcontext(mode="local", disable_run_cache=True)
+compared = context.run(workflow.compare_all, hyperparameters=hyperparameters).outputs()[0]
+predictions = [pd.read_parquet(one.predictions.uri) for one in compared.trained]
+print(json.dumps({
+    "table": pd.read_parquet(compared.table.uri).to_dict("records"),
+    "accuracies": [one.test_accuracies for one in compared.trained],
+    "models": [one.model.path for one in compared.trained],
+    "right": [float((one.labels == one.guesses).mean()) for one in predictions],
+}))
+"""
+
+WRITE_DOWN = """
+import json, flyte
+from google.protobuf.json_format import MessageToDict
+from launch import flyte_workflow as workflow
+
+flyte.init(endpoint="dns:///localhost:1", insecure=True, project="p", domain="d", root_dir=workflow.REPOSITORY)
+(deployment,) = flyte.deploy(workflow.tables, dry_run=True, version="1", copy_style="none")
+tasks = [task for one in deployment.envs.values() for task in one.deployed_entities]
+print(json.dumps([MessageToDict(task.deployed_task.task_template) for task in tasks]))
+"""
+
+# A first attempt that is killed when it has kept a checkpoint, and a second one that finds what it has kept.
+TWO_ATTEMPTS = """
+import json, subprocess, sys, threading, time
+from pathlib import Path
+import flyte
+from common.record.results import read_result
+from launch import flyte_workflow as workflow
+
+class Context:
+    checkpoint = None
+    def is_in_cluster(self):
+        return False
+
+folder, flyte.ctx = Path(sys.argv[1]), Context
+hyperparameters = workflow.Hyperparameters(epochs=20, batch_size=32, accelerator="cpu")
+start = subprocess.Popen
+def start_and_kill(command, **more):
+    process = start(command, **more)
+    def kill():
+        while not (folder / "kept").exists():
+            time.sleep(0.02)
+        process.kill()
+    threading.Thread(target=kill).start()
+    return process
+
+workflow.POLL_SECONDS, workflow.subprocess.Popen = 0.05, start_and_kill
+Context.checkpoint = flyte.Checkpoint(str(folder / "kept"))
+try:
+    workflow.train("pt", hyperparameters)
+except RuntimeError as error:
+    print(error)
+workflow.subprocess.Popen = start
+Context.checkpoint = flyte.Checkpoint(str(folder / "kept-2"), str(folder / "kept"))
+workflow.collect = lambda implementation, run_dir: read_result(run_dir)
+result = workflow.train("pt", hyperparameters)
+print(json.dumps([result.resumed_from, result.num_steps]))
+"""
+
+
+def program(text, folder, *words):
+    """What it prints, run in a folder of its own."""
+    path = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    return run(sys.executable, "-c", text, *words, cwd=folder, **path).stdout.splitlines()
+
+
+@needs_flyte
+def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
+    found = json.loads(program(RUN_HERE, tmp_path)[-1])
+    assert [line["implementation"] for line in found["table"]] == ["tf", "pt", "ptl"]
+    assert all(line["largest_loss_difference"] <= 1e-12 for line in found["table"])
+    assert all(len(one) == 2 for one in found["accuracies"])
+    assert [one[-1] for one in found["accuracies"]] == pytest.approx(found["right"])
+    assert all(path.endswith("model.safetensors") for path in found["models"])
+
+
+@needs_flyte
+def test_what_a_cluster_is_told(tmp_path):
+    tasks = {task["id"]["name"]: task for task in json.loads(program(WRITE_DOWN, tmp_path)[-1])}
+    assert tasks.keys() == {"tensorflow.train_tf", "pytorch.train_pt", "pytorch.train_ptl", *TABLES}
+    for name in ("pytorch.train_pt", "pytorch.train_ptl"):
+        assert tasks[name]["type"] == "pytorch"
+        elastic, workers = (tasks[name]["custom"][key] for key in ("elasticConfig", "workerReplicas"))
+        assert (elastic["minReplicas"], elastic["maxReplicas"], elastic["nprocPerNode"]) == (2, 2, 2)
+        assert workers == {"replicas": 2}
+    for name, task in tasks.items():
+        asked = {one["name"]: one["value"] for one in task["container"]["resources"]["requests"]}
+        assert asked.get("GPU") == (None if name in TABLES else "2")
+        assert task["metadata"]["discoverable"], "what was made once is kept"
+        assert name in TABLES or task["metadata"]["retries"] == {"retries": 3}
+
+
+TABLES = {"tables.compare", "tables.compare_all"}
+
+
+@needs_flyte
+def test_a_second_attempt_goes_on_where_the_first_one_was(tmp_path):
+    error, steps = program(TWO_ATTEMPTS, tmp_path, tmp_path)[-2:]
+    assert error == "python -m pt_impl: exit status -9"
+    resumed_from, num_steps = json.loads(steps)
+    assert 0 < resumed_from < num_steps

@@ -1,0 +1,113 @@
+"""launch/ray_train.py and compare.py's jobs, on a real Ray cluster of two nodes."""
+
+import os
+import sys
+
+import psutil
+import pytest
+from conftest import CPU, REPOSITORY, needs_ray, read_csv, run, start_process, steps_taken, wait_for
+
+from common.record.results import read_result, read_step_losses
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+RAY_TRAIN = (sys.executable, "-m", "launch.ray_train")
+TRAINING = (*CPU, "--dataset", "digits", "--precision", 64, "--epochs", 8, "--batch-size", 32)
+
+
+def replicas(run_dir, implementation):
+    """The processes of a run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if f"{implementation}_impl" in words and str(run_dir) in words and "launch.ray_train" not in words:
+            found.append(process)
+    return found
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "ptl"))]
+)
+def test_a_worker_that_is_killed_is_replaced_and_training_goes_on(ray_cluster, tmp_path, implementation):
+    """On two nodes; the losses are those of one device that was never stopped."""
+    alone = tmp_path / "alone"
+    run(sys.executable, "-m", f"{implementation}_impl", *TRAINING, "--run-dir", alone)
+    run_dir = tmp_path / "run"
+    start = (*RAY_TRAIN, "--nnodes", 2, "--max-restarts", 1, "--storage-path", tmp_path / "ray")
+    checkpoints = ("--run-dir", run_dir, "--checkpoint-every", "epoch", "--resume", "auto")
+    process = start_process((*start, "-m", f"{implementation}_impl", *TRAINING, *checkpoints), **ray_cluster)
+    wait_for(lambda: steps_taken(run_dir) > 100, 180)
+    first, second = sorted(replicas(run_dir, implementation), key=lambda replica: replica.environ().get("RANK", ""))
+    second.kill()
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert not first.is_running() and not replicas(run_dir, implementation)
+    result = read_result(run_dir)
+    assert (result.config.num_nodes, result.config.devices) == (2, 1)
+    assert 0 < result.resumed_from < result.num_steps
+    assert read_step_losses(run_dir) == pytest.approx(read_step_losses(alone), rel=1e-12)
+
+
+@needs_ray
+def test_a_comparison_is_made_by_jobs(ray_cluster, tmp_path):
+    folder = tmp_path / "r"
+    command = (sys.executable, "compare.py", "--launcher", "ray", *CPU, "--output-dir", folder)
+    options = ("--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1)
+    text = run(*command, *options, **ray_cluster).stdout
+    assert "Ray: job" in text and "runs/seed-0/round-1/pt and 1 more" in text
+    rows = read_csv(folder / "results.csv")
+    assert [(row["status"], row["same_training"]) for row in rows] == [("ok", ""), ("ok", "True")]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_runs_of_two_nodes(ray_cluster, tmp_path):
+    command = (sys.executable, "compare.py", "--launcher", "ray", *CPU, "--output-dir", tmp_path / "r")
+    options = ("--implementations", "tf", "pt", "ptl", "--epochs", 1, "--num-nodes", 2, "--devices", 1)
+    run(*command, *options, **ray_cluster)
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [(row["status"], row["devices"]) for row in rows] == [("ok", "2")] * 3
+    assert [row["same_training"] for row in rows] == ["", "True", "True"]
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (("--max-restarts", 3, "-m", "pt_impl", "--epochs", -1), 2, "python -m pt_impl: error: --epochs -1: "),
+        (
+            ("-m", "pt_impl", *CPU, "--learning-rate", 1e9),
+            1,
+            "python -m launch.ray_train: error: worker 0: exit status 1; --max-restarts 0",
+        ),
+    ],
+)
+def test_what_the_user_has_to_mend_is_not_tried_again(ray_cluster, tmp_path, words, status, line):
+    done = run(*RAY_TRAIN, "--storage-path", tmp_path, *words, expect=status, **ray_cluster)
+    told = done.stdout + done.stderr
+    assert line in told and told.count("Started training worker group") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--nnodes", 0, "-m", "pt_impl"), "argument --nnodes: 0: not a number from 1 on"),
+        (("--nnodes", 2), "-m MODULE: missing; which program?"),
+        (("-m", "pt_impl"), "ray is not installed: pip install -r requirements-ray.txt -c constraints.txt"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(tmp_path, words, line):
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text('raise ModuleNotFoundError("No module named ray", name="ray")')
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    done = run(*RAY_TRAIN, *words, cwd=tmp_path, expect=1 if "ray is" in line else 2, **path)
+    assert done.stderr.splitlines()[-1] == f"python -m launch.ray_train: error: {line}"
+    command = (sys.executable, REPOSITORY / "compare.py", "--launcher", "ray", *CPU)
+    if "ray is" in line:
+        done = run(*command, cwd=tmp_path, expect=2, **path)
+        assert done.stderr.splitlines()[-1].endswith(f"error: --launcher ray: {line}")

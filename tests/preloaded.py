@@ -1,0 +1,105 @@
+"""Implementations in processes that find their framework imported already: of a short run, most is imports.
+
+A server for each framework imports it, and nothing of the project's, and waits. For a run it forks a process, which
+goes on as `python -m NAME_impl OPTIONS` does once it has imported as much; PyTorch's replicas are forked from that one.
+Tests of how programs start, end and what they print start them as users do instead.
+
+    python tests/preloaded.py NAME      the server: a JSON object a line in, an exit status a line out
+"""
+
+import atexit
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+TENSORFLOW = ("tensorflow", "keras")
+TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
+FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning")}
+COMMON = ("jsonargparse", "numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
+POLL_SECONDS = 0.01
+
+servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; each ends with it
+
+
+def run_preloaded(implementation, options, cwd, timeout):
+    """`subprocess.run` of `python -m IMPLEMENTATION_impl OPTIONS` in the folder `cwd`."""
+    modules = FRAMEWORK[implementation]
+    if modules not in servers:
+        servers[modules] = subprocess.Popen(
+            [sys.executable, __file__, implementation], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    server = servers[modules]
+    command = (f"{implementation}_impl", *map(str, options))
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        request = {"command": command, "cwd": str(cwd), "out": str(out), "err": str(err), "timeout": timeout}
+        print(json.dumps(request), file=server.stdin, flush=True)
+        status = int(server.stdout.readline())
+        return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
+
+
+def serve(implementation):
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what modules print on being imported is no answer
+    for name in (*COMMON, *FRAMEWORK[implementation]):
+        importlib.import_module(name)
+    gc.freeze()
+    for line in sys.stdin:
+        request = json.loads(line)
+        process = os.fork()
+        if process == 0:
+            os.close(answers)
+            go_on(request)
+        os.write(answers, f"{wait_for(process, request['timeout'])}\n".encode())
+
+
+def wait_for(process, timeout):
+    """The exit status of a forked process, as subprocess has it; it is ended when it takes too long."""
+    deadline = time.monotonic() + timeout
+    while True:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.killpg(process, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+
+
+def go_on(request):
+    """Never returns."""
+    os.setsid()
+    for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)
+    os.chdir(request["cwd"])
+    os.environ["COLUMNS"] = "80"
+    module, *options = request["command"]
+    sys.path[0] = request["cwd"]
+    sys.argv, sys.orig_argv = [module, *options], [sys.executable, "-m", module, *options]
+    if module == "pt_impl":
+        multiprocessing = importlib.import_module("torch.multiprocessing")
+        multiprocessing.spawn = functools.partial(multiprocessing.start_processes, start_method="fork")
+    status = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
