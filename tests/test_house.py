@@ -239,6 +239,8 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--compile-bytecode",
         "--fault-table",
         "--follow",
+        "--hyperparameters",
+        *("--map-by", "--allow-run-as-root"),
         *("--head", "--port", "--entrypoint-num-cpus", "--entrypoint-num-gpus", "--entrypoint-resources"),
     }  # of jupytext, pip, sbatch, squeue, uv, pytest and ray
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:

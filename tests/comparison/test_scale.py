@@ -1,0 +1,59 @@
+"""compare.py with a thousand stored runs, and with sweeps of two hundred variants: its report in time, and not too big."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+from conftest import REPOSITORY, read_csv
+from made_up import MadeUp, comparison
+
+SPEED = {"tf": 8000, "pt": 27000, "ptl": 25500}
+SIZES = {
+    "rounds": {"repeats": 334},
+    "sweep": {"sweep": [f"batch-size={','.join(map(str, range(16, 56, 2)))}", f"seed={','.join(map(str, range(10)))}"]},
+}
+
+
+def noisy(job):
+    wave = 1 + 0.05 * ((job.round * 7 + job.config.batch_size + job.seed) % 11)
+    accuracies = tuple(0.99 - 0.5 / epoch for epoch in range(1, 11))
+    return MadeUp(speed=SPEED[job.implementation] * wave, accuracies=accuracies, loss_factor=1 + 1e-9 * job.round)
+
+
+def memory_of(process):
+    """Bytes of it and all that it has started, what they share counted once."""
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += one.memory_full_info().pss
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_a_report_is_made_in_half_a_minute_and_a_gibibyte(tmp_path, size):
+    folder = tmp_path / "many"
+    options = {"epochs": 10, "learning_rate": 0.05, **SIZES[size]}
+    summary = comparison(folder, noisy, **options)
+    runs = len(list(summary.numbered_runs))
+    assert runs >= {"rounds": 1000, "sweep": 600}[size]
+    begun, peak = time.monotonic(), 0
+    command = [sys.executable, "compare.py", "--report-only", str(folder)]
+    with open(tmp_path / "out", "w") as out:
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, env={**os.environ, "COLUMNS": "80"})
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            with suppress(psutil.Error):
+                peak = max(peak, memory_of(watched))
+            time.sleep(0.1)
+    seconds = time.monotonic() - begun
+    told = (tmp_path / "out").read_text()
+    page = (folder / "report.html").stat().st_size
+    print(f"{size}: {runs:,} runs, {seconds:.1f} s, {peak / 2**20:,.0f} MiB, page {page / 1e6:.2f} MB")
+    assert process.returncode == 0, told
+    assert len(read_csv(folder / "runs.csv")) == runs
+    assert seconds < 30 and peak < 2**30 and page < 5e6
