@@ -35,12 +35,7 @@ class RayJobs:
 
     def check(self) -> None:
         """Raises UserError where Ray is not installed, no cluster answers, or the options are no options."""
-        try:
-            self._whole_node()
-        except TROUBLE as error:
-            if isinstance(error, UserError):
-                raise
-            raise UserError(f"--launcher ray: no cluster answers{_first_line(error)}") from None
+        self._whole_node()
 
     def submit(self, folder: Path, group: Group, timeout: float) -> str:
         told, cpus, gpus = self._told, 0.0, 0.0
@@ -95,17 +90,20 @@ class RayJobs:
 
     @cached_property
     def _client(self) -> Any:
-        """Raises UserError where Ray is not installed, and what of `TROUBLE` there is where no cluster answers."""
+        """Raises UserError where Ray is not installed, or no cluster answers."""
+        told = self._told
         try:
             from ray.job_submission import JobSubmissionClient
 
-            return JobSubmissionClient(self._told.address)
+            return JobSubmissionClient(told.address)
         except ImportError as error:
             raise UserError(f"--launcher ray: {error.name} is not installed: {INSTALL}") from None
         except RuntimeError as error:
             if "pip install" in str(error):  # Ray without what its Jobs API needs
                 raise UserError(f"--launcher ray: not all of it is installed: {INSTALL}") from None
-            raise
+            raise _no_answer(error) from None
+        except TROUBLE as error:
+            raise _no_answer(error) from None
 
     @cached_property
     def _told(self) -> argparse.Namespace:
@@ -123,19 +121,31 @@ class RayJobs:
         return parser.parse_args(shlex.split(self.options))
 
     def _whole_node(self) -> tuple[float, float]:
-        """CPUs and GPUs that a job takes: as many as every node has, so that nothing else is beside it there."""
-        from ray.util.state import list_nodes
+        """CPUs and GPUs that a job takes: as many as every node has, so that nothing else is beside it there.
 
-        told = self._told
-        nodes = list_nodes(self._client.get_address(), filters=[("state", "=", "ALIVE")])
+        Raises:
+          UserError: see `check`.
+        """
+        told, client = self._told, self._client
+        from ray.util.state import list_nodes
+        from ray.util.state.exception import RayStateApiException
+
+        try:
+            nodes = list_nodes(client.get_address(), filters=[("state", "=", "ALIVE")])
+        except (*TROUBLE, RayStateApiException) as error:
+            raise _no_answer(error) from None
         found = [node.resources_total for node in nodes if node.resources_total.get("CPU")]
         if not found:
-            raise RuntimeError("no node has a CPU")
+            raise UserError("--launcher ray: no node of the cluster has a CPU")
         cpus, gpus = (min(node.get(kind, 0.0) for node in found) for kind in ("CPU", "GPU"))
         return (
             cpus if told.entrypoint_num_cpus is None else told.entrypoint_num_cpus,
             gpus if told.entrypoint_num_gpus is None else told.entrypoint_num_gpus,
         )
+
+
+def _no_answer(error: Exception) -> UserError:
+    return UserError(f"--launcher ray: no cluster answers{_first_line(error)}")
 
 
 def _first_line(said: object) -> str:

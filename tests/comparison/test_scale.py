@@ -1,4 +1,4 @@
-"""compare.py with a thousand stored runs, and with sweeps of two hundred variants: its report in time, and not too big."""
+"""compare.py with a thousand stored runs and with sweeps of two hundred variants: a report in time, and small."""
 
 import os
 import subprocess

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, needs_slurm, run, start_process, train
+from conftest import CPU, REPOSITORY, changed_code, needs_slurm, run, start_process, train
 from nodes import NAMES, Nodes
 
 from common.record.results import read_result
@@ -41,10 +41,10 @@ def reference(tmp_path_factory):
     return train("pt", tmp_path_factory.mktemp("one") / "r", *SAME)
 
 
-def run_on(nodes, commands, environments, seconds=300):
+def run_on(nodes, commands, environments, seconds=300, cwd=REPOSITORY):
     """Starts the commands, each on its node, and returns their exit statuses and what they say on standard error."""
     processes = [
-        start_process(nodes.command(name, *command), **environment)
+        start_process(nodes.command(name, *command), cwd=cwd, **environment)
         for (name, command), environment in zip(commands, environments, strict=True)
     ]
     try:
@@ -119,6 +119,20 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, reference, tmp_path, start, i
     statuses, said = run_on(nodes, *start(implementation, nodes, devices, options))
     assert set(statuses) == {0}, said
     assert_two_nodes(reference, tmp_path / "r", devices)
+
+
+@NEEDS_MPIRUN
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["pt", "ptl", "tf"])
+def test_with_a_wrong_address_nothing_is_trained(nodes, tmp_path, implementation):
+    """On one machine alone nobody would notice: the second node would find the first one on its own loopback."""
+    before, after = "own = MPI.Get_processor_name(),", 'own = "127.0.0.1",'
+    folder = changed_code(tmp_path / "copy", "common/platform/rendezvous.py", before, after)
+    start = mpirun(implementation, nodes, 1, (*SAME, "--run-dir", tmp_path / "r"))
+    with pytest.raises(AssertionError):
+        statuses, said = run_on(nodes, *start, seconds=40, cwd=folder)
+        assert set(statuses) == {0}, said
+    assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 
 @pytest.mark.slow
