@@ -147,9 +147,12 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 RAY_CLUSTER = REPOSITORY / "tests" / "engines" / "ray_cluster.py"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory):
-    """The environment in which programs find a Ray cluster of two nodes: both are this machine."""
+    """The environment in which programs find a Ray cluster of two nodes: both are this machine.
+
+    Its daemons take a quarter of a core while they wait: it ends with the tests that need it.
+    """
     folder = tmp_path_factory.mktemp("ray")
     told = run(sys.executable, RAY_CLUSTER, "start", folder).stdout
     yield dict(line.removeprefix("export ").split("=", 1) for line in told.splitlines())
