@@ -30,7 +30,7 @@ def test_nor_where_all_noise_is_of_one_kind(count, shares):
     assert found["faster"] + found["slower"] <= 0.07, found
 
 
-@pytest.mark.parametrize("slow_start", [1.3, 3])
+@pytest.mark.parametrize("slow_start", [1.3, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_difference_of_10_percent_at_10_percent_noise_is_found_in_10_rounds(slow_start):
     assert verdicts(2000, 10, seed=2, ratio=1.1, slow_start=slow_start)["faster"] >= 0.8
     assert verdicts(2000, 10, seed=3, ratio=1 / 1.1, slow_start=slow_start)["slower"] >= 0.8

@@ -115,6 +115,7 @@ TABLES = {"tables.compare", "tables.compare_all"}
 
 
 @needs_flyte
+@pytest.mark.slow
 def test_a_second_attempt_goes_on_where_the_first_one_was(tmp_path):
     error, steps = program(TWO_ATTEMPTS, tmp_path, tmp_path)[-2:]
     assert error == "python -m pt_impl: exit status -9"

@@ -29,9 +29,8 @@ def replicas(run_dir, implementation):
 
 
 @needs_ray
-@pytest.mark.parametrize(
-    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "ptl"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["pt", "tf", "ptl"])
 def test_a_worker_that_is_killed_is_replaced_and_training_goes_on(ray_cluster, tmp_path, implementation):
     """On two nodes; the losses are those of one device that was never stopped."""
     alone = tmp_path / "alone"

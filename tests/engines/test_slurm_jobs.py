@@ -68,9 +68,8 @@ def wait_for_end(slurm, number, seconds=240):
 
 
 @needs_slurm
-@pytest.mark.parametrize(
-    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "ptl"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["pt", "tf", "ptl"])
 def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path, implementation):
     """On two nodes of two devices; USR1 is what Slurm sends before the time is up, and before it takes a job off."""
     alone = tmp_path / "alone"

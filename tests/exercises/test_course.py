@@ -37,6 +37,8 @@ LONG = (
     "to_lightning",
     "gradient_accumulation",
     "ddp",
+    "batch_norm",
+    "float_formats",
 )  # quick: their solutions alone
 
 

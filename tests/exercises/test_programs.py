@@ -58,6 +58,7 @@ def test_the_notebook_is_its_text_and_holds_no_outputs():
     assert str(Path.home()) not in NOTEBOOK.read_text()
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_in_one_line():
     # Unbuffered: what both processes say must not mix even then.
     environment = {**NO_GPU, "PYTHONUNBUFFERED": "1"}

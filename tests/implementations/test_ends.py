@@ -75,7 +75,7 @@ def end_of(process, family, tmp_path, cleaned_by_next=False):
     return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")], seconds
 
 
-@pytest.mark.parametrize("implementation", ["tf", pytest.param("keras", marks=SLOW), "pt", "ptl"])
+@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(one, marks=SLOW) for one in ("keras", "ptl"))])
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     listening = [
@@ -114,7 +114,7 @@ ENDS = [
     pytest.param("tf", "SIGHUP", "first", marks=SLOW),
     pytest.param("pt", "SIGTERM", "last", marks=SLOW),
     pytest.param("ptl", "SIGTERM", "last", marks=SLOW),
-    ("pt", "SIGKILL", "last"),
+    pytest.param("pt", "SIGKILL", "last", marks=SLOW),
     pytest.param("ptl", "SIGKILL", "last", marks=SLOW),
     ("pt", "SIGKILL", "first"),
     pytest.param("ptl", "SIGKILL", "first", marks=SLOW),

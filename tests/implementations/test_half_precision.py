@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, changed_code, run
+from conftest import CPU, REPOSITORY, changed_code, run
 
 from common.platform.probing import LIMIT_VARIABLES, _probe
 from common.record.results import read_result
@@ -15,6 +15,7 @@ import os, signal
 if os.environ.get("ONEDNN_MAX_CPU_ISA", "none") not in os.environ["WORKING"].split():
     os.kill(os.getpid(), signal.SIGILL)
 """
+SLOW = pytest.mark.slow
 SHORT = (*CPU, "--precision", "bf16-mixed", "--max-steps", 2, "--train-size", 64, "--batch-size", 16)
 
 
@@ -45,7 +46,9 @@ def start(project, implementation, folder, working, *options, expect=0):
     return run(*command, cwd=project, expect=expect, **environment)
 
 
-@pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 1), ("pt", 2), ("ptl", 2)])
+@pytest.mark.parametrize(
+    ("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 1), ("pt", 2), pytest.param("ptl", 2, marks=SLOW)]
+)
 def test_the_run_goes_on_with_the_highest_instructions_that_work(project, tmp_path, implementation, devices):
     done = start(project, implementation, tmp_path, "AVX512_CORE_BF16 AVX512_CORE", "--devices", devices)
     result = read_result(tmp_path / "r")
@@ -54,7 +57,7 @@ def test_the_run_goes_on_with_the_highest_instructions_that_work(project, tmp_pa
     assert done.stdout.count(f"note: {result.processor_note}") == 1 and "Made-up Xeon" in done.stdout
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(one, marks=SLOW) for one in ("keras", "ptl"))])
 def test_where_none_work_there_is_one_line(project, tmp_path, fault, implementation):
     error = start(project, implementation, tmp_path, "", expect=2).stderr.splitlines()[-1]
     assert error.startswith(

@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run, train
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
 
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
 SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -64,7 +65,7 @@ def test_a_device_without_memory_is_told_in_one_line(tmp_path, fault, implementa
     fault("memory", f"{implementation}, {devices} devices", 1, said[0], "no result is left")
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(sys.executable, "-m", f"{implementation}_impl", *SHORT, *options, expect=1)
@@ -108,15 +109,17 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
     }
-    options = ("--devices", 2, "--max-steps", 2)
-    result = read_result(train("ptl", tmp_path / "r", *options, **slurm))
+    options = ("--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")
+    run(sys.executable, "-m", "ptl_impl", *CPU, *options, **slurm)
+    result = read_result(tmp_path / "r")
     assert (result.test_count, result.devices) == (355, 2)
 
 
-@pytest.mark.parametrize("implementation", ["tf", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["tf", "keras"])
 @pytest.mark.parametrize(
     "size",
-    [("--train-size", 340), pytest.param(("--train-size", 341, "--test-size", 340), marks=pytest.mark.slow)],
+    [("--train-size", 340), ("--train-size", 341, "--test-size", 340)],
     ids=str,
 )
 def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, implementation, size):

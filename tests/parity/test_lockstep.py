@@ -66,7 +66,7 @@ RULES = {
 }
 QUICK_RULES = {
     "adam": {("tf", "plain", 2), ("ptl", "plain", 1)},
-    "adamw": {("pt", "tuned", 2), ("keras", "plain", 3)},
+    "adamw": {("pt", "tuned", 2)},
     "adadelta": {("ptl", "tuned", 2), ("keras", "tuned", 2)},
     "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3)},
 }

@@ -146,7 +146,9 @@ def test_tuned_too(nodes, reference, tmp_path, implementation):
 
 @needs_slurm
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("implementation", [pytest.param("pt", marks=pytest.mark.slow), "ptl", "tf"])
+@pytest.mark.parametrize(
+    "implementation", ["ptl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "pt"))]
+)
 def test_srun_starts_two_nodes(slurm_cluster, reference, tmp_path, implementation, devices):
     srun = ("srun", "--nodes=2", f"--ntasks-per-node={devices}", "--kill-on-bad-exit=1")
     command = (sys.executable, "-m", f"{implementation}_impl", *SAME, "--run-dir", tmp_path / "r")

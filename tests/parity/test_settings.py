@@ -43,20 +43,23 @@ def first_losses(*folders, steps=1):
     return [np.array(read_step_losses(folder)[:steps]) for folder in folders]
 
 
-# Half precisions and their rounding; each implementation and mode quick with one of them, the rest among the long runs.
+# Half precisions and their rounding; each implementation is quick with one of them, the rest is among the long runs.
 HALVES = {"bf16-mixed": 2.0**-8, "16-mixed": 2.0**-11}
 MIXED = [
     *((name, "plain", 1) for name in IMPLEMENTATIONS),
     *(("tf", "plain", 2), ("pt", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1), ("ptl", "tuned", 1)),
 ]
-QUICK_16 = {("pt", "plain", 1), ("ptl", "plain", 1), ("tf", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1)}
+QUICK_MIXED = {
+    "bf16-mixed": {("pt", "plain", 2), ("keras", "plain", 1)},
+    "16-mixed": {("ptl", "plain", 1), ("tf", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1)},
+}
 
 
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(
     ("precision", "implementation", "mode", "devices"),
     [
-        pytest.param(one, *run, marks=() if (one == "16-mixed") == (run in QUICK_16) else pytest.mark.slow)
+        pytest.param(one, *run, marks=() if run in QUICK_MIXED[one] else pytest.mark.slow)
         for one in HALVES
         for run in MIXED
     ],

@@ -25,7 +25,6 @@ QUICK_ACCUMULATED = {
     ("tf", "tuned", 2),
     ("pt", "plain", 2),
     ("ptl", "plain", 2),
-    ("ptl", "tuned", 3),
 }
 
 

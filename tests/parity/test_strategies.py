@@ -176,6 +176,7 @@ for kind in ("weights", "gradients", "mean", "square"):
 """
 
 
+@pytest.mark.slow
 def test_each_of_three_ranks_holds_a_third(tmp_path):
     (tmp_path / "shares.py").write_text(SHARES)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 3)

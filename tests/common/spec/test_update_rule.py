@@ -71,7 +71,7 @@ print(json.dumps(rates))
 """
 
 
-@pytest.mark.parametrize("steps", [7, 100])
+@pytest.mark.parametrize("steps", [pytest.param(7, marks=pytest.mark.slow), 100])
 def test_schedules_are_pytorchs(steps):
     one_cycle = f"OneCycleLR(optimizer, max_lr=0.4, total_steps={steps}, cycle_momentum=False)"
     found = json.loads(run(sys.executable, "-c", TORCHS.format(one_cycle, steps)).stdout)
