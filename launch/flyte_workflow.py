@@ -121,7 +121,7 @@ def train(implementation: str, hyperparameters: Hyperparameters) -> Trained | No
     while process.poll() is None:
         latest = next(checkpoint_dirs(run_dir), None)
         if is_first and kept is not None and latest != saved:
-            kept.save_sync(run_dir / CHECKPOINTS_DIR)
+            keep(kept, latest)
             saved = latest
         time.sleep(POLL_SECONDS)
     if process.returncode:
@@ -135,6 +135,13 @@ def find_run_dir(implementation: str) -> Path:
     if not context.is_in_cluster():
         return new_run_dir(f"flyte-{implementation}").absolute()
     return Path(tempfile.gettempdir()) / f"{context.action.run_name}-{context.action.name}" / "run"
+
+
+def keep(kept: flyte.Checkpoint, checkpoint: Path) -> None:
+    """Hands a copy of it to Flyte: the program removes the older ones meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(checkpoint, Path(folder) / checkpoint.name)
+        kept.save_sync(folder)
 
 
 def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
