@@ -40,13 +40,14 @@ PROGRAM = "python -m launch.flyte_workflow"
 
 
 HYPERPARAMETERS = (
-    *("dataset", "data_dir", "train_size", "model", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate"),
+    *("dataset", "train_size", "model", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate"),
     *("schedule", "precision", "seed", "accelerator"),
 )
 # Options of the implementations, with their types, bounds and defaults.
 Hyperparameters = create_model(
     "Hyperparameters",
     __doc__="What the three train alike with.",
+    data_dir=(str, "data"),  # Flyte's forms have no paths
     **{name: (TrainConfig.model_fields[name].annotation, TrainConfig.model_fields[name]) for name in HYPERPARAMETERS},
 )
 DEFAULTS = Hyperparameters()
@@ -145,15 +146,16 @@ def keep(kept: flyte.Checkpoint, checkpoint: Path) -> None:
 
 
 def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
-    """Puts what an earlier attempt has kept where --resume auto looks; one process does so for all of its node."""
-    done = run_dir.with_name(f"{run_dir.name}-restored")
-    if os.environ.get("LOCAL_RANK", "0") == "0" and not done.exists():
+    """Puts what an earlier attempt has kept where --resume auto looks; the first process of a node for the others."""
+    local_rank, done = os.environ.get("LOCAL_RANK"), run_dir.with_name("restored")
+    if local_rank in (None, "0") and not done.exists():
         found = kept.load_sync()
         if found is not None:
             shutil.copytree(found, run_dir / CHECKPOINTS_DIR, dirs_exist_ok=True)
+    if local_rank == "0":
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
-    while not done.exists():
+    while local_rank is not None and not done.exists():
         time.sleep(POLL_SECONDS)
 
 
