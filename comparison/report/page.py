@@ -24,7 +24,7 @@ from comparison.table import Table
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
-MAX_DRAWN = 8  # tables with figures; those of a sweep's further variants have their numbers
+MAX_DRAWN = 8  # tables with figures and pictures; those of a sweep's further variants have their numbers
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -108,7 +108,8 @@ def _title(summary: Summary) -> str:
 
 def _section(table: Table, charts: list[Drawn]) -> Section:
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
-    return Section(what_was_compared(table), what_tuning_gives(table), grids, charts, *find_mistakes(table))
+    mistakes, count = find_mistakes(table) if charts else ([], 0)
+    return Section(what_was_compared(table), what_tuning_gives(table), grids, charts, mistakes, count)
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:

@@ -12,9 +12,10 @@ from conftest import REPOSITORY, read_csv
 from made_up import MadeUp, comparison
 
 SPEED = {"tf": 8000, "pt": 27000, "ptl": 25500}
+BATCH_SIZES, MOMENTA = range(16, 56, 2), ("0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 SIZES = {
     "rounds": {"repeats": 334},
-    "sweep": {"sweep": [f"batch-size={','.join(map(str, range(16, 56, 2)))}", f"seed={','.join(map(str, range(10)))}"]},
+    "sweep": {"sweep": [f"batch-size={','.join(map(str, BATCH_SIZES))}", f"momentum={','.join(MOMENTA)}"]},
 }
 
 
