@@ -17,10 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import flyte
 import pandas as pd
-from flyte.io import DataFrame, Dir, File
-from flyteplugins.pytorch.task import Elastic
 from pydantic import BaseModel, create_model
 
 from common.platform.cli import parse_options, to_arguments
@@ -33,11 +30,18 @@ from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences
 
+PROGRAM = "python -m launch.flyte_workflow"
+INSTALL = "pip install -r requirements-flyte.txt -c constraints.txt"
+try:
+    import flyte
+    from flyte.io import DataFrame, Dir, File
+    from flyteplugins.pytorch.task import Elastic
+except ImportError as error:
+    raise SystemExit(f"{PROGRAM}: error: {error.name} is not installed: {INSTALL}") from None
+
 NODES, GPUS = 2, 2  # of PyTorch and Lightning on a cluster, and of each node
 CODE = ("common", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
 POLL_SECONDS = 1.0
-PROGRAM = "python -m launch.flyte_workflow"
-
 
 HYPERPARAMETERS = (
     *("dataset", "train_size", "model", "epochs", "max_steps", "batch_size", "optimizer", "learning_rate"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 
 import pytest
@@ -153,3 +154,11 @@ def test_processes_of_a_node_are_one_run(tmp_path):
     path = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     done = run(sys.executable, "elastic.py", "workflow-7", cwd=tmp_path, **path)
     assert done.stdout.splitlines()[-1] == "[(0, 2), (1, None)]"
+
+
+def test_flyte_that_is_missing_is_told_in_a_line(tmp_path):
+    (tmp_path / "flyte.py").write_text('raise ModuleNotFoundError("No module named flyte", name="flyte")')
+    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    done = run(sys.executable, "-m", "launch.flyte_workflow", cwd=tmp_path, expect=1, **path)
+    told = "flyte is not installed: pip install -r requirements-flyte.txt -c constraints.txt"
+    assert done.stderr == f"python -m launch.flyte_workflow: error: {told}\n"
