@@ -77,7 +77,8 @@ def set_average(average: AveragedModel, experiment: Experiment) -> None:
     """Gives a new average, whose weights are not sharded yet, what is in the experiment's state."""
     assert experiment.state
     average.n_averaged.fill_(experiment.state.step)
-    average.module.load_state_dict({**average.module.state_dict(), **native_average(experiment)})
+    own = average.module.state_dict()  # of a pipeline's stage, its layers' alone
+    average.module.load_state_dict({**own, **{n: value for n, value in native_average(experiment).items() if n in own}})
 
 
 def native_average(experiment: Experiment) -> dict[str, torch.Tensor]:
