@@ -33,9 +33,8 @@ class Checkpoints(pl.Callback):
         for averaging in self.averaging:
             own = module.state_dict()
             average = {f"{PREFIX}{name}": tensor for name, tensor in native_average(self.experiment).items()}
-            average = {
-                name: tensor for name, tensor in average.items() if name in own
-            }  # of a pipeline's stage, its own
+            # Of a pipeline's stage, its own layers' alone.
+            average = {name: tensor for name, tensor in average.items() if name in own}
             counted = {"n_averaged": torch.tensor(self.experiment.state.step)}
             stored = {"state_dict": {**own, **average}, "averaging_state": counted, "current_model_state": own}
             averaging.on_load_checkpoint(trainer, module, stored)
