@@ -80,7 +80,7 @@ image = (
     .with_requirements(REPOSITORY / "requirements-flyte.txt")
 )
 for folder in CODE:
-    image = image.with_source_folder(REPOSITORY / folder, f"/root/{folder}")
+    image = image.with_source_folder(REPOSITORY / folder)
 
 
 def environment(name: str, **more: Any) -> flyte.TaskEnvironment:

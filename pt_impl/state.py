@@ -77,18 +77,16 @@ def set_average(average: AveragedModel, experiment: Experiment) -> None:
     """Gives a new average, whose weights are not sharded yet, what is in the experiment's state."""
     assert experiment.state
     average.n_averaged.fill_(experiment.state.step)
-    own = average.module.state_dict()  # of a pipeline's stage, its layers' alone
-    average.module.load_state_dict({**own, **{n: value for n, value in native_average(experiment).items() if n in own}})
+    average.module.load_state_dict({**average.module.state_dict(), **native_average(experiment, average.module)})
 
 
-def native_average(experiment: Experiment) -> dict[str, torch.Tensor]:
-    """PyTorch's names -> the average of the trained parameters in the experiment's state."""
+def native_average(experiment: Experiment, network: nn.Module) -> dict[str, torch.Tensor]:
+    """PyTorch's names -> the averages, in the experiment's state, of the trained parameters that `network` has."""
     assert experiment.state
     values = experiment.state.average
     return {
         native_name(one): torch.from_numpy(to_native(one, values[one.name]).copy())
-        for one in experiment.network.parameters
-        if one.trainable
+        for one, _ in _trained(network, experiment.network)
     }
 
 

@@ -32,9 +32,8 @@ class Checkpoints(pl.Callback):
         set_state(self.experiment, module.network, trainer.optimizers[0], self.scaler)
         for averaging in self.averaging:
             own = module.state_dict()
-            average = {f"{PREFIX}{name}": tensor for name, tensor in native_average(self.experiment).items()}
-            # Of a pipeline's stage, its own layers' alone.
-            average = {name: tensor for name, tensor in average.items() if name in own}
+            averages = native_average(self.experiment, module.network)
+            average = {f"{PREFIX}{name}": tensor for name, tensor in averages.items()}
             counted = {"n_averaged": torch.tensor(self.experiment.state.step)}
             stored = {"state_dict": {**own, **average}, "averaging_state": counted, "current_model_state": own}
             averaging.on_load_checkpoint(trainer, module, stored)
