@@ -1,9 +1,9 @@
 """From the command line to `train`: PyTorch's processes are started, or found where torchrun has started them."""
 
 import os
-import platform
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import multiprocessing
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
-from common.platform.errors import ReplicaError, UserError, replica_ended
+from common.platform.errors import UserError, lost_process_told, replica_ended
 from common.platform.launch import Launch
 from common.platform.program import as_program, ctrl_c_waits, hold_signals
 from common.record.memory import memory_told
@@ -30,6 +30,7 @@ from pt_impl.replicas import (
     has_group,
     join_group,
     leave_group,
+    lost_another,
     make_experiment,
     ran_out_of_memory,
     setup_devices,
@@ -120,18 +121,17 @@ def run_replica(
             fetch=fetch_steps,
             synchronize=synchronize,
         )
-        with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
-            train(experiment, rank, device, recorder)
-        wait_for_replicas()
+        # Of replicas that this program has started itself, their first process tells who has ended.
+        told = lost_process_told(lost_another) if launched else nullcontext()
+        with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), told:
+            with recorder:
+                train(experiment, rank, device, recorder)
+            wait_for_replicas()
         leave_group()
 
 
 def prepare_together(config: TrainConfig, rank: int) -> Experiment:
-    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end.
-
-    Raises:
-      ReplicaError: another one fails alone, on a node without the data, say.
-    """
+    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end."""
     outcome: list[TrainConfig | UserError | None] = [None]
     experiment = None
     if rank == 0:
@@ -143,12 +143,11 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
     if dist.is_initialized():
         dist.broadcast_object_list(outcome)
     if isinstance(outcome[0], UserError):
-        raise outcome[0]
+        if rank == 0:
+            raise outcome[0]
+        sys.exit(outcome[0].exit_status)  # rank 0 tells why
     assert outcome[0] is not None
-    try:
-        return experiment or make_experiment(outcome[0])
-    except UserError as error:
-        raise ReplicaError(f"replica {rank} on {platform.node()}: {error}") from None
+    return experiment or make_experiment(outcome[0])
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:

@@ -179,6 +179,13 @@ def ran_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or on_cpu
 
 
+def lost_another(error: Exception) -> bool:
+    """Whether an exception says that another process can't be reached any more; gloo has no type for it."""
+    said = str(error)
+    by_gloo = isinstance(error, RuntimeError) and ("by peer" in said or "Broken pipe" in said)
+    return isinstance(error, dist.DistError) or by_gloo
+
+
 def share_statistics(network: nn.Module) -> None:
     """Gives every replica the first one's running statistics of batch normalisation."""
     if dist.is_initialized():

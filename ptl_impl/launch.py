@@ -3,6 +3,7 @@
 import logging
 import warnings
 
+from common.platform.errors import lost_process_told
 from common.platform.launch import Launch
 from common.record.memory import memory_told
 from common.record.recorder import Recorder
@@ -14,6 +15,7 @@ from ptl_impl.replicas import (
     device_name,
     fetch_steps,
     find_device,
+    lost_another,
     make_experiment,
     ran_out_of_memory,
     setup_devices,
@@ -46,13 +48,14 @@ def main(config: TrainConfig) -> None:
         fetch=fetch_steps,
         synchronize=synchronize,
     )
-    with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
-        try:
-            train(experiment, device, recorder)
-        except SystemExit as end:
-            if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit with status 1
-                raise KeyboardInterrupt from None
-            raise
+    with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), lost_process_told(lost_another):
+        with recorder:
+            try:
+                train(experiment, device, recorder)
+            except SystemExit as end:
+                if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit with status 1
+                    raise KeyboardInterrupt from None
+                raise
         wait_for_replicas()
 
 

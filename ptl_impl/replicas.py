@@ -22,6 +22,7 @@ from pt_impl.replicas import device_name as device_name
 from pt_impl.replicas import device_peak_memory_bytes as device_peak_memory_bytes
 from pt_impl.replicas import fetch_steps as fetch_steps
 from pt_impl.replicas import find_device as find_device
+from pt_impl.replicas import lost_another as lost_another
 from pt_impl.replicas import make_experiment as make_experiment
 from pt_impl.replicas import ran_out_of_memory as ran_out_of_memory
 from pt_impl.replicas import resolve, setup_process

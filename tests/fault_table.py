@@ -1,6 +1,6 @@
 """The table of faults in docs/reliability.md: tests note what they have seen, and a run of all of them writes it.
 
-python -m pytest -m "fault and not slow" --fault-table=docs/reliability.md
+python -m pytest -m fault --fault-table=docs/reliability.md
 """
 
 import re

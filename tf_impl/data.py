@@ -125,6 +125,12 @@ def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
     return load
 
 
+def replicas_of(context: tf.distribute.InputContext, num_replicas: int) -> range:
+    """Those of the process whose input pipeline this is, of all `num_replicas`."""
+    own = num_replicas // context.num_input_pipelines
+    return range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
+
+
 def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distribute.DistributedDataset:
     """An iteration over it gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps.
 
@@ -132,8 +138,7 @@ def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distrib
     """
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        own = shards.num_replicas // context.num_input_pipelines
-        replicas = range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
+        replicas = replicas_of(context, shards.num_replicas)
 
         def indices(_: tf.Tensor) -> tf.data.Dataset:
             """Of the shards of this iteration: an epoch in which a training goes on has fewer."""

@@ -43,11 +43,12 @@ def save_first_batch(
     with statistics_kept(network):
         outputs, gradients = strategy.run(tf.function(replica_step), args=batch)
 
-    def joined(value: Any) -> NDArray[np.floating]:
-        return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
+    @tf.function
+    def gathered() -> dict[str, tf.Tensor]:
+        return {name: strategy.gather(value, axis=0) for name, value in outputs.items()}
 
     recorder.save_first_batch(
-        {name: joined(value) for name, value in outputs.items()},
+        {name: value.numpy() for name, value in gathered().items()},
         {
             name: strategy.reduce(SUM, gradient, axis=None).numpy()
             for name, gradient in zip(named_parameters(network), gradients, strict=True)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
+from common.platform.errors import lost_process_told
 from common.platform.launch import Launch
 from common.record.checkpoints import with_checkpoint
 from common.record.memory import memory_told
@@ -21,6 +22,7 @@ from tf_impl.replicas import (
     check_shards,
     device_name,
     fetch_steps,
+    lost_another,
     ran_out_of_memory,
     setup_devices,
     synchronize,
@@ -54,9 +56,10 @@ def main(config: TrainConfig) -> None:
         fetch=functools.partial(fetch_steps, strategy=strategy),
         synchronize=functools.partial(synchronize, strategy),
     )
-    with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
-        train(experiment, strategy, recorder)
-    wait_for_processes(strategy)
+    with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), lost_process_told(lost_another):
+        with recorder:
+            train(experiment, strategy, recorder)
+        wait_for_processes(strategy)
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:

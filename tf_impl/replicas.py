@@ -35,9 +35,6 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
     """The same for whatever computes with TensorFlow; `title`: its name in messages."""
     num_gpus = len(tf.config.list_physical_devices("GPU"))
     config = resolve_devices(config, title, num_gpus, Launch.read(), strategies)
-    if config.strategy == "multi_worker_mirrored" and (config.mode == "tuned" or config.save_first_batch):
-        option = "--mode tuned" if config.mode == "tuned" else "--save-first-batch true"
-        raise UserError(f"{option}: not yet in {title} with several processes; --devices N on one node has it")
     settings = Settings()
     if config.mode == "tuned":
         from tf_impl.tuning import tuned_settings
@@ -150,6 +147,13 @@ def fetch_steps(
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether an exception says that a device has no memory left."""
     return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
+
+
+def lost_another(error: Exception) -> bool:
+    """Whether an exception says that another process can't be reached any more."""
+    return isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError) or (
+        isinstance(error, tf.errors.OpError) and "Collective ops is aborted" in str(error)
+    )
 
 
 def synchronize(strategy: tf.distribute.Strategy | None = None) -> None:

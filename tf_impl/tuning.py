@@ -27,7 +27,7 @@ from common.record.recorder import Recorder
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
-from tf_impl.data import Batch, Shard, Shards, TrainShards
+from tf_impl.data import Batch, Shard, Shards, TrainShards, replicas_of
 from tf_impl.precision import DTYPES
 from tf_impl.weights import statistics_kept
 
@@ -85,11 +85,7 @@ class Streamed:
 
     def __init__(self, shards: Shards, strategy: Strategy) -> None:
         self.shards = shards
-        num_replicas = strategy.num_replicas_in_sync
         images, labels = shards.images, shards.labels
-
-        def visits_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            return shards.visits_of(int(epoch)), shards.bounds_of(int(epoch)).reshape(-1, 3)
 
         def rows(visits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
             indices = positions(visits)
@@ -106,15 +102,22 @@ class Streamed:
                 count,
             )
 
-        def batches(epoch: tf.Tensor) -> tf.data.Dataset:
-            """The shards of the first batch, one for each replica, then those of the second, and so on."""
-            visits, bounds = tf.numpy_function(visits_and_bounds, [epoch], [tf.int64, tf.int64])
-            visits, bounds = tf.ensure_shape(visits, [len(images)]), tf.ensure_shape(bounds, [None, 3])
-            return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(visits, bound))
+        def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            replicas = replicas_of(context, shards.num_replicas)
 
-        data = tf.data.Dataset.range(*shards.epochs).flat_map(batches).prefetch(2 * num_replicas)
+            def visits_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+                return shards.visits_of(int(epoch)), shards.bounds_of(int(epoch))[:, replicas].reshape(-1, 3)
+
+            def batches(epoch: tf.Tensor) -> tf.data.Dataset:
+                """The shards of the first batch, one for each replica, then those of the second, and so on."""
+                visits, bounds = tf.numpy_function(visits_and_bounds, [epoch], [tf.int64, tf.int64])
+                visits, bounds = tf.ensure_shape(visits, [len(images)]), tf.ensure_shape(bounds, [None, 3])
+                return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(visits, bound))
+
+            return tf.data.Dataset.range(*shards.epochs).flat_map(batches).prefetch(2 * len(replicas))
+
         # From a function, as in data.py: the strategy must not split the batches by itself.
-        self.iterator = iter(strategy.distribute_datasets_from_function(lambda context: data))
+        self.iterator = iter(strategy.distribute_datasets_from_function(dataset_of_shards))
 
     def epoch(self) -> Any:
         return self.iterator
@@ -133,13 +136,13 @@ def on_host(array: NDArray[Any]) -> tf.Tensor:
 
 
 def on_devices(array: NDArray[Any], strategy: Strategy) -> Any:
-    """On every GPU; in the host's memory once, if that is where the replicas are."""
+    """On every GPU of this process; in the host's memory once, if that is where the replicas are."""
     if strategy.num_replicas_in_sync == 1:
         return tf.constant(array)
     devices = strategy.extended.worker_devices
 
     def place(context: tf.distribute.InputContext) -> tf.Tensor:
-        with tf.device(devices[context.replica_id_in_sync_group]):
+        with tf.device(devices[context.replica_id_in_sync_group % len(devices)]):
             return tf.constant(array)
 
     return on_host(array) if "CPU" in devices[0] else strategy.experimental_distribute_values_from_function(place)

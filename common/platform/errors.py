@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # What a process mostly died of that was ended by one of these signals.
@@ -25,6 +27,7 @@ class UserError(ValueError):
     """
 
     exit_status = 2
+    met_by_all = False  # whether every process of a run meets it, and the first one alone needs to tell
 
 
 class Stopped(BaseException):
@@ -58,10 +61,11 @@ class DivergedError(UserError):
     """Training produced a loss that is not finite; no result can be written."""
 
     exit_status = 1
+    met_by_all = True
 
 
 class ReplicaError(UserError):
-    """One of a run's processes was ended from outside, for want of memory for instance."""
+    """One of a run's processes has ended before the others: from outside, for want of memory for instance."""
 
     exit_status = 1
 
@@ -70,6 +74,28 @@ def replica_ended(rank: int, status: int) -> ReplicaError:
     """Of a process that a signal has ended. `status`: as `subprocess` gives it, or as shells do."""
     number = -status if status < 0 else status - 128
     return ReplicaError(f"replica {rank} was ended by {describe_signal(number)}")
+
+
+@contextmanager
+def lost_process_told(lost: Callable[[Exception], bool]) -> Iterator[None]:
+    """Turns what a framework says of its connections into a line, for processes that something else has started.
+
+    Args:
+      lost: whether an exception says that another process of the run can't be reached any more.
+
+    Raises:
+      ReplicaError: instead of such an exception.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not lost(error):
+            raise
+        raise ReplicaError(
+            "another process of this run has ended or can't be reached; its own output, or its node, may say why"
+        ) from None
 
 
 class FileError(UserError):

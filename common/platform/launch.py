@@ -142,6 +142,11 @@ class Launch:
         """Whether this process speaks for all."""
         return self.node == self.local_rank == 0
 
+    @property
+    def is_first_of_further_node(self) -> bool:
+        """Whether it speaks for a node that has no process which speaks for all."""
+        return self.local_rank == 0 < self.node
+
 
 def _is_step_of_several_tasks(environment: Mapping[str, str]) -> bool:
     """Whether srun has started several processes, this one among them: not a job's own script, or a shell in a job."""

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import platform
 import signal
 import sys
 import time
@@ -32,8 +33,9 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     expect. The process ends with it, see `exit_now`, or with the one that has started it, see `join_family`.
 
     Args:
-      shown: False: no line, for all but one of the processes that meet the same error; of memory that has run out each
-        one tells. None: as a launcher's environment says who this is.
+      shown: False: no line, for all but one of the processes that meet the same error. But each one tells of memory
+        that has run out, and the first one of each node of what its node may lack: a file, a device, a connection.
+        None: as a launcher's environment says who this is.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -41,7 +43,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # a terminal without columns, on which nothing would be shown
     os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
-    status, reserve = 0, [bytes(RESERVE_BYTES) for _ in range(RESERVE_BLOCKS)]
+    launch, status, reserve = None, 0, [bytes(RESERVE_BYTES) for _ in range(RESERVE_BLOCKS)]
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
@@ -54,9 +56,11 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         yield
     except UserError as error:
         reserve.clear()
-        if shown is not False or isinstance(error, OutOfMemoryError):
-            print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
         status = error.exit_status
+        alone = launch is not None and launch.is_first_of_further_node and not error.met_by_all
+        where = f"on {platform.node()}: " if alone else ""
+        if shown is not False or alone or isinstance(error, OutOfMemoryError):
+            print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
     except KeyboardInterrupt:
         if shown is not False and parent_process() is None:  # else that one tells
             print(f"{program}: {_ended_by(signal.SIGINT)}", file=sys.stderr)

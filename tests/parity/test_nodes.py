@@ -5,14 +5,18 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, REPOSITORY, changed_code, needs_slurm, run, start_process, steps_taken, train
+from conftest import CPU, REPOSITORY, changed_code, needs_slurm, run, start_process, steps_taken, train, wait_for
 from nodes import NAMES, Nodes
 
+from common.platform.files import read_arrays
 from common.record.results import read_result
 
 pytestmark = [
@@ -136,12 +140,82 @@ def test_with_a_wrong_address_nothing_is_trained(nodes, tmp_path, implementation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", "ptl"])
-def test_tuned_too(nodes, reference, tmp_path, implementation):
-    options = (*SAME, "--mode", "tuned", "--run-dir", tmp_path / "r")
-    statuses, said = run_on(nodes, *torchrun(implementation, nodes, 2, options))
+@pytest.mark.parametrize("data_on", ["device", "host"])
+@pytest.mark.parametrize(("start", "implementation"), [(torchrun, "pt"), (torchrun, "ptl"), (tf_config, "tf")])
+def test_tuned_too(nodes, reference, tmp_path, start, implementation, data_on):
+    options = (*SAME, "--mode", "tuned", "--data-on", data_on, "--run-dir", tmp_path / "r")
+    statuses, said = run_on(nodes, *start(implementation, nodes, 2, options))
     assert set(statuses) == {0}, said
     assert_two_nodes(reference, tmp_path / "r", 2)
+
+
+# How each framework's processes are started where no launcher ends them all as soon as one has ended.
+WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
+QUICK_OF_THEM = [pytest.param(*one, marks=[pytest.mark.slow] * (one != (tf_config, "tf"))) for one in WITHOUT_MPIRUN]
+
+
+@contextmanager
+def started(nodes, commands, environments, before=None):
+    """Processes of the commands, each on its node; what still runs in the end is killed.
+
+    Args:
+      before: name of a node -> command of a shell that comes before its process.
+    """
+    processes = []
+    for (name, command), environment in zip(commands, environments, strict=True):
+        prepared = ("sh", "-c", f'{before[name]} && exec "$@"', "sh") if before and name in before else ()
+        processes.append(start_process(nodes.command(name, *prepared, *command), **environment))
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "implementation"), WITHOUT_MPIRUN)
+def test_the_first_batch_is_that_of_all_nodes(nodes, tmp_path, start, implementation):
+    """Of 15 examples, 8 and 7."""
+    options = (*CPU, "--precision", 64, "--batch-size", 15, "--epochs", 1, "--save-first-batch", "true")
+    one = train("pt", tmp_path / "one", *options)
+    statuses, said = run_on(nodes, *start(implementation, nodes, 1, (*options, "--run-dir", tmp_path / "r")))
+    assert set(statuses) == {0}, said
+    arrays, expected = (read_arrays(folder / "first_batch.safetensors") for folder in (tmp_path / "r", one))
+    assert set(arrays) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(arrays[name], array, rtol=0, atol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
+def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
+    """A file that the second node does not have: the first one is not there to tell of it."""
+    weights = tmp_path / "data" / "weights.safetensors"
+    weights.parent.mkdir()
+    shutil.copy(train("pt", tmp_path / "one", "--epochs", 1) / "model.safetensors", weights)
+    options = (*CPU, "--initial-weights", weights, "--run-dir", tmp_path / "r")
+    hidden = {"n2": f'mount -t tmpfs none "{weights.parent}"'}
+    with started(nodes, *start(implementation, nodes, 1, options), hidden) as processes:
+        said = processes[1].communicate(timeout=90)[1]
+    line = next((line for line in said.splitlines() if f"{implementation}_impl: error:" in line), said)
+    assert line.startswith(f"python -m {implementation}_impl: error: on n2: --initial-weights {weights}: ")
+    if start is not torchrun:  # which has lines of its own
+        assert "Traceback" not in said
+        assert processes[1].returncode == 2
+    assert steps_taken(tmp_path / "r") == 0
+
+
+@pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
+def test_a_node_that_is_lost_is_told(nodes, tmp_path, start, implementation):
+    options = (*CPU, "--epochs", 10000, "--run-dir", tmp_path / "r")
+    with started(nodes, *start(implementation, nodes, 1, options)) as processes:
+        wait_for(lambda: steps_taken(tmp_path / "r"), seconds=90)
+        os.killpg(processes[1].pid, signal.SIGKILL)
+        said = processes[0].communicate(timeout=60)[1]
+    assert processes[0].returncode == 1
+    assert f"{implementation}_impl: error: another process of this run has ended or can't be reached;" in said
+    if start is not torchrun:
+        assert "Traceback" not in said
 
 
 @needs_slurm
