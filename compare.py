@@ -105,6 +105,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
             proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
             Prover(folder, launcher, request, view.say).make(proofs)
         maker.make(list(comparison_jobs(options, variants)))
+        maker.take_again(variants)
 
 
 if __name__ == "__main__":

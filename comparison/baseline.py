@@ -97,15 +97,14 @@ def _speed(entry: Entry, old: Entry, versions: bool, code: bool) -> str:
         return "no speed to set side by side"
     ratio = unpaired_ratio(speeds, old_speeds)
     changed = [name for name, true in (("versions", versions), ("code", code)) if true] or ["nothing that is recorded"]
-    interval = ""
-    if ratio.low is not None and ratio.high is not None:
-        interval = f", 95 % interval {ratio.low:.2f} to {ratio.high:.2f}: {ratio.verdict}"
+    if ratio.estimate is None:
+        found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
+    elif ratio.low is None or ratio.high is None:
+        found = f"{ratio.estimate:.2f} times the baseline's, without spread for an interval"
     else:
-        interval = ", too few runs for an interval"
-    return (
-        f"speed {ratio.estimate:.2f} times the baseline's{interval}; what changed in between: {', '.join(changed)}, and"
-        " the machine's load at another time"
-    )
+        interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+        found = f"{ratio.estimate:.2f} times the baseline's, {interval}: {ratio.verdict}"
+    return f"speed {found}; what changed in between: {', '.join(changed)}, and the machine's load at another time"
 
 
 def _speeds(entry: Entry) -> list[float]:

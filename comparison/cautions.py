@@ -1,28 +1,22 @@
 """What might mislead a reader of the tables, each in one line."""
 
-import math
 from collections.abc import Iterator, Sequence
 
-from comparison.intervals import outlying
 from comparison.jobs import shown_variant
-from comparison.row import Speed
+from comparison.noise import noise_warnings
 from comparison.store import Run
-from comparison.table import Entry, Table
-
-FIRST_RUN_OFF = 0.10  # a first run that is off by less misleads nobody
-BUSY = 0.10  # share of all cores
-WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
+from comparison.table import Table
 
 
-def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool) -> list[str]:
-    """In the order in which a reader should know."""
-    found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs), *_load(runs)]
-    found += [*_threads(tables), *_tuning(runs), *_sessions(tables)]
-    for table in tables:
-        where = _where(table)
-        for entry in table.entries:
-            found += _first_run(entry, where)
-        found += _too_wide(table, where)
+def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, repeats: int) -> list[str]:
+    """In the order in which a reader should know.
+
+    Args:
+      verified: whether rows had to be proved to be the same training.
+      repeats: rounds that were asked for; further ones were taken for those that were disturbed.
+    """
+    found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
+    found += [*_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]
     measured = any(row.speed.images_per_second for table in tables for row in table.rows)
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
         found.append("one round only: a difference in speed may be the machine's mood; --repeats 5 shows the spread")
@@ -93,19 +87,9 @@ def _tuning(runs: Sequence[Run]) -> Iterator[str]:
         yield f"{len(failed)} of {len(tuning)} runs for tuning failed, the first one in {failed[0].run_dir}"
 
 
-def _load(runs: Sequence[Run]) -> Iterator[str]:
-    busy = [run for run in runs if (run.record.other_load or 0.0) > BUSY]
-    if busy:
-        most = max(busy, key=lambda run: run.record.other_load or 0.0).record
-        yield (
-            f"something else kept the machine busy during {len(busy)} of {len(runs)} runs, at most"
-            f" {most.other_load:.0%} of its cores ({most.name}, seed {most.seed}, round {most.round})"
-        )
-
-
 def _threads(tables: Sequence[Table]) -> Iterator[str]:
     threads = {
-        (row.name, result.threads_per_device): (row.variant, result)
+        (row.name, result.threads_per_device): row.variant
         for table in tables
         for entry in table.entries
         for run in entry.runs
@@ -113,53 +97,7 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
     }
     counts = {count for _, count in threads}
     if len(counts) > 1 and not any(
-        "devices" in variant or "threads-per-device" in variant for variant, _ in threads.values()
+        "devices" in variant or "threads-per-device" in variant for variant in threads.values()
     ):
         shown = ", ".join(f"{name} {count}" for name, count in sorted(threads))
         yield f"thread counts differ: {shown} threads for each device"
-    for (name, count), (_, result) in sorted(threads.items()):
-        if result.accelerator == "cpu" and count * result.devices > result.config.nodes * result.machine.cores:
-            yield (
-                f"{name}: {result.devices} x {count} threads on {result.machine.cores} cores wait for each other;"
-                " --threads-per-device auto gives each its share"
-            )
-
-
-def _first_run(entry: Entry, where: str) -> Iterator[str]:
-    """The first run warms caches: where that shows, it is said, and the medians are hardly moved by it."""
-    runs = sorted((run for run in entry.runs if run.is_measured), key=lambda run: run.record.started)
-    if len(runs) < 4:
-        return
-    for what, samples in (
-        ("training", [run.result.images_per_second for run in runs if run.result]),
-        ("start-up", [run.result.startup_seconds for run in runs if run.result]),
-    ):
-        known = [sample for sample in samples if sample is not None]
-        if len(known) < len(runs) or not outlying(known[0], known[1:], FIRST_RUN_OFF):
-            continue
-        slower = (known[0] > sorted(known[1:])[len(known[1:]) // 2]) == (what == "start-up")
-        yield (
-            f"{entry.name}{where}: the first run is an outlier: its {what} is"
-            f" {'slower' if slower else 'faster'} than the others'; leave it out of conclusions"
-        )
-
-
-def _too_wide(table: Table, where: str) -> Iterator[str]:
-    for row in table.rows:
-        speed = row.speed
-        if speed.verdict != "no difference shown" or not (speed.ratio and speed.ratio_low and speed.ratio_high):
-            continue
-        if abs(math.log(speed.ratio)) > math.log1p(WORTH_A_WORD):
-            yield (
-                f"{row.name}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
-                f" {speed.ratio:.2f}, 95 % interval {speed.ratio_low:.2f} to {speed.ratio_high:.2f};"
-                f" {rounds_needed(speed)}"
-            )
-
-
-def rounds_needed(speed: Speed) -> str:
-    """About how many rounds would show a difference of this size: intervals shrink with the root of their number."""
-    assert speed.ratio and speed.ratio_low and speed.ratio_high
-    half = math.log(speed.ratio_high / speed.ratio_low) / 2
-    needed = max(math.ceil(speed.num_rounds * (half / abs(math.log(speed.ratio))) ** 2), speed.num_rounds + 1)
-    return f"about {needed} rounds might" if needed <= 100 else "more rounds than is sensible"

@@ -91,8 +91,8 @@ RESULTS = [
     Column[Row]("95 %", "points", plus_minus),
     Column[Row]("test", "loss", lambda row: text(row.accuracy.test_loss, "{:.4f}")),
     Column[Row]("images", "/s", lambda row: rate(row.speed.images_per_second)),
-    Column[Row]("middle", "half", lambda row: middle_half(row)),
-    Column[Row]("ratio", "", lambda row: text(row.speed.ratio, "{:.2f}")),
+    Column[Row]("images/s", "spread", lambda row: spread(row)),
+    Column[Row]("ratio", "", lambda row: ratio(row)),
     Column[Row]("ratio", "95 %", lambda row: span(row.speed.ratio_low, row.speed.ratio_high, "{:.2f}".format)),
     Column[Row]("", "verdict", lambda row: row.speed.verdict or ""),
 ]
@@ -124,7 +124,8 @@ DEVICE = [
     Column[Row]("start", "s", lambda row: seconds(row.times.startup_seconds) * (row.target.target_reached is not None)),
 ]
 LEGEND = (
-    "ratio: images per second over the first row's, in pairs of the same round. same training: as the first row's,"
+    "spread: the middle half of the runs; of fewer than four, least and most. ratio: images per second over the first"
+    " row's, in pairs of the same round; of fewer than three rounds, least and most. same training: as the first row's,"
     " proved by the first steps in 64 bits, with the largest difference in their losses. rounding: the same"
     f" difference in the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, below 1 absolute."
     " seconds: of the run of middle length, from imports to the rest, adding up to wall. CPU use: of the cores the"
@@ -132,9 +133,23 @@ LEGEND = (
 )
 
 
-def middle_half(row: Row) -> str:
-    low, high = row.speed.images_per_second_q1, row.speed.images_per_second_q3
-    return span(low, high, short_rate) if row.num_runs > 1 else ""
+def spread(row: Row) -> str:
+    """The middle half, or what lies between the least and the most; empty for a single run."""
+    low, high = row.speed.spread or (None, None)
+    return span(low, high, short_rate) if low != high else ""
+
+
+def ratio(row: Row) -> str:
+    speed = row.speed
+    if speed.ratio is None and speed.ratio_min is not None and speed.ratio_max is not None:
+        return in_rounds(speed.ratio_min, speed.ratio_max, speed.num_rounds)
+    return text(speed.ratio, "{:.2f}")
+
+
+def in_rounds(least: float, most: float, num_rounds: int) -> str:
+    """Of rounds that are too few for a ratio: `1.05-1.21 in 2 rounds`."""
+    shown = dict.fromkeys((f"{least:.2f}", f"{most:.2f}"))
+    return f"{'-'.join(shown)} in {num_rounds} round{'s' if num_rounds != 1 else ''}"
 
 
 def same_training(row: Row) -> str:
@@ -173,12 +188,14 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
 
     speed = [
         lifted("images", "/s"),
-        lifted("middle", "half"),
+        lifted("images/s", "spread"),
         lifted("ratio", ""),
         lifted("", "verdict"),
-        Column[StudyRow]("speed", "up", lambda one: text(one.speed_up.estimate if one.speed_up else None, "{:.2f}")),
+        Column[StudyRow]("speed", "up", lambda one: speed_up(one)),
         Column[StudyRow]("speed-up", "95 %", lambda one: span(*_ends(one), "{:.2f}".format)),
-        Column[StudyRow]("effi-", "ciency", lambda one: text(one.efficiency, "{:.0%}")),
+        Column[StudyRow](
+            "effi-", "ciency", lambda one: "-".join(dict.fromkeys(map("{:.0%}".format, one.efficiencies)))
+        ),
     ]
     learning = [
         Column[StudyRow]("learning", "rate", lambda one: text(one.row.learning_rate, "{:g}")),
@@ -192,6 +209,12 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
         Column[StudyRow]("same", "training", lambda one: same_training(one.row)),
     ]
     return _cells([speed, learning], study.rows, lambda row: f"{row.x} {row.series}")
+
+
+def speed_up(one: StudyRow) -> str:
+    if one.speed_up is None or one.speed_up.estimate is not None:
+        return text(one.speed_up.estimate if one.speed_up else None, "{:.2f}")
+    return in_rounds(one.speed_up.least, one.speed_up.most, one.num_rounds)
 
 
 def _ends(one: StudyRow) -> tuple[float | None, float | None]:

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from common.spec.options import Mode
-from comparison.intervals import paired_ratio
-from comparison.table import Entry, Table, pairs
+from comparison.columns import in_rounds
+from comparison.table import Entry, Table, speed_ratio
 
 
 def what_tuning_gives(table: Table) -> list[str]:
     """A few sentences; none where the table does not have both modes of an implementation."""
     good = [entry for entry in table.entries if entry.row and entry.row.status in ("ok", "some failed")]
-    both = [(plain, tuned) for plain in good for tuned in good if _same_but_tuned(plain, tuned) and pairs(plain, tuned)]
-    if not both:
+    both = [(plain, tuned) for plain in good for tuned in good if _same_but_tuned(plain, tuned)]
+    gains = [f"{plain.name} {gain}" for plain, tuned in both if (gain := _gain(plain, tuned))]
+    if not gains:
         return []
-    gains = [f"{plain.name} {_gain(plain, tuned)}" for plain, tuned in both]
     return [
         *_fastest(good, "plain", "As its documentation teaches it"),
         f"Tuned over plain, images per second: {'; '.join(gains)}.",
@@ -25,13 +25,14 @@ def _same_but_tuned(plain: Entry, tuned: Entry) -> bool:
     return plain.implementation == tuned.implementation and (plain.mode, tuned.mode) == ("plain", "tuned")
 
 
-def _gain(plain: Entry, tuned: Entry) -> str:
+def _gain(plain: Entry, tuned: Entry) -> str | None:
     """`1.50 times (1.41 to 1.60)`, over the same implementation's plain runs in the same rounds."""
-    ratio = paired_ratio(*zip(*pairs(plain, tuned), strict=True))
-    interval = "too few rounds for an interval"
-    if ratio.low is not None and ratio.high is not None:
-        interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return f"{ratio.estimate:.2f} times ({interval})"
+    ratio, num_rounds = speed_ratio(plain, tuned)
+    if ratio is None:
+        return None
+    if ratio.estimate is None:
+        return f"{in_rounds(ratio.least, ratio.most, num_rounds)}, too few for a ratio"
+    return f"{ratio.estimate:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _fastest(entries: Sequence[Entry], mode: Mode, when: str) -> Iterator[str]:

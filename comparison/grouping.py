@@ -5,19 +5,26 @@ from pathlib import Path
 
 from comparison.jobs import Values
 from comparison.lockstep import different_settings
+from comparison.rounds import disturbed_rounds
 from comparison.row_values import make_row
 from comparison.store import Run
 from comparison.table import Entry, Table
 
 
 def make_tables(
-    folder: Path, runs: Sequence[Run], names: Sequence[str], target_accuracy: float | None, verify: bool = True
+    folder: Path,
+    runs: Sequence[Run],
+    names: Sequence[str],
+    target_accuracy: float | None,
+    verify: bool = True,
+    keep_disturbed: bool = False,
 ) -> list[Table]:
     """From the runs in a comparison's folder; the tables of one variant follow each other.
 
     Args:
       names: of the rows, in the order in which they stand in a table.
       verify: whether rows must be proved to be the same training.
+      keep_disturbed: whether rounds that others' load has disturbed count as all do.
     """
     tables: list[Table] = []
     variants: list[Values] = []
@@ -30,6 +37,9 @@ def make_tables(
         chosen.sort(key=lambda run: names.index(run.record.name))
         found = _group(chosen, variant, len(tables) + 1)
         for table in found:
+            disturbed = disturbed_rounds([run for entry in table.entries for run in entry.runs])
+            for entry in table.entries:
+                entry.disturbed, entry.keep_disturbed = disturbed, keep_disturbed
             for entry in table.entries:
                 entry.row = make_row(folder, table, entry, target_accuracy, verify)
         tables += found

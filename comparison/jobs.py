@@ -147,11 +147,21 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
 
     Every round begins with another implementation, and another variant, than the one before.
     """
-    rounds = itertools.product(range(1, options.repeats + 1), options.all_seeds)
-    for turn, (number, seed) in enumerate(rounds):
-        for variant in _rotated(variants, turn):
-            for name, mode in _rotated(contenders(options), turn):
-                yield Job(variant, name, seed, number, False, variant.config.replace(seed=seed, mode=mode))
+    for number, seed in itertools.product(range(1, options.repeats + 1), options.all_seeds):
+        for variant in _rotated(variants, _turn(options, seed, number)):
+            yield from jobs_of_round(options, variant, seed, number)
+
+
+def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:
+    """The runs of a variant in round `number`, which are compared in pairs."""
+    return [
+        Job(variant, name, seed, number, False, variant.config.replace(seed=seed, mode=mode))
+        for name, mode in _rotated(contenders(options), _turn(options, seed, number))
+    ]
+
+
+def _turn(options: CompareConfig, seed: int, number: int) -> int:
+    return (number - 1) * len(options.all_seeds) + options.all_seeds.index(seed)
 
 
 def contenders(options: CompareConfig) -> list[tuple[str, Mode]]:

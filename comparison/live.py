@@ -61,6 +61,11 @@ class LiveView:
     ) -> None:
         self._bars.stop()
 
+    def more(self, number: int) -> None:
+        """So many runs more will be made."""
+        self._total += number
+        self._bars.update(self._whole, total=self._total)
+
     def say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)
 

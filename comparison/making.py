@@ -7,11 +7,12 @@ from pathlib import Path
 
 from common.record.results import MetricsLine
 from comparison.export.write import write_tables
-from comparison.jobs import Job
+from comparison.jobs import Job, Variant
 from comparison.launchers import Launcher
 from comparison.live import LiveView
 from comparison.program import Ended, Program
 from comparison.request import summarise
+from comparison.rounds import taken_again
 from comparison.store import Request, Run, record_run
 
 
@@ -54,6 +55,24 @@ class RunMaker:
                 group.append(program)
             groups.append(group)
         self.launcher.run(groups, 1, options.timeout, self)
+
+    def take_again(self, variants: Sequence[Variant]) -> None:
+        """Makes rounds anew that others' load has disturbed, as far as rounds.py has it."""
+        made: list[Job] = []
+        while again := self._next_rounds(variants):
+            if again == made:  # nothing has come of it
+                return
+            new = [job for job in again if job.path not in {one.path for one in self.missing}]
+            self.missing += new
+            self.view.more(len(new))
+            rounds = len({(job.variant, job.seed, job.round) for job in again})
+            self.view.say(f"others kept the machine busy: {rounds} round{'s' if rounds > 1 else ''} more are made")
+            self.make(again)
+            made = again
+
+    def _next_rounds(self, variants: Sequence[Variant]) -> list[Job]:
+        ended = {run.shown_dir(self.folder): run for run in self.runs}
+        return taken_again(self.request.options, variants, lambda job: ended.get(str(job.path)))[1]
 
     def started(self, program: Program) -> None:
         job = self._jobs[program.run_dir]

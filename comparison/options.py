@@ -77,6 +77,12 @@ class CompareConfig(TrainingOptions):
         le=10**4,
         description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
     )
+    disturbed: Literal["retake", "keep"] = option(
+        "repeating",
+        "retake",
+        description="rounds during which other programs kept the machine busy; retake: they are left out of speeds and"
+        " ratios and, with three rounds or more, made again, at most half as many as --repeats; keep: they count",
+    )
     seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")
     resume: Path | None = option(
         "folder",

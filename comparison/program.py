@@ -61,6 +61,9 @@ class Ended(BaseModel):
       process_seconds: from before the process was started until it had ended.
       other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took;
         None where it can't be told: processes that srun has started don't count as this program's.
+      runnable_threads: of the whole machine, those that ran or waited for a core while it trained, on average; None
+        where it can't be told.
+      throttled: share of the scheduler's periods in which a container's limit stopped processes; None without a limit.
       failure: one line on why there is no result; None where it exited with 0.
     """
 
@@ -69,12 +72,15 @@ class Ended(BaseModel):
     started: Moment
     process_seconds: float = Field(ge=0)
     other_load: float | None = Field(ge=0)
+    runnable_threads: float | None = Field(ge=0)
+    throttled: float | None = Field(ge=0, le=1)
     failure: str | None
 
     @classmethod
     def unknown(cls, failure: str) -> Self:
         """Of a run of which nothing else is known."""
-        return cls(started=NEVER, process_seconds=0.0, other_load=None, failure=failure)
+        unknown = dict.fromkeys(("other_load", "runnable_threads", "throttled"))
+        return cls(started=NEVER, process_seconds=0.0, **unknown, failure=failure)
 
 
 def now() -> str:

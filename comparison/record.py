@@ -16,7 +16,7 @@ class Record(BaseModel):
 
     Attributes:
       variant: of a sweep, see `comparison.jobs`.
-      started, process_seconds, other_load: see `Ended`.
+      started, process_seconds, other_load, runnable_threads, throttled: see `Ended`.
       session: which of the request's commands made it, from 1: those that resumed it came later.
       failure: one line on why there is no result; None where there is one.
       files_sha256: over its files as they were when it ended, see `comparison.integrity`; None where it failed.
@@ -24,7 +24,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     implementation: str
     mode: Mode
     variant: Values
@@ -35,6 +35,8 @@ class Record(BaseModel):
     started: Moment
     process_seconds: float = Field(ge=0)
     other_load: float | None = Field(ge=0)
+    runnable_threads: float | None = Field(ge=0)
+    throttled: float | None = Field(ge=0, le=1)
     failure: str | None
     files_sha256: str | None = None
 
@@ -57,7 +59,7 @@ class Record(BaseModel):
 
     @classmethod
     def make(cls, job: Job, session: int, ended: Ended) -> Self:
-        return cls(schema_version=4, **cls.identity_of(job), session=session, **ended.model_dump())
+        return cls(schema_version=5, **cls.identity_of(job), session=session, **ended.model_dump())
 
     @classmethod
     def failed(cls, job: Job, failure: str) -> Self:

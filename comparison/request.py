@@ -23,6 +23,7 @@ from comparison.grouping import make_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
 from comparison.launchers.choosing import check_launcher
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
+from comparison.rounds import taken_again
 from comparison.store import Request, Run, read_run
 from comparison.summary import Summary
 from comparison.table import Table
@@ -104,15 +105,20 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
 
 def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list[Run], list[Job]]:
     """The runs that have ended, and those still to be made; without `failed` these count as still to be made."""
-    variants = make_variants(request.options, request.config)
-    found, missing = [], []
-    for job in [*tuning_jobs(request.options, variants), *comparison_jobs(request.options, variants)]:
-        run = read_run(folder, job)
-        if run is None or (run.result is None and not failed):
-            missing.append(job)
-        else:
-            found.append(run)
-    return found, missing
+    options, variants = request.options, make_variants(request.options, request.config)
+
+    known: dict[Path, Run | None] = {}
+
+    def read(job: Job) -> Run | None:
+        if job.path not in known:
+            run = read_run(folder, job)
+            known[job.path] = None if run is None or (run.result is None and not failed) else run
+        return known[job.path]
+
+    jobs = [*tuning_jobs(options, variants), *comparison_jobs(options, variants)]
+    missing = [job for job in jobs if read(job) is None]
+    again, to_be_taken = taken_again(options, variants, read)
+    return [*(run for job in jobs if (run := read(job))), *again], missing or to_be_taken
 
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
@@ -127,11 +133,12 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
             baseline = what_changed(tables, earlier_tables, (request.options.baseline, folder))
         except UserError as error:  # it was there when the comparison began; that it is gone is no reason to lose this
             baseline = [str(error)]
-    warnings = find_warnings(tables, runs, verified=request.options.verify != "never")
+    warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
     return Summary(folder, request, tables, list(runs), missing, warnings, baseline)
 
 
 def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
     options = request.options
     names = [row_name(*contender) for contender in contenders(options)]
-    return make_tables(folder, runs, names, options.target_accuracy, options.verify != "never")
+    verify, keep = options.verify != "never", options.disturbed == "keep"
+    return make_tables(folder, runs, names, options.target_accuracy, verify, keep)

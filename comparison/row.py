@@ -38,20 +38,38 @@ class Speed(Part):
     """Of training.
 
     Attributes:
-      images_per_second and its quartiles: the median over runs.
+      images_per_second: the median over runs, those of disturbed rounds left out (`comparison.rounds`).
+      images_per_second_min, images_per_second_max: of the same runs.
+      images_per_second_q1, images_per_second_q3: their quartiles; None with fewer than four of them.
       num_rounds: that the ratio is from.
+      num_disturbed: rounds that were left out.
       ratio, ratio_low, ratio_high, verdict: of images per second to the table's first row, in pairs of the same round;
-        see `comparison.intervals`.
+        None with fewer than three rounds; see `comparison.intervals`.
+      ratio_min, ratio_max: of single rounds.
     """
 
     images_per_second: float | None = None
+    images_per_second_min: float | None = None
     images_per_second_q1: float | None = None
     images_per_second_q3: float | None = None
+    images_per_second_max: float | None = None
     num_rounds: int = Field(0, ge=0)
+    num_disturbed: int = Field(0, ge=0)
+    ratio_min: float | None = None
+    ratio_max: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
     verdict: Verdict | None = None
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Of images per second: the quartiles or, with fewer than four runs, the least and the most."""
+        if self.images_per_second_q1 is not None and self.images_per_second_q3 is not None:
+            return self.images_per_second_q1, self.images_per_second_q3
+        if self.images_per_second_min is not None and self.images_per_second_max is not None:
+            return self.images_per_second_min, self.images_per_second_max
+        return None
 
 
 class Times(Part):

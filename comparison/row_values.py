@@ -9,12 +9,12 @@ from common.record.results import RunResult
 from common.record.timeline import Phase
 from common.resolve import describe_settings
 from common.spec.update_rule import peak_rate
-from comparison.intervals import mean_interval, paired_ratio, quartiles
+from comparison.intervals import MIN_FOR_QUARTILES, mean_interval, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.row import Accuracy, Lockstep, Resources, Row, Speed, Status, Target, Times
 from comparison.store import Run
-from comparison.table import Entry, Table, pairs
+from comparison.table import Entry, Table, speed_ratio
 from comparison.target import reach_target
 
 
@@ -132,15 +132,20 @@ def _accuracy(results: Sequence[RunResult]) -> Accuracy:
 def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
     """`parted`: where no ratio is given."""
     speeds = [one.images_per_second for one in entry.measured if one.images_per_second]
-    low, median, high = quartiles(speeds) if speeds else (None, None, None)
-    matched = [] if parted else pairs(reference, entry)
-    is_reference = entry is reference
-    ratio = paired_ratio(*zip(*matched, strict=True)) if matched and not is_reference else None
+    quarters = quartiles(speeds) if len(speeds) >= MIN_FOR_QUARTILES else None
+    ratio, num_rounds = (None, 0) if parted else speed_ratio(reference, entry)
+    if is_reference := entry is reference:
+        ratio = None
     return Speed(
-        images_per_second=median,
-        images_per_second_q1=low,
-        images_per_second_q3=high,
-        num_rounds=len(matched),
+        images_per_second=statistics.median(speeds) if speeds else None,
+        images_per_second_min=min(speeds, default=None),
+        images_per_second_q1=quarters and quarters[0],
+        images_per_second_q3=quarters and quarters[2],
+        images_per_second_max=max(speeds, default=None),
+        num_rounds=num_rounds,
+        num_disturbed=len(entry.disturbed),
+        ratio_min=ratio and ratio.least,
+        ratio_max=ratio and ratio.most,
         ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
         ratio_low=ratio and ratio.low,
         ratio_high=ratio and ratio.high,

@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
 from common.platform.files import writing
 from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
-from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
-from comparison.program import Ended, Program, now
+from common.record.results import METRICS_FILE, MetricsLine, StepLine, parse_metrics
+from comparison.load_meter import LoadMeter
+from comparison.program import Ended, Program
 from comparison.store import LOG_FILE, clear_unfinished
 
 POLL_SECONDS = 0.1
@@ -35,13 +34,17 @@ def run_program(program: Program, timeout: float, look_on: Callable[[MetricsLine
       look_on: called with every line of the run's metrics, soon after it was written.
     """
     program = make_run_dir(program)
-    started, load = now(), LoadMeter()
-    failure = None
+    load, failure = LoadMeter(), None
+
+    def see(line: MetricsLine) -> None:
+        load.trains = load.trains or isinstance(line, StepLine)
+        look_on(line)
+
     try:
-        run_process(program, timeout, look_on)
+        run_process(program, timeout, see, load.look)
     except UserError as error:
         failure = str(error)
-    return load.ended(program, started, failure)
+    return load.ended(program, failure)
 
 
 def make_run_dir(program: Program) -> Program:
@@ -52,48 +55,27 @@ def make_run_dir(program: Program) -> Program:
     return program.model_copy(update={"config": program.config.replace(resume=cut_off)})
 
 
-class LoadMeter:
-    """How busy the machine is with something else, from now until a program has ended."""
-
-    def __init__(self) -> None:
-        self._started, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
-
-    def ended(self, program: Program, started: str, failure: str | None) -> Ended:
-        seconds = time.monotonic() - self._started
-        other = _busy_seconds() - self._busy - (_own_seconds() - self._own)
-        share = None if program.starter else max(0.0, other / seconds / (os.cpu_count() or 1))
-        return Ended(started=started, process_seconds=seconds, other_load=share, failure=failure)
-
-
-def _busy_seconds() -> float:
-    """Of all cores since the machine was started; stolen time, which other tenants took, counts as busy."""
-    times = psutil.cpu_times()
-    # Guest time is a part of user time already (proc(5)).
-    return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))
-
-
-def _own_seconds() -> float:
-    """Of this process and all its children that have ended and been waited for, theirs among them."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def run_process(program: Program, timeout: float, look_on: Callable[[MetricsLine], None]) -> None:
+def run_process(
+    program: Program, timeout: float, look_on: Callable[[MetricsLine], None], tick: Callable[[], None] = lambda: None
+) -> None:
     """Runs an implementation to its end, its output in the run folder's log.
+
+    Args:
+      tick: called every POLL_SECONDS.
 
     Raises UserError for a run that can't be started, doesn't end in time or ends with another status than 0.
     """
     process = _start(program)
     try:
-        _watch(process, MetricsTail(program.run_dir), timeout, look_on)
+        _watch(process, MetricsTail(program.run_dir), timeout, look_on, tick)
     finally:
         _end_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
     if failure := _failure(process.returncode):
         raise UserError(failure)
 
 
-# With its process, when that is to be ended, when it was started, and what the machine was busy with.
-Running = tuple[Program, "subprocess.Popen[bytes]", float, str, LoadMeter]
+# With its process, when that is to be ended, and what the machine was busy with.
+Running = tuple[Program, "subprocess.Popen[bytes]", float, LoadMeter]
 
 
 def run_side_by_side(
@@ -108,19 +90,19 @@ def run_side_by_side(
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                program, started, load = make_run_dir(waiting.pop(0)), now(), LoadMeter()
+                program, load = make_run_dir(waiting.pop(0)), LoadMeter()
                 try:
-                    running.append((program, _start(program), time.monotonic() + timeout, started, load))
+                    running.append((program, _start(program), time.monotonic() + timeout, load))
                 except UserError as error:
                     ended(program, Ended.unknown(str(error)))
             for one in list(running):
-                program, process, deadline, started, load = one
+                program, process, deadline, load = one
                 late = time.monotonic() > deadline
                 if process.poll() is None and not late:
                     continue
                 _end_group(process)
                 running.remove(one)
-                ended(program, load.ended(program, started, _late(timeout) if late else _failure(process.returncode)))
+                ended(program, load.ended(program, _late(timeout) if late else _failure(process.returncode)))
             time.sleep(POLL_SECONDS / 2)
     finally:
         interrupt = None
@@ -194,7 +176,11 @@ class MetricsTail:
 
 
 def _watch(
-    process: "subprocess.Popen[bytes]", metrics: MetricsTail, timeout: float, look_on: Callable[[MetricsLine], None]
+    process: "subprocess.Popen[bytes]",
+    metrics: MetricsTail,
+    timeout: float,
+    look_on: Callable[[MetricsLine], None],
+    tick: Callable[[], None],
 ) -> None:
     """Returns when the process has ended; raises UserError when it has not in time, or writes what is no metrics."""
     deadline = time.monotonic() + timeout
@@ -206,6 +192,7 @@ def _watch(
             return
         if time.monotonic() > deadline:
             raise UserError(_late(timeout))
+        tick()
         try:
             process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:

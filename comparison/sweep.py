@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from comparison.intervals import Ratio, paired_ratio
+from comparison.intervals import Ratio
 from comparison.jobs import Values
 from comparison.row import Row
 from comparison.summary import Summary
-from comparison.table import Entry, Table, pairs
+from comparison.table import Entry, Table, speed_ratio
 
 Kind = Literal["devices", "batch-size", "other"]
 
@@ -21,6 +21,7 @@ class StudyRow:
       x: the value on the axis, as text.
       series: its line in a plot: the implementation, and whatever else was swept: `pt, weak`.
       speed_up: over the smallest number of devices, in pairs of the same round; None where that is not asked.
+      num_rounds: that it is from.
       ideal: what the speed-up would be if every device were as fast as the first ones.
     """
 
@@ -28,12 +29,16 @@ class StudyRow:
     x: str
     series: str
     speed_up: Ratio | None = None
+    num_rounds: int = 0
     ideal: float | None = None
 
     @property
-    def efficiency(self) -> float | None:
-        """Speed-up over the ideal, a share."""
-        return self.speed_up.estimate / self.ideal if self.speed_up and self.ideal else None
+    def efficiencies(self) -> tuple[float, ...]:
+        """Speed-up over the ideal, a share; of rounds too few for a ratio the least and the most; empty if unknown."""
+        if self.speed_up is None or self.ideal is None:
+            return ()
+        estimate, ideal = self.speed_up.estimate, self.ideal
+        return (self.speed_up.least / ideal, self.speed_up.most / ideal) if estimate is None else (estimate / ideal,)
 
 
 @dataclass(frozen=True)
@@ -68,14 +73,14 @@ def make_study(summary: Summary) -> Study | None:
             if entry.row is None or not entry.runs:
                 continue
             others = [value for name, value in table.variant.items() if name != axis]
-            speed_up, ideal = _speed_up(tables, entry) if kind == "devices" else (None, None)
             series = ", ".join([entry.name, *others])
-            rows.append(StudyRow(entry.row, table.variant[axis], series, speed_up, ideal))
+            found = _speed_up(tables, entry) if kind == "devices" else (None, 0, None)
+            rows.append(StudyRow(entry.row, table.variant[axis], series, *found))
     return Study(axis, kind, rows)
 
 
-def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
-    """In images per second, over the same implementation with the fewest devices; and the ideal."""
+def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, int, float | None]:
+    """In images per second, over the same implementation with the fewest devices; of how many rounds; the ideal."""
 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in ("devices", "scaling")]
@@ -91,12 +96,12 @@ def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, floa
     base = min(same, key=lambda one: int(one.variant["devices"]))
     fewest = min(int(table.variant["devices"]) for table in tables)
     if int(base.variant["devices"]) > fewest:
-        return None, None  # its own run with the fewest has failed: another base would have another ideal
-    found = pairs(base, entry)
-    if not found:
-        return None, None
+        return None, 0, None  # its own run with the fewest has failed: another base would have another ideal
+    ratio, num_rounds = speed_ratio(base, entry)
+    if ratio is None:
+        return None, 0, None
     ideal = int(entry.variant["devices"]) / int(base.variant["devices"])
-    return (Ratio(1.0, None, None, None) if base is entry else paired_ratio(*zip(*found, strict=True))), ideal
+    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, num_rounds, ideal
 
 
 def _is_number(text: str) -> bool:

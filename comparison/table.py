@@ -5,20 +5,29 @@ from dataclasses import dataclass, field
 
 from common.record.results import RunResult
 from common.spec.options import Mode
+from comparison.intervals import Ratio, paired_ratio
 from comparison.jobs import Values, row_name
+from comparison.rounds import RoundKey
 from comparison.row import Row
 from comparison.store import Run
 
 
 @dataclass
 class Entry:
-    """The runs of an implementation in a mode in a table, and its row."""
+    """The runs of an implementation in a mode in a table, and its row.
+
+    Attributes:
+      disturbed: rounds of the table that others' load has disturbed.
+      keep_disturbed: whether they count all the same.
+    """
 
     implementation: str
     mode: Mode
     variant: Values
     runs: list[Run] = field(default_factory=list)
     failed: list[Run] = field(default_factory=list)
+    disturbed: frozenset[RoundKey] = frozenset()
+    keep_disturbed: bool = False
     row: Row | None = None
 
     @property
@@ -30,14 +39,26 @@ class Entry:
         return [run.result for run in self.runs if run.result]
 
     @property
+    def undisturbed(self) -> list[Run]:
+        """Those of rounds that nobody has disturbed, or all of them if that is not asked."""
+        left_out = frozenset() if self.keep_disturbed else self.disturbed
+        return [run for run in self.runs if (run.record.seed, run.record.round) not in left_out]
+
+    @property
     def measured(self) -> list[RunResult]:
-        """Those whose times are of a whole training."""
-        return [run.result for run in self.runs if run.result and run.is_measured]
+        """Those whose times are of a whole training; undisturbed ones, where there are any."""
+        return [run.result for run in self.measured_runs if run.result]
+
+    @property
+    def measured_runs(self) -> list[Run]:
+        measured = [run for run in self.runs if run.is_measured]
+        quiet = [run for run in self.undisturbed if run.is_measured]
+        return quiet or measured
 
     @property
     def typical_run(self) -> Run:
         """The run of middle length, which rows and figures show."""
-        runs = [run for run in self.runs if run.is_measured] or self.runs
+        runs = self.measured_runs or self.runs
         return sorted(runs, key=lambda run: run.record.process_seconds)[(len(runs) - 1) // 2]
 
 
@@ -92,11 +113,24 @@ def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
     return found
 
 
-def pairs(reference: Entry, entry: Entry) -> list[tuple[float, float]]:
-    """Images per second of the entry and of the reference, for each round in which both have them, in their order."""
-    speeds = {run.round_key: run.images_per_second for run in reference.runs}
+def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
+    """How many times as fast an entry is as the reference, and from how many rounds that is.
+
+    Where all rounds were disturbed they have a least and a most, and no ratio. None where there is no round of both.
+    """
+    if undisturbed := _pairs(reference.undisturbed, entry.undisturbed):
+        return paired_ratio(*zip(*undisturbed, strict=True)), len(undisturbed)
+    if disturbed := _pairs(reference.runs, entry.runs):
+        ratio = paired_ratio(*zip(*disturbed, strict=True))
+        return Ratio(ratio.least, ratio.most), len(disturbed)
+    return None, 0
+
+
+def _pairs(reference: Sequence[Run], runs: Sequence[Run]) -> list[tuple[float, float]]:
+    """Images per second of runs and of the reference's, for each round in which both have them, in their order."""
+    speeds = {run.round_key: run.images_per_second for run in reference}
     return [
         (run.images_per_second, speed)
-        for run in sorted(entry.runs, key=lambda run: (run.record.round, run.record.started))
+        for run in sorted(runs, key=lambda run: (run.record.round, run.record.started))
         if run.images_per_second and (speed := speeds.get(run.round_key))
     ]

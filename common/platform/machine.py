@@ -14,6 +14,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
+from common.platform.limits import cpu_quota
 from common.platform.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -62,10 +63,10 @@ def describe_machine() -> Machine:
 
 
 def num_cores() -> int:
-    """CPU cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """CPU cores this process may use: those it may run on, and no more than a container's limit, at least one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def check_memory(num_bytes: int, what: str) -> None:

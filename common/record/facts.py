@@ -54,6 +54,7 @@ def of_measurements(
         "peak_memory_bytes": measured.peak_memory_bytes,
         "cpu_utilisation": measured.cpu_utilisation,
         "gpu_utilisation": measured.gpu_utilisation,
+        "training_other_load": measured.other_load,
         "joules_per_image": joules / images if joules is not None and images else None,
         "energy_source": energy_source,
     }

@@ -12,7 +12,7 @@ import psutil
 
 from common.platform.machine import num_cores, peak_memory_bytes
 
-GPU_SAMPLE_SECONDS = 0.5
+GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
 POWERCAP = Path("/sys/class/powercap")
 
 
@@ -26,24 +26,30 @@ class Monitor:
 
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
+        self._busy_seconds = 0.0
         gpus = visible_gpus(num_gpus) if num_gpus else []
         self.energy = EnergyMeter((gpu_counters(gpus) if gpus else []) if num_gpus else cpu_counters())
         self._gpus = GpuSampler(gpus) if gpus else None
         self._started = self._cpu_seconds = 0.0
         self.cpu_utilisation: float | None = None
+        self.other_load: float | None = None
         self.gpu_utilisation: float | None = None
 
     def start(self) -> None:
         self._cpu_seconds, self._started = cpu_seconds(self._first_pid), time.perf_counter()
+        self._busy_seconds = busy_seconds()
         if self._gpus:
             self._gpus.start()
 
     def stop(self) -> None:
-        """Sets `cpu_utilisation`, a share of the cores that the run may use, and `gpu_utilisation`, 0 to 1."""
+        """Sets `cpu_utilisation`, a share of the cores that the run may use, `other_load` and `gpu_utilisation`."""
         seconds = time.perf_counter() - self._started
         used = cpu_seconds(self._first_pid) - self._cpu_seconds
+        others = busy_seconds() - self._busy_seconds - used
         # Linux counts in hundredths of a second: a share of less time than a few of them means nothing.
-        self.cpu_utilisation = used / seconds / num_cores() if seconds >= 0.1 else None
+        known = seconds >= LEAST_SECONDS
+        self.cpu_utilisation = used / seconds / num_cores() if known else None
+        self.other_load = max(0.0, others / seconds / (os.cpu_count() or 1)) if known else None
         self.gpu_utilisation = self._gpus.stop() if self._gpus else None
 
 
@@ -55,34 +61,44 @@ class Measured:
       peak_memory_bytes: resident, see `common.platform.machine.peak_memory_bytes`.
       joules: None where one of the nodes doesn't tell.
       cpu_utilisation, gpu_utilisation: shares, 0 to 1, of the cores that the run may use; of the GPUs it uses.
+      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
     """
 
     peak_memory_bytes: int
     joules: float | None
     cpu_utilisation: float | None
     gpu_utilisation: float | None
+    other_load: float | None
 
     @classmethod
     def of_node(cls, monitor: Monitor, first_pid: int) -> "Measured":
         """Of this one, when its monitor has stopped."""
         memory = peak_memory_bytes(first_pid)
-        return cls(memory, monitor.energy.joules, monitor.cpu_utilisation, monitor.gpu_utilisation)
+        shares = monitor.cpu_utilisation, monitor.gpu_utilisation, monitor.other_load
+        return cls(memory, monitor.energy.joules, *shares)
 
     def numbers(self) -> list[float]:
         """To be summed over the nodes: each value, and 1 where there is one."""
-        values = (self.joules, self.cpu_utilisation, self.gpu_utilisation)
+        values = (self.joules, self.cpu_utilisation, self.gpu_utilisation, self.other_load)
         return [self.peak_memory_bytes, *(number for value in values for number in (value or 0.0, value is not None))]
 
     @classmethod
     def of_sums(cls, sums: Sequence[float], num_nodes: int) -> "Measured":
         """Memory and energy of all nodes, and the mean of their shares."""
-        joules, cpu, gpu = (
+        joules, *shares = (
             total if known == num_nodes else None for total, known in zip(sums[1::2], sums[2::2], strict=True)
         )
-        return cls(round(sums[0]), joules, *(None if share is None else share / num_nodes for share in (cpu, gpu)))
+        return cls(round(sums[0]), joules, *(None if share is None else share / num_nodes for share in shares))
 
 
-NOTHING_MEASURED = [0.0] * 7  # of a process that is not the first one of its node
+NOTHING_MEASURED = [0.0] * 9  # of a process that is not the first one of its node
+
+
+def busy_seconds() -> float:
+    """Of all cores since the machine was started; stolen time, which other tenants took, counts as busy."""
+    times = psutil.cpu_times()
+    # Guest time is a part of user time already (proc(5)).
+    return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -49,6 +49,8 @@ class RunResult(BaseModel):
       cpu_utilisation: processor seconds of the run's processes over those of the cores it may use, from the
         end of the first step to the end of the last evaluation; null where that is too short to tell.
       gpu_utilisation: share of the time in which the GPUs were busy, NVML's, meanwhile; null on the CPU.
+      training_other_load: share of all the machine's cores that other programs used meanwhile, or other tenants of the
+        hardware took (stolen time).
       joules_per_image: energy of the training steps, the first one left out, over the images trained on in
         them; the processors' packages on the CPU (with all else that they did), the GPUs on GPUs; null where
         the machine doesn't tell.
@@ -69,7 +71,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[11]
+    schema_version: Literal[12]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -99,6 +101,7 @@ class RunResult(BaseModel):
     device_peak_memory_bytes: int | None
     cpu_utilisation: float | None = Field(ge=0, allow_inf_nan=False)
     gpu_utilisation: float | None = Field(ge=0, le=1)
+    training_other_load: float | None = Field(ge=0, allow_inf_nan=False)
     joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
     energy_source: str | None
     accelerator: Literal["cpu", "gpu"]

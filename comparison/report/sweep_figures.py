@@ -1,5 +1,6 @@
 """The charts of a sweep: every number that there is, over the swept values."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,7 +13,7 @@ def study_charts(study: Study) -> list[Maker]:
     """What makes one chart for each number that there is, over the swept values, a line for each implementation."""
     kinds: list[tuple[str, str, Value, Spread | None]] = [
         ("speed-up", "Speed-up in images per second", _speed_up, _speed_up_spread),
-        ("efficiency", "Efficiency", lambda one: one.efficiency, None),
+        ("efficiency", "Efficiency", _efficiency, None),
         ("images-per-second", "Images per second", lambda one: one.row.speed.images_per_second, _speed_spread),
         ("target-epochs", "Epochs to the target accuracy", lambda one: one.row.target.target_epochs, None),
         ("target-steps", "Steps to the target accuracy", lambda one: one.row.target.target_steps, None),
@@ -75,15 +76,25 @@ def _also_in(one: StudyRow, series: str, study: Study) -> bool:
 
 
 def _speed_up(one: StudyRow) -> float | None:
-    return one.speed_up.estimate if one.speed_up else None
+    """Of fewer rounds than a ratio takes: between the least and the most."""
+    ratio = one.speed_up
+    return (ratio.estimate or math.sqrt(ratio.least * ratio.most)) if ratio else None
+
+
+def _efficiency(one: StudyRow) -> float | None:
+    speed_up = _speed_up(one)
+    return speed_up / one.ideal if speed_up and one.ideal else None
 
 
 def _speed_up_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return (one.speed_up.low, one.speed_up.high) if one.speed_up else (None, None)
+    ratio = one.speed_up
+    if ratio is None:
+        return None, None
+    return (ratio.least, ratio.most) if ratio.estimate is None else (ratio.low, ratio.high)
 
 
 def _speed_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.speed.images_per_second_q1, one.row.speed.images_per_second_q3
+    return one.row.speed.spread or (None, None)
 
 
 def _target_spread(one: StudyRow) -> tuple[float | None, float | None]:

@@ -113,7 +113,7 @@ def _curve_alt(entries: Sequence[Entry], title: str) -> str:
 
 
 def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Every run as a dot, the median as a bar's end, the middle half as a line."""
+    """Every run as a dot, a ring where its round was disturbed; the median as a bar's end, the spread as a line."""
     shown = [entry for entry in entries if entry.row and entry.row.speed.images_per_second]
     if not shown:
         return
@@ -122,15 +122,17 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
     for place, entry in enumerate(shown):
         assert entry.row
         speed, look = entry.row.speed, found[entry.name]
-        assert speed.images_per_second and speed.images_per_second_q1 and speed.images_per_second_q3
+        assert speed.images_per_second and speed.spread
+        quiet = [run.images_per_second for run in entry.undisturbed if run.images_per_second]
         speeds = [run.images_per_second for run in entry.runs if run.images_per_second]
+        disturbed = [speed for speed in speeds if speed not in quiet]
         axes.barh(place, speed.images_per_second, color=look.colour, height=0.6, alpha=0.75)
         if len(speeds) > 1:
-            middle_half = [speed.images_per_second_q1, speed.images_per_second_q3]
-            axes.plot(middle_half, [place, place], color=INK, linewidth=2)
-            axes.plot(speeds, [place + 0.18] * len(speeds), ".", color=INK, markersize=4)
+            axes.plot(speed.spread, [place, place], color=INK, linewidth=2)
+            axes.plot(quiet, [place + 0.18] * len(quiet), ".", color=INK, markersize=4)
+            axes.plot(disturbed, [place + 0.18] * len(disturbed), "o", color=INK, markersize=4, fillstyle="none")
     _named(axes, [entry.name for entry in shown])
-    axes.set_xlabel("Images per second: median, middle half, every run")
+    axes.set_xlabel("Images per second: median, spread, every run (ring: disturbed)")
     words = [f"{row.name} {row.speed.images_per_second:,.0f}" for row in _rows(shown) if row.speed.images_per_second]
     alt = f"Images per second, a bar for each implementation: {', '.join(words)}"
     yield Chart("throughput", "Throughput", alt, figure)

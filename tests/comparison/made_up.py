@@ -44,6 +44,8 @@ class MadeUp:
     proof_failure: str | None = None
     process_seconds: float = 12.0
     other_load: float = 0.0
+    runnable_threads: float | None = None
+    throttled: float | None = None
     failure: str | None = None
     session: int = 1
     tuned: Settings = Settings()
@@ -80,12 +82,14 @@ def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
     record = Record(
-        schema_version=4,
+        schema_version=5,
         **Record.identity_of(job),
         session=truth.session,
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
+        runnable_threads=truth.runnable_threads,
+        throttled=truth.throttled,
         failure=truth.failure,
     )
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
@@ -177,6 +181,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "device_peak_memory_bytes": None,
         "cpu_utilisation": 0.9,
         "gpu_utilisation": None,
+        "training_other_load": truth.other_load,
         "joules_per_image": None,
         "energy_source": None,
         "accelerator": "cpu",

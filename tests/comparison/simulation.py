@@ -28,3 +28,36 @@ def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_star
     swapped = np.arange(count) % 2 == 1
     reference, implementation = np.where(swapped, second, first), np.where(swapped, first, second)
     return ratio * np.exp(-implementation), np.exp(-reference)
+
+
+# --- Others' load: seen by the measurement or not ---
+
+
+def burst(rng, count):
+    """One run in five is slowed by others, up to twentyfold where threads spin; their load is seen."""
+    hit = rng.random(count) < 0.2
+    share = rng.uniform(0.15, 0.9, count) * hit
+    return share * rng.uniform(0.5, 3.3, count), share
+
+
+def short_burst(rng, count):
+    """The same in one run of twenty, and too short to be seen in the load."""
+    hit = rng.random(count) < 0.05
+    return rng.exponential(0.7, count) * hit, rng.uniform(0, 0.08, count)
+
+
+def steal(rng, count):
+    """Other tenants take between nothing and half of the processors, in waves that last several runs."""
+    wave = np.sin(2 * np.pi * (np.arange(count) / rng.uniform(6, 20) + rng.random()))
+    share = np.clip(0.5 * wave + rng.normal(0, 0.05, count), 0, 0.5)
+    return -np.log1p(-share), share
+
+
+def busy(rng, count):
+    """Something else is at work all the time."""
+    share = rng.uniform(0.3, 0.6, count)
+    return share * rng.uniform(0.3, 2, count), share
+
+
+def quiet(rng, count):
+    return np.zeros(count), rng.uniform(0, 0.05, count)

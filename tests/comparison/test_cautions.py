@@ -39,13 +39,18 @@ def test_other_load(tmp_path):
     def make(job):
         return steady(job, other_load=0.4 if (job.implementation, job.round) == ("ptl", 3) else 0.02)
 
-    (line,) = warnings(tmp_path, make)
-    assert "busy during 1 of 15 runs, at most 40% of its cores (ptl, seed 0, round 3)" in line
+    (line,) = warnings(tmp_path / "retake", make)
+    assert line == (
+        "1 of 5 rounds were disturbed: others used up to 40% of the cores (ptl, seed 0, round 3); speeds and ratios are"
+        " of the other 4"
+    )
+    (line,) = warnings(tmp_path / "keep", make, disturbed="keep")
+    assert line.endswith("(ptl, seed 0, round 3); they count all the same, as --disturbed keep asks")
 
 
 def test_a_spread_too_wide_for_the_difference(tmp_path):
     def make(job):
-        noisy = {1: 1.6, 2: 0.9, 3: 1.5, 4: 0.8, 5: 1.2}[job.round]
+        noisy = {1: 1.0, 2: 1.6, 3: 0.9, 4: 1.5, 5: 1.2}[job.round]
         return MadeUp(speed=1000 * (noisy if job.implementation == "pt" else 1))
 
     (line,) = warnings(tmp_path, make)
@@ -88,3 +93,38 @@ def test_a_machine_versions_or_code_that_changed(tmp_path):
         late = {4: changes, 5: changes}
         found = warnings(tmp_path / words[:8], lambda job, late=late: steady(job, changes=late.get(job.round)))
         assert any(words in line for line in found), found
+
+
+def test_an_outlier_that_nobody_was_seen_to_make(tmp_path):
+    def make(job):
+        return steady(job, 0.1 if (job.implementation, job.round) == ("pt", 4) else 1.0, other_load=0.03)
+
+    (line,) = [line for line in warnings(tmp_path, make, repeats=8) if "outlier" in line]
+    assert line.startswith("pt: 100 images/s is an outlier (seed 0, round 4; the median is 1,00")
+    assert "others used 3% of the cores; it stays in" in line
+
+
+def test_medians_and_pairs_that_contradict_each_other(tmp_path):
+    speeds = {"tf": [9.0, 18, 31, 88, 90, 9, 18, 31], "pt": [10.0, 20, 24, 98, 100, 10, 20, 24]}
+
+    def make(job):
+        return MadeUp(speed=1000 * speeds.get(job.implementation, speeds["tf"])[job.round - 1])
+
+    summary = comparison(tmp_path, make, repeats=8)
+    pt = summary.rows[1].speed
+    assert pt.ratio > 1 > pt.images_per_second / summary.rows[0].speed.images_per_second
+    assert pt.verdict == "no difference shown"
+    assert any(line.startswith("pt: by the medians it has 0.9") for line in summary.warnings)
+
+
+def test_threads_that_wait_for_cores(tmp_path):
+    def make(job):
+        return steady(job, runnable_threads=MACHINE.cores + (2.5 if job.implementation == "pt" else 0.5))
+
+    (line,) = warnings(tmp_path, make)
+    assert line.startswith(f"pt: {MACHINE.cores + 2.5:.1f} threads at a time wanted to run on {MACHINE.cores} cores;")
+
+
+def test_a_limit_of_the_container(tmp_path):
+    (line,) = warnings(tmp_path, lambda job: steady(job, throttled=0.12 if job.implementation == "tf" else 0.0))
+    assert line.startswith("tf: the limit of this container stopped it in 12% of the periods")

@@ -31,7 +31,8 @@ def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     assert [row["status"] for row in rows] == ["ok", "ok"] and {row["table"] for row in rows} == {"1"}
     assert float(rows[0]["ratio"]) == 1
     speeds = [float(row["images_per_second"]) for row in rows]
-    assert float(rows[1]["ratio"]) == pytest.approx(speeds[1] / speeds[0])
+    assert rows[1]["ratio"] == "" and f"{speeds[1] / speeds[0]:.2f} in 1 round" in text  # one round has no ratio
+    assert float(rows[1]["ratio_min"]) == float(rows[1]["ratio_max"]) == pytest.approx(speeds[1] / speeds[0])
     assert rows[0]["loss_difference_all_steps"] == "" and float(rows[1]["loss_difference_all_steps"]) == 0
     assert "cnn on digits: 500 training and 355 test images, 53,002 parameters" in text
     assert "batch 20, 2 epochs, 50 steps, seed 0\n" in text and "mode plain: 32-bit\n" in text
@@ -92,7 +93,7 @@ def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_p
     assert [row["status"] for row in rows] == ["failed", "ok", "ok"]
     assert reason in rows[0]["note"] and rows[0]["test_accuracy"] == ""
     assert f"{name}: failed" in text and log in text and str(run_dir(tmp_path / "r", name) / "log.txt") in text
-    assert float(rows[1]["ratio"]) == 1 and rows[2]["ratio"]  # the first row that finished is the reference
+    assert float(rows[1]["ratio"]) == 1 and rows[2]["ratio_min"]  # the first row that finished is the reference
     if name == "illegal":
         fault("instruction", "compare.py, a run of which dies", 1, f"{name}: failed: {reason}", "the others are shown")
 
@@ -326,6 +327,30 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     assert len(json.loads((output / "comparison.json").read_text())["commands"]) == 2
 
 
+def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
+    options = (*SHORT, "--repeats", 3, "--seeds", 0, 1)
+    text, rows = compare(project, tmp_path / "r", "one", "busy", options=options)
+    seeds = {0: 4, 1: 5}  # with seed 1 until half as many more have been made
+    assert set(records(tmp_path / "r")) == {
+        f"seed-{seed}/round-{number}/{name}"
+        for seed, most in seeds.items()
+        for number in range(1, most + 1)
+        for name in ("one", "busy")
+    }
+    assert "others kept the machine busy: 2 rounds more are made" in text
+    assert [(row["num_runs"], row["num_rounds"], row["num_disturbed"]) for row in rows] == [("9", "3", "6")] * 2
+    (line,) = [line for line in text.splitlines() if "disturbed" in line]
+    assert line.startswith("warning: 6 of 9 rounds were disturbed: others used up to 50% of the cores (busy, seed ")
+    assert line.endswith("speeds and ratios are of the other 3, 3 of them taken again for it")
+    again = run(sys.executable, "compare.py", "--resume", tmp_path / "r", cwd=project).stdout
+    assert "starting" not in again
+    shutil.rmtree(tmp_path / "r/runs/seed-1/round-5/busy")  # as if it had been interrupted there
+    done = run(sys.executable, "compare.py", "--report-only", tmp_path / "r", cwd=project, expect=1)
+    assert "without a result: runs/seed-1/round-5/busy" in done.stderr
+    kept, rows = compare(project, tmp_path / "k", "one", "busy", options=(*options, "--disturbed", "keep"))
+    assert "they count all the same" in kept and {row["num_rounds"] for row in rows} == {"6"}
+
+
 def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_path):
     output = tmp_path / "r"
     command = (sys.executable, "compare.py", "--implementations", "one", "two", *SHORT)
@@ -369,7 +394,7 @@ def test_two_comparisons_side_by_side(project, tmp_path):
     options = (*SHORT, "--baseline", tmp_path / "a")
     text, _ = compare(project, tmp_path / "b", "one", options=options)
     assert "baseline: one: the same training (largest difference in a loss in 64 bits 0e+00)" in text
-    assert "too few runs for an interval" in text
+    assert "times the baseline's, by single runs, too few for a ratio" in text
 
 
 def test_a_sweep_has_a_table_of_its_own(project, tmp_path):

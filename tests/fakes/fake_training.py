@@ -17,8 +17,12 @@ from common.resolve import Settings, resolve_settings
 from common.spec.command_line import parse_train_config
 
 
-def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
-    """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step."""
+def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, others=lambda config: 0.0):
+    """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step.
+
+    Args:
+      others: share of the cores that others seem to use; in truth other tests may be at work.
+    """
     with as_program(f"python -m {name}_impl"):
         timeline = Timeline.begin(os.getpid())
         timeline.enter("data")
@@ -53,6 +57,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None):
                 recorder.start_evaluation()
                 recorder.end_epoch(0.5 * count, count // 2, count)
             before_finish()
+            recorder.monitor.other_load = others(config)
             logits = np.eye(experiment.dataset.num_classes)[experiment.dataset.test_labels]
             logits[count // 2 :] = np.roll(logits[count // 2 :], 1, axis=1)  # the others are taken for the next class
             recorder.save_predictions(logits)

@@ -1,0 +1,59 @@
+"""What a container or a scheduler lets this process have of the processors: Linux's control groups, both versions.
+
+Sources, in the kernel's Documentation: admin-guide/cgroup-v2.rst (cpu.max, cpu.stat); for version 1
+scheduler/sched-bwc.rst.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> float | None:
+    """How many cores' time its groups may use, `docker run --cpus` for instance; None where there is no limit."""
+    quotas = []
+    for folder in _folders(groups, own):
+        with suppress(OSError, ValueError):  # no such file, or "max": no limit there
+            if (folder / "cpu.max").exists():
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+            else:
+                quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            if quota > 0:
+                quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int] | None:
+    """The scheduler's periods so far, 100 ms each as a rule, and those in which the limit has stopped the processes.
+
+    Of the group that was stopped most; None where there is no limit.
+    """
+    found = []
+    for folder in _folders(groups, own):
+        with suppress(OSError):
+            said = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            found.append((int(said.get("nr_throttled", 0)), int(said.get("nr_periods", 0))))
+    stopped, periods = max(found, default=(0, 0))
+    return (periods, stopped) if periods else None
+
+
+def _folders(groups: Path, own: Path) -> Iterator[Path]:
+    """Of this process's group and of those around it."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            root = groups
+        elif "cpu" in controllers.split(","):
+            root = groups / controllers
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        # In a container the path may be that of the machine, which is not there; the root is the container's own.
+        for part in (inner, *inner.parents):
+            yield root / part

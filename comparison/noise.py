@@ -1,0 +1,170 @@
+"""What the machine may have done to the speeds of a table, each in one line with what to do about it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+
+from comparison.intervals import outliers, outlying
+from comparison.jobs import shown_variant
+from comparison.rounds import BUSY, RoundKey, other_load
+from comparison.row import Speed
+from comparison.store import Run
+from comparison.table import Entry, Table
+
+OFF = 0.10  # a run that is off by less misleads nobody
+WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
+CROWDED = 1.0  # threads more than cores, on average, from which on they are told to wait for each other
+THROTTLED = 0.01  # share of periods
+
+
+def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
+    """In the order in which a reader should know.
+
+    Args:
+      repeats: rounds that were asked for; further ones were taken for those that were disturbed.
+    """
+    for table in tables:
+        where = f" ({shown_variant(table.variant)})" if table.variant else ""
+        yield from _disturbed(table, where, repeats)
+        for entry in table.entries:
+            who = f"{entry.name}{where}"
+            yield from _throttled(entry, who)
+            yield from _crowded(entry, who)
+            yield from _first_run(entry, who)
+            yield from _outliers(entry, who)
+        yield from _too_wide(table, where)
+        yield from _contradictions(table, where)
+
+
+def _disturbed(table: Table, where: str, repeats: int) -> Iterator[str]:
+    runs = [run for entry in table.entries for run in entry.runs]
+    disturbed = table.entries[0].disturbed if table.entries else frozenset()
+    if not disturbed:
+        return
+    rounds = {(run.record.seed, run.record.round) for run in runs}
+    most = max(runs, key=lambda run: other_load(run) or 0.0)
+    yield (
+        f"{_of_rounds(len(disturbed), len(rounds))}{where} disturbed: others used up to {other_load(most):.0%} of the"
+        f" cores ({most.record.name}, {_place(most)}); {_what_follows(table, rounds, repeats)}"
+    )
+
+
+def _of_rounds(part: int, whole: int) -> str:
+    """`2 of 7 rounds were`."""
+    if whole == 1:
+        return "the only round was"
+    return f"{'all' if part == whole else f'{part} of'} {whole} rounds were"
+
+
+def _what_follows(table: Table, rounds: set[RoundKey], repeats: int) -> str:
+    again = sum(number > repeats for _, number in rounds)
+    if table.entries[0].keep_disturbed:
+        return "they count all the same, as --disturbed keep asks"
+    taken = f", {again} of them taken again for it" if again else ""
+    if left := len(rounds - table.entries[0].disturbed):
+        return f"speeds and ratios are of the other {left}{taken}"
+    return f"there is no ratio, and speeds are those of a busy machine{taken}; end other programs, or see docs/noise.md"
+
+
+def _place(run: Run) -> str:
+    return f"seed {run.record.seed}, round {run.record.round}"
+
+
+def _throttled(entry: Entry, who: str) -> Iterator[str]:
+    shares = [run.record.throttled for run in entry.measured_runs if run.record.throttled is not None]
+    if shares and fmean(shares) > THROTTLED:
+        yield (
+            f"{who}: the limit of this container stopped it in {fmean(shares):.0%} of the periods in which"
+            " the system shares out the cores; a smaller --threads-per-device or a higher limit avoids that"
+        )
+
+
+def _crowded(entry: Entry, who: str) -> Iterator[str]:
+    """More threads that want to run than cores, although nobody else is there: its own wait for each other, or spin."""
+    runs = [run for run in entry.measured_runs if run.result and (other_load(run) or 0.0) <= BUSY]
+    runnable = [run.record.runnable_threads for run in runs if run.record.runnable_threads is not None]
+    if not runs or not runs[0].result:
+        return
+    result = runs[0].result
+    if result.accelerator == "cpu" and result.threads_per_device * result.devices > (
+        result.config.nodes * result.machine.cores
+    ):
+        yield (
+            f"{who}: {result.devices} x {result.threads_per_device} threads on {result.machine.cores} cores"
+            " wait for each other; --threads-per-device auto gives each its share"
+        )
+    elif runnable and fmean(runnable) > result.machine.cores + CROWDED:
+        yield (
+            f"{who}: {fmean(runnable):.1f} threads at a time wanted to run on {result.machine.cores} cores;"
+            " a smaller --threads-per-device may be faster; docs/noise.md says what helps"
+        )
+
+
+def _first_run(entry: Entry, who: str) -> Iterator[str]:
+    """The first run warms caches: where that shows, it is said, and the medians are hardly moved by it."""
+    runs = sorted(entry.measured_runs, key=lambda run: run.record.started)
+    if len(runs) < 4:
+        return
+    for what, samples in (
+        ("training", [run.result.images_per_second for run in runs if run.result]),
+        ("start-up", [run.result.startup_seconds for run in runs if run.result]),
+    ):
+        known = [sample for sample in samples if sample is not None]
+        if len(known) < len(runs) or not outlying(known[0], known[1:], OFF):
+            continue
+        slower = (known[0] > sorted(known[1:])[len(known[1:]) // 2]) == (what == "start-up")
+        yield (
+            f"{who}: the first run is an outlier: its {what} is"
+            f" {'slower' if slower else 'faster'} than the others'; leave it out of conclusions"
+        )
+
+
+def _outliers(entry: Entry, who: str) -> Iterator[str]:
+    """Runs that nobody was seen to disturb, and that are off all the same: named, and not left out."""
+    runs = sorted((run for run in entry.measured_runs if run.images_per_second), key=lambda run: run.record.started)
+    speeds = [run.images_per_second or 0.0 for run in runs]
+    for index in outliers(speeds, OFF):
+        load = other_load(runs[index])
+        seen = "it is not known what else was at work" if load is None else f"others used {load:.0%} of the cores"
+        if index > 0:  # of the first run there is a word already
+            yield (
+                f"{who}: {speeds[index]:,.0f} images/s is an outlier ({_place(runs[index])}; the median"
+                f" is {median(speeds):,.0f}); {seen}; it stays in, and moves medians and ratios little"
+            )
+
+
+def _too_wide(table: Table, where: str) -> Iterator[str]:
+    for row in table.rows:
+        speed = row.speed
+        if speed.verdict != "no difference shown" or not (speed.ratio and speed.ratio_low and speed.ratio_high):
+            continue
+        if abs(math.log(speed.ratio)) > math.log1p(WORTH_A_WORD):
+            yield (
+                f"{row.name}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
+                f" {speed.ratio:.2f}, 95 % interval {speed.ratio_low:.2f} to {speed.ratio_high:.2f};"
+                f" {rounds_needed(speed)}"
+            )
+
+
+def rounds_needed(speed: Speed) -> str:
+    """About how many rounds would show a difference of this size: intervals shrink with the root of their number."""
+    assert speed.ratio and speed.ratio_low and speed.ratio_high
+    half = math.log(speed.ratio_high / speed.ratio_low) / 2
+    needed = max(math.ceil(speed.num_rounds * (half / abs(math.log(speed.ratio))) ** 2), speed.num_rounds + 1)
+    return f"about {needed} rounds might" if needed <= 100 else "more rounds than is sensible"
+
+
+def _contradictions(table: Table, where: str) -> Iterator[str]:
+    """The medians are of heaps of runs, the ratio of pairs: they may disagree, but not silently."""
+    first = table.reference.row if table.reference else None
+    for row in table.rows:
+        speed, base = row.speed, first.speed.images_per_second if first else None
+        if first is None or not (speed.ratio and speed.images_per_second and base):
+            continue
+        medians = speed.images_per_second / base
+        if (speed.ratio - 1) * (medians - 1) < 0 and abs(math.log(medians / speed.ratio)) > WORTH_A_WORD:
+            yield (
+                f"{row.name}{where}: by the medians it has {medians:.2f} times the speed of {first.name}, by pairs of"
+                f" the same round {speed.ratio:.2f}: speeds changed from round to round; more rounds on a quiet machine"
+                " will tell"
+            )

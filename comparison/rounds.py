@@ -1,0 +1,87 @@
+"""Rounds that others' load has disturbed: they are left out of speeds and ratios, and taken again.
+
+The rule is published in docs/comparison.md, and held to simulated noise by tests/comparison/test_noise.py.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from comparison.intervals import MIN_ROUNDS
+from comparison.jobs import Job, Variant, jobs_of_round
+from comparison.options import CompareConfig
+from comparison.store import Run
+
+# Disturbed: others used more than BUSY of all the machine's cores, while less than IDLE of them had nothing to do.
+BUSY, IDLE = 0.10, 0.25
+
+RoundKey = tuple[int, int]  # seed and number of a round
+
+
+def disturbs(other: float, own: float | None) -> bool:
+    """Whether others' load may slow a run.
+
+    Args:
+      other, own: shares of all the machine's cores that others and the run have used; None: not known.
+    """
+    has_room = own is not None and own + other <= 1 - IDLE
+    return other > BUSY and not has_room
+
+
+def is_due(disturbed: Sequence[bool], repeats: int) -> bool:
+    """Whether one more round is to be made, after rounds of which these were disturbed, with so many asked for."""
+    return disturbed.count(False) < repeats and len(disturbed) < repeats + most_taken_again(repeats)
+
+
+def is_disturbed(run: Run) -> bool:
+    """Whether others may have slowed its training. Where nobody can tell, as on several nodes under srun: no."""
+    other, result = other_load(run), run.result
+    if other is None or result is None:
+        return False
+    use, machine = result.cpu_utilisation, result.machine
+    return disturbs(other, None if use is None else use * machine.cores / machine.all_cores)
+
+
+def other_load(run: Run) -> float | None:
+    """Share of all cores that others used while it trained; where that took no time, while its process was there."""
+    in_training = run.result.training_other_load if run.result else None
+    return run.record.other_load if in_training is None else in_training
+
+
+def disturbed_rounds(runs: Sequence[Run]) -> frozenset[RoundKey]:
+    """Seed and number of those in which a run was disturbed; `runs`: of one variant."""
+    return frozenset((run.record.seed, run.record.round) for run in runs if is_disturbed(run))
+
+
+def most_taken_again(repeats: int) -> int:
+    """How many rounds more a seed may get: half as many as were asked for."""
+    return math.ceil(repeats / 2)
+
+
+def taken_again(
+    options: CompareConfig, variants: Sequence[Variant], read: Callable[[Job], Run | None]
+) -> tuple[list[Run], list[Job]]:
+    """Beyond the rounds that were asked for: the runs that there are, and those that are to be made next.
+
+    A round is taken again at the end, when all others have been made: what has disturbed it may be over then.
+
+    Args:
+      read: the run of a job, None where it has not ended.
+    """
+    runs: list[Run] = []
+    missing: list[Job] = []
+    few = options.repeats * len(options.all_seeds) < MIN_ROUNDS  # there will be no ratio anyway
+    if options.disturbed == "keep" or few:
+        return runs, missing
+    for variant in variants:
+        for seed in options.all_seeds:
+            disturbed: list[bool] = []
+            while is_due(disturbed, options.repeats):
+                jobs = jobs_of_round(options, variant, seed, len(disturbed) + 1)
+                found = [run for job in jobs if (run := read(job))]
+                disturbed.append(any(map(is_disturbed, found)))
+                if len(disturbed) > options.repeats:
+                    runs += found
+                    missing += [job for job in jobs if read(job) is None]
+                    if len(found) < len(jobs):
+                        break
+    return runs, missing

@@ -1,0 +1,90 @@
+"""What a container may have of the processors, from made-up trees of control groups and, as root, from a real one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, run
+
+from common.platform import machine
+from common.platform.limits import cpu_periods, cpu_quota
+
+
+def tree(folder, own, **files):
+    """`files`: paths with __ for /, and their contents."""
+    (folder / "own").parent.mkdir(parents=True, exist_ok=True)
+    (folder / "own").write_text(own)
+    for name, content in files.items():
+        path = folder / "groups" / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder / "groups", folder / "own"
+
+
+STAT = "nr_periods 50\nnr_throttled 5\nthrottled_usec 100\n"
+
+
+def test_version_2(tmp_path):
+    groups = tree(tmp_path, "0::/a/b\n", a__b__cpu_dot_max="max 100000\n", a__cpu_dot_max="250000 100000\n")
+    assert cpu_quota(*groups) == 2.5  # of the group around it
+    tree(
+        tmp_path, "0::/a/b\n", a__b__cpu_dot_max="50000 100000\n", a__cpu_dot_stat=STAT, a__b__cpu_dot_stat="usage 1\n"
+    )
+    assert cpu_quota(*groups) == 0.5
+    assert cpu_periods(*groups) == (50, 5)
+
+
+def test_version_1(tmp_path):
+    own = "3:cpuset:/x\n2:cpu,cpuacct:/docker/1\n0::/\n"
+    folder = "cpu,cpuacct__docker__1__"
+    files = {f"{folder}cpu_dot_cfs_quota_us": "150000\n", f"{folder}cpu_dot_cfs_period_us": "100000\n"}
+    groups = tree(tmp_path, own, **files, **{f"{folder}cpu_dot_stat": STAT})
+    assert cpu_quota(*groups) == 1.5 and cpu_periods(*groups) == (50, 5)
+    tree(tmp_path, own, **{**files, f"{folder}cpu_dot_cfs_quota_us": "-1\n"})
+    assert cpu_quota(*groups) is None
+
+
+def test_the_path_of_the_machine_is_not_there_in_a_container(tmp_path):
+    groups = tree(tmp_path, "0::/kubepods/pod7\n", cpu_dot_max="200000 100000\n")
+    assert cpu_quota(*groups) == 2
+
+
+def test_no_limit_and_no_linux(tmp_path):
+    groups = tree(tmp_path, "0::/a\n", a__cpu_dot_max="max 100000\n", a__cpu_dot_stat="nr_periods 0\nnr_throttled 0\n")
+    assert cpu_quota(*groups) is None and cpu_periods(*groups) is None
+    assert cpu_quota(tmp_path, tmp_path / "nothing") is None and cpu_periods(tmp_path, tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (2.5, 2), (0.3, 1), (64.0, 8)])
+def test_cores_are_those_of_the_limit(monkeypatch, quota, cores):
+    monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert machine.num_cores() == cores
+
+
+OWN = Path("/sys/fs/cgroup/cpu")  # of version 1; of version 2 a group with processes can't be given a limit
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.access(OWN / "cgroup.procs", os.W_OK), reason="groups need root")
+def test_a_real_limit_stops_a_busy_process():
+    group = OWN / f"limit-of-a-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text("30000")
+        code = """
+import time
+from common.platform.limits import cpu_periods, cpu_quota
+from common.platform.machine import num_cores
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    pass
+print(cpu_quota(), num_cores(), *cpu_periods())
+"""
+        words = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
+        said = run("sh", "-c", words, "sh", sys.executable, "-c", code, cwd=REPOSITORY).stdout.split()
+    finally:
+        subprocess.run(["rmdir", group], check=True)
+    assert said[:2] == ["0.3", "1"] and int(said[3]) > 0.5 * int(said[2]) > 0

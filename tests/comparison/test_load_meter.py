@@ -1,0 +1,73 @@
+"""What else is at work while a program runs: measured on this machine, which other tests may keep busy too."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from common.platform.machine import num_cores
+from common.spec.options import TrainConfig
+from comparison import load_meter
+from comparison.load_meter import LoadMeter
+from comparison.program import Program
+
+PROGRAM = Program(implementation="one", interpreter="python", config=TrainConfig(run_dir="r"))
+
+
+@pytest.fixture
+def busy_loops():
+    """Starts so many."""
+    started = []
+    yield lambda number: started.extend(
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)
+    )
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_busy_loop_beside_is_seen(busy_loops):
+    meter = LoadMeter()
+    busy_loops(1)
+    time.sleep(1)
+    ended = meter.ended(PROGRAM, None)
+    assert ended.other_load > 0.5 / os.cpu_count()
+    assert 1 <= ended.process_seconds < 5 and ended.failure is None
+
+
+def test_threads_are_counted_while_it_trains(busy_loops):
+    meter = LoadMeter()
+    meter.look()
+    assert meter.ended(PROGRAM, None).runnable_threads is None
+    busy_loops(num_cores() + 2)
+    time.sleep(0.5)
+    meter.trains = True
+    for _ in range(20):
+        meter.look()
+        time.sleep(0.01)
+    assert meter.ended(PROGRAM, None).runnable_threads >= num_cores() + 1
+
+
+def test_a_limit_that_stopped_it(monkeypatch):
+    periods = iter([(100, 10), (150, 35)])
+    monkeypatch.setattr(load_meter, "cpu_periods", lambda: next(periods))
+    assert LoadMeter().ended(PROGRAM, None).throttled == 0.5
+    monkeypatch.setattr(load_meter, "cpu_periods", lambda: None)
+    assert LoadMeter().ended(PROGRAM, None).throttled is None
+
+
+def test_what_srun_has_started_is_not_told_from_others():
+    program = PROGRAM.model_copy(update={"starter": ("srun",)})
+    ended = LoadMeter().ended(program, "failed")
+    assert (ended.other_load, ended.runnable_threads, ended.throttled, ended.failure) == (None, None, None, "failed")
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_where_nobody_counts_threads(monkeypatch, tmp_path, trains):
+    monkeypatch.setattr(load_meter, "STAT", tmp_path / "nothing")
+    meter = LoadMeter()
+    meter.trains = trains
+    meter.look()
+    assert meter.ended(PROGRAM, None).runnable_threads is None
