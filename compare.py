@@ -38,7 +38,7 @@ from comparison.proving import Prover
 from comparison.report.page import write_report
 from comparison.request import find_runs, prepare, summarise
 from comparison.store import Request, tuned
-from comparison.terminal import print_tables
+from comparison.terminal import print_conclusions, print_tables
 
 ABOUT = "Trains the same network in several frameworks and tabulates accuracy and speed."
 
@@ -71,9 +71,10 @@ def main() -> int:
                 write_report(summary)
         except FileError as error:
             failure = failure or error
-        print_tables(console, summary)
+        print_tables(console, summary, request.options.details)
         if failure is None:
-            console.print(f"results: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)
+            console.print(f"\nresults: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)
+        print_conclusions(console, summary)
     if failure:
         again = "" if missing else f"; python compare.py --report-only {folder} makes tables and report again"
         print(f"compare.py: error: {failure}{again}", file=sys.stderr)

@@ -41,7 +41,7 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Fol
 
 def _name(entry: Entry) -> str:
     shown = shown_variant(entry.variant)
-    return f"{entry.name} ({shown})" if shown else entry.name
+    return f"{entry.title} ({shown})" if shown else entry.title
 
 
 def _entry_changes(entry: Entry, old: Entry, folders: Folders) -> Iterator[str]:

@@ -45,7 +45,7 @@ def _versions(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if run.result is None:
             continue
-        name = run.record.name
+        name = run.record.title
         for package, version in run.result.versions.items():
             first = seen.setdefault(name, {}).setdefault(package, version)
             if version != first and (name, package) not in told:
@@ -89,7 +89,7 @@ def _tuning(runs: Sequence[Run]) -> Iterator[str]:
 
 def _threads(tables: Sequence[Table]) -> Iterator[str]:
     threads = {
-        (row.name, result.threads_per_device): row.variant
+        (row.title, result.threads_per_device): row.variant
         for table in tables
         for entry in table.entries
         for run in entry.runs

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import pandas as pd
 
+from comparison.intervals import MIN_ROUNDS
 from comparison.lockstep import FIRST_STEPS
 from comparison.row import Row
 from comparison.sweep import Study, StudyRow
@@ -51,13 +52,18 @@ def span(low: float | None, high: float | None, form: Callable[[float], str]) ->
     return "" if low is None or high is None else f"{form(low)}-{form(high)}"
 
 
+def least_most(least: float, most: float) -> str:
+    """`1.05-1.21`, or one number where they are alike."""
+    return "-".join(dict.fromkeys((f"{least:.2f}", f"{most:.2f}")))
+
+
 def seconds(value: float | None) -> str:
     """Never a bare 0.0 for what took some time."""
     return text(value, "{:.2f}" if value is not None and value < 1 else "{:.1f}")
 
 
 def row_name(row: Row) -> str:
-    return row.name if row.status in ("ok", "some failed") else f"{row.name}: {row.status}"
+    return row.title if row.status in ("ok", "some failed") else f"{row.title}: {row.status}"
 
 
 # --- Columns: a heading of two lines each, so that the tables fit 80 columns ---
@@ -81,55 +87,64 @@ def in_one_line(heading: str) -> str:
     return heading.replace("\n", " ").replace("- ", "").strip()
 
 
-LOCKSTEP = [
+MAIN = [
+    Column[Row]("test", "accuracy", lambda row: text(row.accuracy.test_accuracy, "{:.2%}")),
+    Column[Row]("95 %", "points", plus_minus),
+    Column[Row]("", "images/s", lambda row: rate(row.speed.images_per_second)),
+    Column[Row]("images/s", "spread", lambda row: spread(row)),
+    Column[Row]("", "ratio", lambda row: text(row.speed.ratio, "{:.2f}") * (row.speed.num_rounds >= MIN_ROUNDS)),
+    Column[Row]("95 %", "interval", lambda row: span(row.speed.ratio_low, row.speed.ratio_high, "{:.2f}".format)),
+    Column[Row]("ratio in", "few rounds", lambda row: few_rounds(row)),
     Column[Row]("same", "training", lambda row: same_training(row)),
+]
+DETAILS = [
+    Column[Row]("test", "loss", lambda row: text(row.accuracy.test_loss, "{:.4f}")),
+    Column[Row]("largest difference", "in 64 bits", lambda row: difference(row.lockstep.proof_difference)),
     Column[Row]("rounding", f"1-{FIRST_STEPS}", lambda row: difference(row.lockstep.loss_difference_first_steps)),
     Column[Row]("rounding", "all", lambda row: difference(row.lockstep.loss_difference_all_steps)),
-]
-RESULTS = [
-    Column[Row]("test", "acc.", lambda row: text(row.accuracy.test_accuracy, "{:.2%}")),
-    Column[Row]("95 %", "points", plus_minus),
-    Column[Row]("test", "loss", lambda row: text(row.accuracy.test_loss, "{:.4f}")),
-    Column[Row]("images", "/s", lambda row: rate(row.speed.images_per_second)),
-    Column[Row]("images/s", "spread", lambda row: spread(row)),
-    Column[Row]("ratio", "", lambda row: ratio(row)),
-    Column[Row]("ratio", "95 %", lambda row: span(row.speed.ratio_low, row.speed.ratio_high, "{:.2f}".format)),
     Column[Row]("", "verdict", lambda row: row.speed.verdict or ""),
 ]
 TIMES = [
-    Column[Row]("im-", "ports", lambda row: seconds(row.times.imports_seconds)),
+    Column[Row]("imports", "s", lambda row: seconds(row.times.imports_seconds)),
     Column[Row]("data", "s", lambda row: seconds(row.times.data_seconds)),
     Column[Row]("build", "s", lambda row: seconds(row.times.build_seconds)),
-    Column[Row]("train", "s", lambda row: seconds(row.times.training_seconds)),
-    Column[Row]("eval.", "s", lambda row: seconds(row.times.evaluation_seconds)),
+    Column[Row]("training", "s", lambda row: seconds(row.times.training_seconds)),
+    Column[Row]("evaluation", "s", lambda row: seconds(row.times.evaluation_seconds)),
     Column[Row]("rest", "s", lambda row: seconds(row.times.rest_seconds)),
     Column[Row]("wall", "s", lambda row: seconds(row.times.wall_seconds)),
     Column[Row]("CPU", "use", lambda row: text(row.resources.cpu_utilisation, "{:.0%}")),
-    Column[Row]("mem.", "MiB", lambda row: mebibytes(row.resources.peak_memory_bytes)),
-    Column[Row]("dev-", "ices", lambda row: text(row.devices)),
+    Column[Row]("memory", "MiB", lambda row: mebibytes(row.resources.peak_memory_bytes)),
 ]
 DEVICE = [
+    Column[Row]("", "devices", lambda row: text(row.devices)),
     Column[Row]("GPU", "use", lambda row: text(row.resources.gpu_utilisation, "{:.0%}")),
-    Column[Row]("GPU mem.", "MiB", lambda row: mebibytes(row.resources.device_peak_memory_bytes)),
-    Column[Row]("joules", "/image", lambda row: text(row.resources.joules_per_image, "{:.2g}")),
+    Column[Row]("GPU memory", "MiB", lambda row: mebibytes(row.resources.device_peak_memory_bytes)),
+    Column[Row]("joules", "per image", lambda row: text(row.resources.joules_per_image, "{:.2g}")),
+]
+TARGET = [
     Column[Row]("target", "reached", lambda row: reached(row)),
     Column[Row]("target", "epochs", lambda row: text(row.target.target_epochs, "{:.1f}")),
     Column[Row]("target", "steps", lambda row: text(row.target.target_steps, "{:,.0f}")),
     Column[Row]("target", "s", lambda row: seconds(row.target.target_seconds)),
     Column[Row](
-        "target",
-        "half",
+        "target s,",
+        "middle half",
         lambda row: span(row.target.target_seconds_q1, row.target.target_seconds_q3, seconds) * (row.num_runs > 1),
     ),
-    Column[Row]("start", "s", lambda row: seconds(row.times.startup_seconds) * (row.target.target_reached is not None)),
+    Column[Row](
+        "start-up", "s", lambda row: seconds(row.times.startup_seconds) * (row.target.target_reached is not None)
+    ),
 ]
-LEGEND = (
-    "spread: the middle half of the runs; of fewer than four, least and most. ratio: images per second over the first"
-    " row's, in pairs of the same round; of fewer than three rounds, least and most. same training: as the first row's,"
-    " proved by the first steps in 64 bits, with the largest difference in their losses. rounding: the same"
-    f" difference in the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, below 1 absolute."
-    " seconds: of the run of middle length, from imports to the rest, adding up to wall. CPU use: of the cores the"
-    " run may use. mem.: peak of the run's processes."
+ABOUT_MAIN = (
+    "images/s: training examples in a second; spread: the middle half of the runs or, of fewer than four, the least and"
+    " the most. ratio: over the first row's, in pairs of the same round; of fewer than three rounds, the least and the"
+    " most. same training: as the first row's, proved by the first steps in 64 bits."
+)
+ABOUT_DETAILS = (
+    "largest difference in 64 bits: between the losses of the same step in the proofs. rounding: the same difference in"
+    f" the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, below 1 absolute. seconds: of the run of"
+    " middle length, from imports to the rest, adding up to wall. CPU use: of the cores the run may use. memory: the"
+    " peak of the run's processes."
 )
 
 
@@ -139,26 +154,19 @@ def spread(row: Row) -> str:
     return span(low, high, short_rate) if low != high else ""
 
 
-def ratio(row: Row) -> str:
+def few_rounds(row: Row) -> str:
+    """The least and the most of single rounds' ratios, where they are too few for a ratio."""
     speed = row.speed
-    if speed.ratio is None and speed.ratio_min is not None and speed.ratio_max is not None:
-        return in_rounds(speed.ratio_min, speed.ratio_max, speed.num_rounds)
-    return text(speed.ratio, "{:.2f}")
-
-
-def in_rounds(least: float, most: float, num_rounds: int) -> str:
-    """Of rounds that are too few for a ratio: `1.05-1.21 in 2 rounds`."""
-    shown = dict.fromkeys((f"{least:.2f}", f"{most:.2f}"))
-    return f"{'-'.join(shown)} in {num_rounds} round{'s' if num_rounds != 1 else ''}"
+    if speed.ratio is not None or speed.ratio_min is None or speed.ratio_max is None:
+        return ""
+    return least_most(speed.ratio_min, speed.ratio_max)
 
 
 def same_training(row: Row) -> str:
-    """`yes (4e-16)`, with the largest difference in 64 bits."""
+    """Of a row; the first one is what the others are held to."""
     if row.lockstep.same_training is None:
         return "not proved" if row.status == "not proved" else ""
-    answer = "yes" if row.lockstep.same_training else "no"
-    largest = row.lockstep.proof_difference
-    return f"{answer} ({difference(largest)})" if largest is not None else answer
+    return "yes" if row.lockstep.same_training else "no"
 
 
 def reached(row: Row) -> str:
@@ -169,44 +177,39 @@ def reached(row: Row) -> str:
     return f"{row.target.target_reached} of {row.num_runs}"
 
 
-def row_tables(rows: Sequence[Row]) -> list[pd.DataFrame]:
-    """The tables of numbers that say all of `rows`; see `_cells`. The lockstep stands where there is room."""
-    one_round = not any(
-        row.speed.verdict or row.speed.ratio_low or row.accuracy.test_accuracy_low is not None for row in rows
-    )
-    groups = [RESULTS + LOCKSTEP, TIMES, DEVICE] if one_round else [RESULTS, TIMES, LOCKSTEP + DEVICE]
-    return _cells(groups, rows, row_name)
+def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
+    """The tables of numbers that say all of `rows`, the one that matters first; see `_cells`."""
+    return _cells([MAIN, TARGET, *([DETAILS, TIMES, DEVICE] if details else [])], rows, row_name)
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
     """The same numbers for a sweep: speed and scaling, then what was reached."""
-    of_row = {(column.first, column.second): column for column in RESULTS + DEVICE}
+    of_row = {(column.first, column.second): column for column in MAIN + DETAILS + TARGET}
 
     def lifted(first: str, second: str) -> Column[StudyRow]:
         column = of_row[first, second]
         return Column(first, second, lambda one: column.cell(one.row))
 
     speed = [
-        lifted("images", "/s"),
+        lifted("", "images/s"),
         lifted("images/s", "spread"),
-        lifted("ratio", ""),
-        lifted("", "verdict"),
-        Column[StudyRow]("speed", "up", lambda one: speed_up(one)),
-        Column[StudyRow]("speed-up", "95 %", lambda one: span(*_ends(one), "{:.2f}".format)),
-        Column[StudyRow](
-            "effi-", "ciency", lambda one: "-".join(dict.fromkeys(map("{:.0%}".format, one.efficiencies)))
-        ),
+        lifted("", "ratio"),
+        lifted("95 %", "interval"),
+        lifted("ratio in", "few rounds"),
+        Column[StudyRow]("", "speed-up", lambda one: speed_up(one)),
+        Column[StudyRow]("95 %", "interval ", lambda one: span(*_ends(one), "{:.2f}".format)),
+        Column[StudyRow]("", "efficiency", lambda one: "-".join(dict.fromkeys(map("{:.0%}".format, one.efficiencies)))),
     ]
     learning = [
         Column[StudyRow]("learning", "rate", lambda one: text(one.row.learning_rate, "{:g}")),
-        lifted("test", "acc."),
+        lifted("test", "accuracy"),
         lifted("95 %", "points"),
         lifted("test", "loss"),
         lifted("target", "reached"),
         lifted("target", "epochs"),
         lifted("target", "steps"),
         lifted("target", "s"),
-        Column[StudyRow]("same", "training", lambda one: same_training(one.row)),
+        lifted("same", "training"),
     ]
     return _cells([speed, learning], study.rows, lambda row: f"{row.x} {row.series}")
 
@@ -214,7 +217,7 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
 def speed_up(one: StudyRow) -> str:
     if one.speed_up is None or one.speed_up.estimate is not None:
         return text(one.speed_up.estimate if one.speed_up else None, "{:.2f}")
-    return in_rounds(one.speed_up.least, one.speed_up.most, one.num_rounds)
+    return least_most(one.speed_up.least, one.speed_up.most)
 
 
 def _ends(one: StudyRow) -> tuple[float | None, float | None]:
@@ -231,4 +234,4 @@ def _cells(
         headings = [column.heading for column in group]
         table = pd.DataFrame([[column.cell(row) for column in group] for row in rows], names, headings)
         tables.append(table.loc[:, (table != "").any()])
-    return [table for table in tables if not table.empty] or tables[:1]
+    return [table for table in tables if not table.empty]

@@ -21,9 +21,17 @@ MAX_RUNS = 100_000  # of one comparison
 Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
 
 
+TITLES = {"tf": "TensorFlow", "keras": "Keras", "pt": "PyTorch", "ptl": "Lightning"}
+
+
 def row_name(implementation: str, mode: Mode) -> str:
-    """What a row of the table is called: `pt`, `pt tuned`."""
+    """Which row of a table: `pt`, `pt tuned`."""
     return implementation if mode == "plain" else f"{implementation} {mode}"
+
+
+def row_title(implementation: str, mode: Mode) -> str:
+    """What people call it: `PyTorch`, `PyTorch tuned`."""
+    return row_name(TITLES.get(implementation, implementation), mode)
 
 
 def variant_name(values: Values) -> str:
@@ -69,6 +77,10 @@ class Job:
     def name(self) -> str:
         """Of its row."""
         return row_name(self.implementation, self.config.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.config.mode)
 
     @property
     def path(self) -> Path:

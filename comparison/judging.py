@@ -73,7 +73,7 @@ def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | No
         }
         if found := [what for what in differs if differs[what]]:
             return (
-                f"the proof of {run.record.name} is of other {' and '.join(found)} than its runs;"
+                f"the proof of {run.record.title} is of other {' and '.join(found)} than its runs;"
                 " a new comparison makes both"
             )
     return None

@@ -76,7 +76,7 @@ class LiveView:
                 self._bars.update(task, visible=False)
             self._over.clear()
         self._left = left
-        self._running[job.path] = _Shown(job, self._bars.add_task(f"{job.name:<8}", total=None, state="starting"))
+        self._running[job.path] = _Shown(job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting"))
         self._plain(job, "starting")
         self._tell_time_left()
 
@@ -137,7 +137,7 @@ class LiveView:
         if self._total > 4:
             details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "tuning" if job.tuning else ""]
             which = f" ({', '.join(filter(None, details))})"
-        self._console.print(f"{job.name}{which}: {what}", soft_wrap=True)
+        self._console.print(f"{job.title}{which}: {what}", soft_wrap=True)
 
 
 def _key(job: Job) -> tuple[str, str]:

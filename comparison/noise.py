@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from comparison.intervals import outliers, outlying
 from comparison.jobs import shown_variant
-from comparison.rounds import BUSY, RoundKey, other_load
+from comparison.rounds import BUSY, other_load
 from comparison.row import Speed
 from comparison.store import Run
 from comparison.table import Entry, Table
@@ -23,11 +23,11 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
     Args:
       repeats: rounds that were asked for; further ones were taken for those that were disturbed.
     """
+    yield from _disturbed(tables, repeats)
     for table in tables:
         where = f" ({shown_variant(table.variant)})" if table.variant else ""
-        yield from _disturbed(table, where, repeats)
         for entry in table.entries:
-            who = f"{entry.name}{where}"
+            who = f"{entry.title}{where}"
             yield from _throttled(entry, who)
             yield from _crowded(entry, who)
             yield from _first_run(entry, who)
@@ -36,16 +36,25 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
         yield from _contradictions(table, where)
 
 
-def _disturbed(table: Table, where: str, repeats: int) -> Iterator[str]:
-    runs = [run for entry in table.entries for run in entry.runs]
-    disturbed = table.entries[0].disturbed if table.entries else frozenset()
+def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
+    """In one line, of a sweep too."""
+    tables = [table for table in tables if table.entries]
+    runs = [run for table in tables for entry in table.entries for run in entry.runs]
+    disturbed = sum(len(table.entries[0].disturbed) for table in tables)
     if not disturbed:
         return
-    rounds = {(run.record.seed, run.record.round) for run in runs}
+    rounds = {(table.number, *run.round_key[:2]) for table in tables for entry in table.entries for run in entry.runs}
+    again = sum(number > repeats for _, _, number in rounds)
     most = max(runs, key=lambda run: other_load(run) or 0.0)
+    if tables[0].entries[0].keep_disturbed:
+        follows = "they count all the same, as --disturbed keep asks"
+    elif left := len(rounds) - disturbed:
+        follows = f"speeds and ratios are of the other {left}"
+    else:
+        follows = "there is no ratio, and speeds are those of a busy machine; end other programs, or see docs/noise.md"
     yield (
-        f"{_of_rounds(len(disturbed), len(rounds))}{where} disturbed: others used up to {other_load(most):.0%} of the"
-        f" cores ({most.record.name}, {_place(most)}); {_what_follows(table, rounds, repeats)}"
+        f"{_of_rounds(disturbed, len(rounds))} disturbed: others used up to {other_load(most):.0%} of the cores"
+        f" ({most.record.title}, {_place(most)}); {follows}{f', {again} of them taken again for it' if again else ''}"
     )
 
 
@@ -53,17 +62,7 @@ def _of_rounds(part: int, whole: int) -> str:
     """`2 of 7 rounds were`."""
     if whole == 1:
         return "the only round was"
-    return f"{'all' if part == whole else f'{part} of'} {whole} rounds were"
-
-
-def _what_follows(table: Table, rounds: set[RoundKey], repeats: int) -> str:
-    again = sum(number > repeats for _, number in rounds)
-    if table.entries[0].keep_disturbed:
-        return "they count all the same, as --disturbed keep asks"
-    taken = f", {again} of them taken again for it" if again else ""
-    if left := len(rounds - table.entries[0].disturbed):
-        return f"speeds and ratios are of the other {left}{taken}"
-    return f"there is no ratio, and speeds are those of a busy machine{taken}; end other programs, or see docs/noise.md"
+    return f"{'all' if part == whole else f'{part} of'} {whole} rounds {'was' if part == 1 else 'were'}"
 
 
 def _place(run: Run) -> str:
@@ -140,7 +139,7 @@ def _too_wide(table: Table, where: str) -> Iterator[str]:
             continue
         if abs(math.log(speed.ratio)) > math.log1p(WORTH_A_WORD):
             yield (
-                f"{row.name}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
+                f"{row.title}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
                 f" {speed.ratio:.2f}, 95 % interval {speed.ratio_low:.2f} to {speed.ratio_high:.2f};"
                 f" {rounds_needed(speed)}"
             )
@@ -164,7 +163,7 @@ def _contradictions(table: Table, where: str) -> Iterator[str]:
         medians = speed.images_per_second / base
         if (speed.ratio - 1) * (medians - 1) < 0 and abs(math.log(medians / speed.ratio)) > WORTH_A_WORD:
             yield (
-                f"{row.name}{where}: by the medians it has {medians:.2f} times the speed of {first.name}, by pairs of"
+                f"{row.title}{where}: by the medians it has {medians:.2f} times the speed of {first.title}, by pairs of"
                 f" the same round {speed.ratio:.2f}: speeds changed from round to round; more rounds on a quiet machine"
                 " will tell"
             )

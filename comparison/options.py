@@ -27,15 +27,25 @@ Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstanc
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
 
+SHORT_NAMES = {"tensorflow": "tf", "pytorch": "pt", "torch": "pt", "lightning": "ptl"}
+
+
+def _short_names(value: Any) -> Any:
+    """`PyTorch` is `pt`."""
+    if not isinstance(value, list):
+        return value
+    return [SHORT_NAMES.get(name.lower(), name) if isinstance(name, str) else name for name in value]
+
+
 class CompareConfig(TrainingOptions):
     """`python compare.py --help` prints all of it."""
 
-    implementations: list[str] = option(
+    implementations: Annotated[list[str], BeforeValidator(_short_names)] = option(
         "rows",
         ["tf", "pt", "ptl"],
         min_length=1,
-        description="which to run, of tf, keras, pt, ptl (NAME stands for the folder NAME_impl); the others are held to"
-        " the first",
+        description="which to run, of tensorflow, keras, pytorch, lightning, or tf, pt, ptl for short (NAME stands for"
+        " the folder NAME_impl); the others are held to the first",
     )
     mode: Modes = option(
         "rows",
@@ -109,6 +119,9 @@ class CompareConfig(TrainingOptions):
     )
     tune_over: list[Rate] = option("study", [], description="learning rates for --sweep-learning-rate tune")
 
+    details: bool = option(
+        "reading", False, description="print all tables, and not only the one that matters; the report has them all"
+    )
     target_accuracy: float | None = option(
         "reading", None, gt=0, le=1, description="tell when the test accuracy, a share, first reached this"
     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.spec.options import Mode, TrainConfig
-from comparison.jobs import Values, Variant, row_name, variant_name
+from comparison.jobs import Values, Variant, row_name, row_title, variant_name
 
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second look at two trainings that part
@@ -43,6 +43,10 @@ class ProofJob:
     @property
     def name(self) -> str:
         return row_name(self.implementation, self.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.mode)
 
     @property
     def path(self) -> Path:

@@ -56,7 +56,7 @@ class Prover:
         if not self.launcher.place:
             missing = [job for job in missing if not _restore(self.folder / job.path, digests[job.path])]
         if missing:
-            names = ", ".join(dict.fromkeys(job.name for job in missing))
+            names = ", ".join(dict.fromkeys(job.title for job in missing))
             self.say(f"proving that all are the same training: first steps in 64 bits, {names}")
             self._run(missing, digests)
 
@@ -67,7 +67,7 @@ class Prover:
             looked = all((self.folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
             if parted and not looked and _shows_layers(first.config):
                 self.say(
-                    f"not all are the same training; looking for the layer: {', '.join(one.name for one in parted)}"
+                    f"not all are the same training; looking for the layer: {', '.join(one.title for one in parted)}"
                 )
                 self._look_again([first, *parted])
 

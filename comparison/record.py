@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.spec.options import Mode
-from comparison.jobs import Job, Values, row_name
+from comparison.jobs import Job, Values, row_name, row_title
 from comparison.program import Ended, Moment
 
 RECORD_FILE = "run.json"
@@ -44,6 +44,10 @@ class Record(BaseModel):
     def name(self) -> str:
         """Of its row."""
         return row_name(self.implementation, self.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.mode)
 
     @staticmethod
     def identity_of(job: Job) -> dict[str, Any]:

@@ -40,6 +40,18 @@ def what_was_compared(table: Table) -> list[str]:
     ]
 
 
+def what_was_swept(summary: Summary) -> list[str]:
+    """The lines above a sweep: what varies, and what is the same in all variants."""
+    tables = [table for table in summary.tables if table.first_result]
+    values: dict[str, dict[str, None]] = {}
+    for table in tables:
+        for option, value in table.variant.items():
+            values.setdefault(option, {})[value] = None
+    swept = " x ".join(f"{option} ({', '.join(found)})" for option, found in values.items())
+    first, *others = (what_was_compared(table) for table in tables)
+    return [f"sweep of {swept}", *(line for line in first if all(line in other for other in others))]
+
+
 def _update_rule(config: TrainConfig) -> str:
     """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; what is zero or false is left out."""
     rate = f"learning rate {peak_rate(config):g}, {config.schedule}"
@@ -76,7 +88,7 @@ def _settings(table: Table) -> str:
     rows = [row for row in table.rows if row.settings]
     modes = list(dict.fromkeys(row.mode for row in rows))
     first = rows[0].settings
-    others = [f"{row.name} {row.settings}" for row in rows if row.settings != first]
+    others = [f"{row.title} {row.settings}" for row in rows if row.settings != first]
     return f"mode{'s' if modes[1:] else ''} {' and '.join(modes)}: {'; '.join([str(first), *others])}"
 
 
@@ -94,7 +106,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
             if row and row.note:
                 status = "" if row.status == "ok" else f" {row.status}:"
                 where = shown_variant(table.variant)
-                lines.append(f"{row.name}{f' ({where})' if where else ''}:{status} {row.note}")
+                lines.append(f"{row.title}{f' ({where})' if where else ''}:{status} {row.note}")
             lines += _log_lines(entry)
     return lines
 

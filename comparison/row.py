@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.spec.options import Mode
 from comparison.intervals import Verdict
-from comparison.jobs import Values, row_name
+from comparison.jobs import Values, row_name, row_title
 
 Share = float
 Status = Literal["ok", "failed", "some failed", "different training", "not proved"]
@@ -179,6 +179,10 @@ class Row(BaseModel):
     @property
     def name(self) -> str:
         return row_name(self.implementation, self.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.mode)
 
     @classmethod
     def columns(cls) -> dict[str, Any]:

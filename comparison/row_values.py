@@ -97,10 +97,10 @@ def _status(
         notes.append(_failures(entry))
     if proof.same is False:
         status = "different training"
-        notes.append(f"not the training of {reference.name}, so no ratio is given: {proof.note}")
+        notes.append(f"not the training of {reference.title}, so no ratio is given: {proof.note}")
     elif proof.note:
         status = "not proved"
-        notes.append(f"no ratio is given, since it may be another training than {reference.name}'s: {proof.note}")
+        notes.append(f"no ratio is given, since it may be another training than {reference.title}'s: {proof.note}")
     elif verify and entry is reference and (note := is_of_others(folder, table.variant, entry.runs)):
         status = "not proved"
         notes.append(note)
@@ -109,7 +109,7 @@ def _status(
         notes.append(inexact)
     if skipped := _largest(one.skipped_steps for one in entry.results):
         notes.append(f"the scaling of the loss skipped {skipped} of {entry.results[0].num_steps} steps")
-    if gone_on := len(entry.results) - len(entry.measured):
+    if gone_on := sum(one.resumed_from is not None for one in entry.results):
         notes.append(f"{gone_on} of {len(entry.results)} runs went on from a checkpoint; their times are left out")
     notes += dict.fromkeys(one.processor_note for one in entry.results if one.processor_note)
     return status, notes

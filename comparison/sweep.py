@@ -21,7 +21,6 @@ class StudyRow:
       x: the value on the axis, as text.
       series: its line in a plot: the implementation, and whatever else was swept: `pt, weak`.
       speed_up: over the smallest number of devices, in pairs of the same round; None where that is not asked.
-      num_rounds: that it is from.
       ideal: what the speed-up would be if every device were as fast as the first ones.
     """
 
@@ -29,7 +28,6 @@ class StudyRow:
     x: str
     series: str
     speed_up: Ratio | None = None
-    num_rounds: int = 0
     ideal: float | None = None
 
     @property
@@ -73,14 +71,14 @@ def make_study(summary: Summary) -> Study | None:
             if entry.row is None or not entry.runs:
                 continue
             others = [value for name, value in table.variant.items() if name != axis]
-            series = ", ".join([entry.name, *others])
-            found = _speed_up(tables, entry) if kind == "devices" else (None, 0, None)
+            series = ", ".join([entry.title, *others])
+            found = _speed_up(tables, entry) if kind == "devices" else (None, None)
             rows.append(StudyRow(entry.row, table.variant[axis], series, *found))
     return Study(axis, kind, rows)
 
 
-def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, int, float | None]:
-    """In images per second, over the same implementation with the fewest devices; of how many rounds; the ideal."""
+def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
+    """In images per second, over the same implementation with the fewest devices; and the ideal."""
 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in ("devices", "scaling")]
@@ -96,12 +94,12 @@ def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, int,
     base = min(same, key=lambda one: int(one.variant["devices"]))
     fewest = min(int(table.variant["devices"]) for table in tables)
     if int(base.variant["devices"]) > fewest:
-        return None, 0, None  # its own run with the fewest has failed: another base would have another ideal
-    ratio, num_rounds = speed_ratio(base, entry)
+        return None, None  # its own run with the fewest has failed: another base would have another ideal
+    ratio, _ = speed_ratio(base, entry)
     if ratio is None:
-        return None, 0, None
+        return None, None
     ideal = int(entry.variant["devices"]) / int(base.variant["devices"])
-    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, num_rounds, ideal
+    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, ideal
 
 
 def _is_number(text: str) -> bool:

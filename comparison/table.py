@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from common.record.results import RunResult
 from common.spec.options import Mode
 from comparison.intervals import Ratio, paired_ratio
-from comparison.jobs import Values, row_name
+from comparison.jobs import Values, row_name, row_title
 from comparison.rounds import RoundKey
 from comparison.row import Row
 from comparison.store import Run
@@ -33,6 +33,10 @@ class Entry:
     @property
     def name(self) -> str:
         return row_name(self.implementation, self.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.mode)
 
     @property
     def results(self) -> list[RunResult]:

@@ -1,51 +1,81 @@
-"""The tables on a terminal, within 80 columns."""
+"""The tables on a terminal, within 80 columns: the one that matters, warnings, and what was found in words."""
 
 from collections.abc import Sequence
 
 import pandas as pd
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from comparison.columns import LEGEND, row_tables, study_tables
-from comparison.gains import what_tuning_gives
-from comparison.remarks import remarks, what_was_compared
+from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, row_tables, study_tables
+from comparison.conclusions import conclusions
+from comparison.remarks import remarks, what_was_compared, what_was_swept
 from comparison.row import Row
 from comparison.summary import Summary
-from comparison.sweep import make_study
+from comparison.sweep import Study, make_study
 
 
-def print_tables(console: Console, summary: Summary) -> None:
-    """What was compared, the tables and the remarks; with a sweep, its table instead of one for each variant."""
+def print_tables(console: Console, summary: Summary, details: bool) -> None:
+    """What was compared, the tables and the remarks; with a sweep, its table instead of one for each variant.
+
+    Args:
+      details: all tables, and not only the one that matters.
+    """
     study = make_study(summary)
     if study:
-        first = next(table for table in summary.tables if table.first_result)
-        for line in [*what_was_compared(first), f"swept: {study.option}"]:
-            console.print(line)
-        for cells in study_tables(study):
-            console.print()
-            console.print(_grid(cells, [one.row for one in study.rows]))
-        console.print()
-        console.print("the tables of each variant are in report.html and results.md", style="dim")
+        _print_study(console, summary, study)
     else:
         for table in summary.tables:
             console.print()
             for line in what_was_compared(table):
                 console.print(line)
-            for cells in row_tables(table.rows):
-                console.print()
-                console.print(_grid(cells, table.rows))
+            if table.first_result:
+                for cells in row_tables(table.rows, details):
+                    console.print()
+                    console.print(_grid(cells, table.rows, "framework"))
+        if any(table.first_result for table in summary.tables):
             console.print()
-            for line in what_tuning_gives(table):
-                console.print(line)
-        console.print(LEGEND, style="dim")
-    for line in remarks(summary):
-        console.print(line, soft_wrap=True, style="yellow" if line.startswith("warning: ") else None)
+            console.print(f"{ABOUT_MAIN} {ABOUT_DETAILS}" if details else ABOUT_MAIN, style="dim")
+            if not details:
+                console.print("More numbers: --details true, with --report-only too, and the report.", style="dim")
+    if found := remarks(summary):
+        console.print()
+        for line in found:
+            _print_remark(console, line)
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> TextTable:
+def print_conclusions(console: Console, summary: Summary) -> None:
+    """Of a comparison without a sweep; nothing where there is nothing to compare."""
+    for table in summary.tables if not make_study(summary) else ():
+        for line in conclusions(table):
+            console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _print_study(console: Console, summary: Summary, study: Study) -> None:
+    console.print()
+    for line in what_was_swept(summary):
+        console.print(line)
+    for cells in study_tables(study):
+        console.print()
+        console.print(_grid(cells, [one.row for one in study.rows], study.option))
+    console.print()
+    console.print("the tables of each variant are in report.html and results.md", style="dim")
+
+
+def _print_remark(console: Console, line: str) -> None:
+    """Wrapped on a terminal, later lines indented; in one line elsewhere, where programs may look for it."""
+    style = "yellow" if line.startswith("warning: ") else None
+    if not console.is_terminal:
+        console.print(line, soft_wrap=True)
+        return
+    for number, part in enumerate(console.render_str(line).wrap(console, console.width - 2)):
+        console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
+
+
+def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:
     grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
-    grid.add_column("\n", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
+    grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
     for heading in cells.columns.to_list():
         # Only words may be wrapped: a number in two lines would be two numbers.
         words = heading.endswith("verdict")

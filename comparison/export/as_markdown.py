@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from comparison.columns import LEGEND, in_one_line, row_tables, study_tables
-from comparison.gains import what_tuning_gives
+from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, in_one_line, row_tables, study_tables
+from comparison.conclusions import conclusions
 from comparison.remarks import remarks, what_was_compared
 from comparison.summary import Summary
 from comparison.sweep import make_study
@@ -19,8 +19,8 @@ def to_markdown(summary: Summary) -> str:
         lines += [f"{line}  " for line in what_was_compared(table)]
         for cells in row_tables(table.rows):
             lines += ["", *_grid(cells)]
-        lines += ["", *(f"{line}  " for line in what_tuning_gives(table)), ""]
-    lines += [LEGEND, ""]
+        lines += ["", *(f"{line}  " for line in conclusions(table)), ""]
+    lines += [f"{ABOUT_MAIN} {ABOUT_DETAILS}", ""]
     if found := remarks(summary):
         lines += ["```", *found, "```", ""]
     return "\n".join(lines)

@@ -36,9 +36,9 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     Those come first on which the implementations disagree, then those that were guessed with the highest score.
     """
     found: dict[str, Predictions] = {}
-    for implementation, run in table.same_seed_runs.items():
+    for run in table.same_seed_runs.values():
         try:
-            found[implementation] = Predictions.read(run.run_dir)
+            found[run.record.title] = Predictions.read(run.run_dir)
         except UserError:  # made by an implementation that writes none
             continue
     if not found or table.first_result is None:

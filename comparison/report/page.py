@@ -9,9 +9,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.platform.files import write_text
-from comparison.columns import LEGEND, in_one_line, row_tables, study_tables
-from comparison.gains import what_tuning_gives
+from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, in_one_line, row_tables, study_tables
+from comparison.conclusions import conclusions
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
+from comparison.jobs import TITLES
 from comparison.remarks import remarks, what_was_compared
 from comparison.report.charts import Drawn, draw
 from comparison.report.gallery import Mistake, find_mistakes
@@ -83,7 +84,7 @@ def write_report(summary: Summary) -> None:
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
-        legend=LEGEND,
+        legend=f"{ABOUT_MAIN} {ABOUT_DETAILS}",
         remarks=remarks(summary),
         figures_dir=FIGURES_DIR,
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
@@ -103,13 +104,14 @@ def write_report(summary: Summary) -> None:
 
 def _title(summary: Summary) -> str:
     config = summary.request.config
-    return f"{config.model} on {config.dataset}: {', '.join(summary.request.options.implementations)}"
+    names = [TITLES.get(name, name) for name in summary.request.options.implementations]
+    return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
 def _section(table: Table, charts: list[Drawn]) -> Section:
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     mistakes, count = find_mistakes(table) if charts else ([], 0)
-    return Section(what_was_compared(table), what_tuning_gives(table), grids, charts, mistakes, count)
+    return Section(what_was_compared(table), conclusions(table), grids, charts, mistakes, count)
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
@@ -122,9 +124,9 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     """Implementations, and for each package what their runs have found, in that order."""
-    names = list(dict.fromkeys(run.record.name for run in summary.runs if run.result))
+    names = list(dict.fromkeys(run.record.title for run in summary.runs if run.result))
     found: dict[str, dict[str, dict[str, None]]] = {}
     for run in summary.runs:
         for package, version in run.result.versions.items() if run.result else ():
-            found.setdefault(package, {}).setdefault(run.record.name, {})[version] = None
+            found.setdefault(package, {}).setdefault(run.record.title, {})[version] = None
     return names, {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}

@@ -85,7 +85,7 @@ def _curves(
                     linestyle=look.pattern,
                     alpha=0.45 if kind == "training" else 1,
                     marker=look.marker if len(x) < 3 else None,
-                    label=f"{entry.name} {kind}" if each_named else entry.name if kind == "test" else None,
+                    label=f"{entry.title} {kind}" if each_named else entry.title if kind == "test" else None,
                 )
                 if len(runs) > 1:
                     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.15, lw=0)
@@ -106,7 +106,7 @@ def _seconds(run: Run) -> NDArray[np.float64]:
 
 def _curve_alt(entries: Sequence[Entry], title: str) -> str:
     ends = ", ".join(
-        f"{entry.name} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss {entry.runs[0].epochs[-1].test_loss:.4f}"
+        f"{entry.title} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss {entry.runs[0].epochs[-1].test_loss:.4f}"
         for entry in entries
     )
     return f"{title}, a line for each implementation; on the test set they end at {ends}"
@@ -131,9 +131,10 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
             axes.plot(speed.spread, [place, place], color=INK, linewidth=2)
             axes.plot(quiet, [place + 0.18] * len(quiet), ".", color=INK, markersize=4)
             axes.plot(disturbed, [place + 0.18] * len(disturbed), "o", color=INK, markersize=4, fillstyle="none")
-    _named(axes, [entry.name for entry in shown])
-    axes.set_xlabel("Images per second: median, spread, every run (ring: disturbed)")
-    words = [f"{row.name} {row.speed.images_per_second:,.0f}" for row in _rows(shown) if row.speed.images_per_second]
+    _named(axes, [entry.title for entry in shown])
+    rings = "; rings: disturbed" if any(entry.disturbed for entry in shown) else ""
+    axes.set_xlabel(f"Images per second: median, spread, every run{rings}")
+    words = [f"{row.title} {row.speed.images_per_second:,.0f}" for row in _rows(shown) if row.speed.images_per_second]
     alt = f"Images per second, a bar for each implementation: {', '.join(words)}"
     yield Chart("throughput", "Throughput", alt, figure)
 
@@ -153,11 +154,11 @@ def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
         axes.plot([speed.ratio_low, speed.ratio_high], [place, place], color=look.colour, linewidth=3)
         axes.plot([speed.ratio], [place], look.marker, color=look.colour, markersize=8)
         words.append(
-            f"{entry.name} {speed.ratio:.2f}, {speed.ratio_low:.2f} to {speed.ratio_high:.2f}, {speed.verdict}"
+            f"{entry.title} {speed.ratio:.2f}, {speed.ratio_low:.2f} to {speed.ratio_high:.2f}, {speed.verdict}"
         )
-    _named(axes, [entry.name for entry in shown])
+    _named(axes, [entry.title for entry in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlabel(f"Speed as a multiple of {entries[0].name}'s, 95 % interval")
+    axes.set_xlabel(f"Speed as a multiple of {entries[0].title}'s, 95 % interval")
     yield Chart("ratio", "Speed ratio", f"Ratio of speeds with 95 % intervals: {'; '.join(words)}", figure)
 
 
@@ -179,8 +180,8 @@ def _breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
         for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
             axes.barh(place, seconds[phase], left=left, color=colour, height=0.6, label=None if place else phase)
             left += seconds[phase]
-        words.append(f"{entry.name} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in PHASES))
-    _named(axes, [entry.name for entry in entries])
+        words.append(f"{entry.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in PHASES))
+    _named(axes, [entry.title for entry in entries])
     axes.set_xlabel("Seconds, from the start of the process to its end")
     figure.legend(loc="outside upper center", ncols=3)
     yield Chart("breakdown", "Where the time goes", f"Seconds in each phase: {'; '.join(words)}", figure)
@@ -211,17 +212,17 @@ def _lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
             color=look.colour,
             linewidth=min(look.width, 1.8),
             linestyle=look.pattern,
-            label=entry.name,
+            label=entry.title,
         )
-        words.append(f"{entry.name} at most {differences.max():.0e}")
+        words.append(f"{entry.title} at most {differences.max():.0e}")
     axes.axhline(unit, color=INK, linestyle="--", linewidth=1, label=f"rounding of one number, {unit:.0e}")
     logarithmic(axes.yaxis)
     if len(others[0][1]) > 200:
         logarithmic(axes.xaxis)
     axes.set_xlabel("Step")
-    axes.set_ylabel(f"Difference in loss from {entries[0].name}")
+    axes.set_ylabel(f"Difference in loss from {entries[0].title}")
     add_legend(figure, axes)
-    alt = f"Difference of every step's loss from {entries[0].name}, logarithmic: {', '.join(words)}"
+    alt = f"Difference of every step's loss from {entries[0].title}, logarithmic: {', '.join(words)}"
     yield Chart("lockstep", "Lockstep", alt, figure)
 
 

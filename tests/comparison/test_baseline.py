@@ -15,8 +15,8 @@ def wobbly(job, factor=1.0, **more):
 
 def test_the_same_again(tmp_path):
     lines = beside(tmp_path, wobbly)
-    assert lines[0] == "pt: the same training (largest difference in a loss in 64 bits 0e+00)"
-    assert lines[1] == "pt: accuracy 90.14%, now 90.14% (+0.00 points)"
+    assert lines[0] == "PyTorch: the same training (largest difference in a loss in 64 bits 0e+00)"
+    assert lines[1] == "PyTorch: accuracy 90.14%, now 90.14% (+0.00 points)"
     assert "speed 1.00 times the baseline's, 95 % interval 0.98 to 1.02: no difference shown" in lines[2]
     assert "what changed in between: nothing that is recorded, and the machine's load at another time" in lines[2]
     assert len(lines) == 3
@@ -25,8 +25,8 @@ def test_the_same_again(tmp_path):
 def test_a_change_of_speed_versions_and_code(tmp_path):
     changes = {"versions": {"python": "3.11.0", "made-up": "2.0"}, "git": {"commit": "b" * 40, "dirty": False}}
     lines = beside(tmp_path, lambda job: wobbly(job, 1.5, changes=changes))
-    assert "pt: versions changed: made-up 1.0, now 2.0" in lines
-    assert f"pt: code changed: commit {'a' * 12}, now {'b' * 12}" in lines
+    assert "PyTorch: versions changed: made-up 1.0, now 2.0" in lines
+    assert f"PyTorch: code changed: commit {'a' * 12}, now {'b' * 12}" in lines
     assert "speed 1.50 times" in lines[-1] and "faster" in lines[-1] and "versions, code" in lines[-1]
 
 
@@ -36,7 +36,7 @@ def test_uncommitted_changes_are_told_apart(tmp_path, same):
     now = then | ({} if same else {"code_sha256": "1" * 64})
     lines = beside(tmp_path, lambda job: wobbly(job, changes=now), lambda job: wobbly(job, changes=then))
     code = f"{'a' * 12} with uncommitted changes"
-    assert (f"pt: code changed: commit {code}, now another state of it" in lines) != same
+    assert (f"PyTorch: code changed: commit {code}, now another state of it" in lines) != same
     assert ("in between: code" in lines[-1]) != same
 
 
@@ -57,20 +57,20 @@ def test_another_experiment_is_not_set_beside_it(tmp_path, options):
 
 def test_another_training_and_another_accuracy(tmp_path):
     lines = beside(tmp_path, lambda job: wobbly(job, proof_factor=1.01, accuracies=(0.5, 0.8)))
-    assert any(line.startswith("pt: not the same training: step 1 of 20 (epoch 1)") for line in lines)
-    assert "pt: accuracy 90.14%, now 80.00% (-10.14 points)" in lines
+    assert any(line.startswith("PyTorch: not the same training: step 1 of 20 (epoch 1)") for line in lines)
+    assert "PyTorch: accuracy 90.14%, now 80.00% (-10.14 points)" in lines
 
 
 def test_what_the_baseline_lacks(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["tf"])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
-    assert now.baseline == ["pt: not in the baseline", "nothing in the baseline can be set beside this comparison"]
+    assert now.baseline == ["PyTorch: not in the baseline", "nothing in the baseline can be set beside this comparison"]
 
 
 def test_seeds_of_which_none_is_in_both(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["pt"], seeds=[0])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], seeds=[1], baseline=tmp_path / "then")
-    assert now.baseline[0].startswith("pt: not known whether it is the same training: not the same settings: ")
+    assert now.baseline[0].startswith("PyTorch: not known whether it is the same training: not the same settings: ")
 
 
 def test_a_baseline_that_is_gone_loses_nothing_but_itself(tmp_path):

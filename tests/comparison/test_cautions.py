@@ -30,8 +30,8 @@ def test_a_first_run_that_is_an_outlier(tmp_path):
 
     found = warnings(tmp_path, make)
     assert [line for line in found if "first run" in line] == [
-        "pt: the first run is an outlier: its training is slower than the others'; leave it out of conclusions",
-        "pt: the first run is an outlier: its start-up is slower than the others'; leave it out of conclusions",
+        "PyTorch: the first run is an outlier: its training is slower than the others'; leave it out of conclusions",
+        "PyTorch: the first run is an outlier: its start-up is slower than the others'; leave it out of conclusions",
     ]
 
 
@@ -41,11 +41,11 @@ def test_other_load(tmp_path):
 
     (line,) = warnings(tmp_path / "retake", make)
     assert line == (
-        "1 of 5 rounds were disturbed: others used up to 40% of the cores (ptl, seed 0, round 3); speeds and ratios are"
-        " of the other 4"
+        "1 of 5 rounds was disturbed: others used up to 40% of the cores (Lightning, seed 0, round 3); speeds and"
+        " ratios are of the other 4"
     )
     (line,) = warnings(tmp_path / "keep", make, disturbed="keep")
-    assert line.endswith("(ptl, seed 0, round 3); they count all the same, as --disturbed keep asks")
+    assert line.endswith("(Lightning, seed 0, round 3); they count all the same, as --disturbed keep asks")
 
 
 def test_a_spread_too_wide_for_the_difference(tmp_path):
@@ -54,7 +54,7 @@ def test_a_spread_too_wide_for_the_difference(tmp_path):
         return MadeUp(speed=1000 * (noisy if job.implementation == "pt" else 1))
 
     (line,) = warnings(tmp_path, make)
-    assert line.startswith("pt: the spread is too wide to tell") and "rounds might" in line
+    assert line.startswith("PyTorch: the spread is too wide to tell") and "rounds might" in line
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
@@ -71,7 +71,9 @@ def test_threads_that_differ_or_are_too_many(tmp_path):
         config = resolve_settings(job.config.replace(devices=1, threads_per_device=threads, epochs=2), Settings())
         return steady(job, changes={"config": config, "config_sha256": config.sha256(), "threads_per_device": threads})
 
-    assert "thread counts differ: pt 1, ptl 1, tf 2 threads for each device" in warnings(tmp_path / "a", make)
+    assert "thread counts differ: Lightning 1, PyTorch 1, TensorFlow 2 threads for each device" in warnings(
+        tmp_path / "a", make
+    )
     found = warnings(tmp_path / "b", steady, devices=1, threads_per_device=MACHINE.cores + 1)
     assert sum("wait for each other" in line for line in found) == 3
     assert not any("differ" in line for line in found)
@@ -83,7 +85,10 @@ def test_a_machine_versions_or_code_that_changed(tmp_path):
     for changes, words in (
         ({"machine": other}, "not all runs are from the same machine"),
         ({"machine": renamed}, "hosts of different names"),
-        ({"versions": {"python": "3.11.0", "made-up": "1.1"}}, "tf: not all runs have the same made-up: 1.0 and 1.1"),
+        (
+            {"versions": {"python": "3.11.0", "made-up": "1.1"}},
+            "TensorFlow: not all runs have the same made-up: 1.0 and 1.1",
+        ),
         (
             {"git": {"commit": "b" * 40, "dirty": False}},
             "the code changed between runs: commits aaaaaaaaaaaa and bbbbbb",
@@ -100,7 +105,7 @@ def test_an_outlier_that_nobody_was_seen_to_make(tmp_path):
         return steady(job, 0.1 if (job.implementation, job.round) == ("pt", 4) else 1.0, other_load=0.03)
 
     (line,) = [line for line in warnings(tmp_path, make, repeats=8) if "outlier" in line]
-    assert line.startswith("pt: 100 images/s is an outlier (seed 0, round 4; the median is 1,00")
+    assert line.startswith("PyTorch: 100 images/s is an outlier (seed 0, round 4; the median is 1,00")
     assert "others used 3% of the cores; it stays in" in line
 
 
@@ -114,7 +119,7 @@ def test_medians_and_pairs_that_contradict_each_other(tmp_path):
     pt = summary.rows[1].speed
     assert pt.ratio > 1 > pt.images_per_second / summary.rows[0].speed.images_per_second
     assert pt.verdict == "no difference shown"
-    assert any(line.startswith("pt: by the medians it has 0.9") for line in summary.warnings)
+    assert any(line.startswith("PyTorch: by the medians it has 0.9") for line in summary.warnings)
 
 
 def test_threads_that_wait_for_cores(tmp_path):
@@ -122,9 +127,11 @@ def test_threads_that_wait_for_cores(tmp_path):
         return steady(job, runnable_threads=MACHINE.cores + (2.5 if job.implementation == "pt" else 0.5))
 
     (line,) = warnings(tmp_path, make)
-    assert line.startswith(f"pt: {MACHINE.cores + 2.5:.1f} threads at a time wanted to run on {MACHINE.cores} cores;")
+    assert line.startswith(
+        f"PyTorch: {MACHINE.cores + 2.5:.1f} threads at a time wanted to run on {MACHINE.cores} cores;"
+    )
 
 
 def test_a_limit_of_the_container(tmp_path):
     (line,) = warnings(tmp_path, lambda job: steady(job, throttled=0.12 if job.implementation == "tf" else 0.0))
-    assert line.startswith("tf: the limit of this container stopped it in 12% of the periods")
+    assert line.startswith("TensorFlow: the limit of this container stopped it in 12% of the periods")

@@ -44,7 +44,7 @@ def test_bars_fit_80_columns_and_plain_lines_are_plain(tmp_path):
     plain = shown(tmp_path / "b", False, 2)
     assert "\x1b" not in plain and "left" not in plain
     assert plain.splitlines()[:3] == [
-        "tf (seed 0, round 1): starting",
-        "tf (seed 0, round 1): done after 100.0 s",
-        "pt (seed 0, round 1): starting",
+        "TensorFlow (seed 0, round 1): starting",
+        "TensorFlow (seed 0, round 1): done after 100.0 s",
+        "PyTorch (seed 0, round 1): starting",
     ]

@@ -246,7 +246,7 @@ def test_the_gallery_shows_first_what_they_disagree_on(tmp_path):
     assert [len({guess for _, guess, *_ in one.guesses}) > 1 for one in mistakes] == [True] * 2 + [False] * 5
     for one in mistakes:
         for name, guess, score, right in one.guesses:
-            assert (guess == one.label) == right and 0 < score <= 1 and name in ("tf", "pt", "ptl")
+            assert (guess == one.label) == right and 0 < score <= 1 and name in ("TensorFlow", "PyTorch", "Lightning")
 
 
 def test_names_are_shown_as_they_are(tmp_path):

@@ -8,9 +8,10 @@ from made_up import MACHINE, MadeUp, comparison
 from common.data.datasets import load_dataset
 from common.resolve import Settings
 from common.spec.options import TrainConfig
+from comparison.conclusions import conclusions
 from comparison.export.write import write_tables
-from comparison.gains import what_tuning_gives
 from comparison.intervals import paired_ratio
+from comparison.jobs import TITLES
 from comparison.proof import MOST_FLOPS, cut_evaluation
 from comparison.remarks import remarks, what_was_compared
 from comparison.report.page import write_report
@@ -138,9 +139,9 @@ def test_runs_of_other_code_or_versions_than_the_proof_are_not_proved(tmp_path, 
 
     (table,) = comparison(tmp_path, make, implementations=["tf", "pt"], repeats=2).tables
     tf, pt = table.rows
-    what = "code" if "code_sha256" in changes else "versions"
+    what, title = "code" if "code_sha256" in changes else "versions", TITLES[changed]
     for row in (tf, pt) if changed == "tf" else (pt,):
-        assert row.status == "not proved" and f"the proof of {changed} is of other {what} than its runs" in row.note
+        assert row.status == "not proved" and f"the proof of {title} is of other {what} than its runs" in row.note
     assert pt.speed.ratio is None and (tf.status == "ok") == (changed == "pt")
 
 
@@ -193,7 +194,8 @@ def test_both_modes_are_rows_of_one_table_that_names_their_settings(tmp_path):
     assert [row.name for row in table.rows] == ["tf", "tf tuned", "pt", "pt tuned", "ptl", "ptl tuned"]
     assert [row.status for row in table.rows] == ["ok"] * 6 and summary.succeeded
     assert [row.settings for row in table.rows][:4] == ["32-bit", "32-bit, compiled", "32-bit", "bf16-mixed"]
-    words = "modes plain and tuned: 32-bit; tf tuned 32-bit, compiled; pt tuned bf16-mixed; ptl tuned bf16-mixed"
+    words = "modes plain and tuned: 32-bit; TensorFlow tuned 32-bit, compiled; PyTorch tuned bf16-mixed"
+    words += "; Lightning tuned bf16-mixed"
     assert words in what_was_compared(table)
     assert table.rows[5].note == "the scaling of the loss skipped 3 of 20 steps"
     assert all(row.speed.ratio and row.speed.num_rounds == 3 for row in table.rows)
@@ -203,32 +205,48 @@ def test_both_modes_are_rows_of_one_table_that_names_their_settings(tmp_path):
     assert "mode plain: 32-bit" in what_was_compared(table)
 
 
-def test_what_tuning_gives_is_said_in_words(tmp_path):
+def test_what_was_found_is_said_in_words(tmp_path):
     def make(job):
         return fast(job) if job.config.mode == "plain" else MadeUp(speed=fast(job).speed * 1.5)
 
     both = {"mode": ["plain", "tuned"], "repeats": 4}
     summary = comparison(tmp_path / "both", make, **both)
-    assert what_tuning_gives(summary.tables[0]) == [
-        "As its documentation teaches it, pt has the highest median speed; the others as shares of it: ptl 97%,"
-        " tf 33%.",
-        "Tuned over plain, images per second: tf 1.50 times (1.50 to 1.50); pt 1.50 times (1.50 to 1.50);"
-        " ptl 1.50 times (1.50 to 1.50).",
-        "Tuned, pt has the highest median speed; the others as shares of it: ptl 97%, tf 33%.",
+    assert conclusions(summary.tables[0]) == [
+        "PyTorch trained 1.03 times as fast as Lightning (1.03 to 1.03)",
+        "PyTorch trained 3.00 times as fast as TensorFlow (3.00 to 3.00)",
+        "PyTorch tuned trained 1.03 times as fast as Lightning tuned (1.03 to 1.03)",
+        "PyTorch tuned trained 3.00 times as fast as TensorFlow tuned (3.00 to 3.00)",
+        "TensorFlow tuned trained 1.50 times as fast as plain TensorFlow (1.50 to 1.50)",
+        "PyTorch tuned trained 1.50 times as fast as plain PyTorch (1.50 to 1.50)",
+        "Lightning tuned trained 1.50 times as fast as plain Lightning (1.50 to 1.50)",
+        "same training: yes, proved in 64 bits: losses of the same step are at most 0 apart",
     ]
     write_tables(summary)
     write_report(summary)
     for name in ("results.md", "report.html"):
-        assert (
-            "Tuned over plain, images per second: tf 1.50 times (1.50 to 1.50)"
-            in (tmp_path / "both" / name).read_text()
-        )
-    assert what_tuning_gives(comparison(tmp_path / "plain", make).tables[0]) == []
+        assert "PyTorch trained 3.00 times as fast as TensorFlow" in (tmp_path / "both" / name).read_text()
     # One that is another training has no speed to set beside others.
     parted = comparison(
         tmp_path / "parted", lambda job: fast(job, proof_factor=1 + 0.1 * (job.name == "pt tuned")), **both
     )
-    assert "pt 1." not in what_tuning_gives(parted.tables[0])[1]
+    assert not any("PyTorch tuned" in line for line in conclusions(parted.tables[0]))
+    assert conclusions(comparison(tmp_path / "alone", make, implementations=["pt"]).tables[0]) == []
+
+
+def test_how_sure_is_said_in_words(tmp_path):
+    def make(job):
+        return MadeUp(speed=1000 * (1 + 0.05 * (-1) ** job.round * (job.implementation == "pt")))
+
+    options = {"implementations": ["tf", "pt"], "verify": "never"}
+    assert conclusions(comparison(tmp_path / "8", make, repeats=8, **options).tables[0]) == [
+        "TensorFlow and PyTorch: no difference in speed is shown, 0.99 times (0.95 to 1.04)",
+        "same training: not proved",
+    ]
+    assert conclusions(comparison(tmp_path / "2", make, repeats=2, **options).tables[0])[0] == (
+        "TensorFlow trained 0.95 to 1.05 times as fast as PyTorch in 2 rounds, too few to be sure"
+    )
+    (line, _) = conclusions(comparison(tmp_path / "1", make, **options).tables[0])
+    assert line == "TensorFlow trained 1.05 times as fast as PyTorch in 1 round, too few to be sure"
 
 
 def test_phases_add_up_to_what_was_seen_from_outside(tmp_path):
@@ -307,7 +325,7 @@ def test_a_limit_on_the_processors_instructions_is_told_beside_the_table_and_in_
 
     summary = comparison(tmp_path, make, repeats=2)
     assert [row.note for row in summary.rows] == [None, told, None] and summary.succeeded
-    assert f"pt: {told}" in remarks(summary)
+    assert f"PyTorch: {told}" in remarks(summary)
     write_tables(summary)
     write_report(summary)
     for name in ("results.csv", "results.md", "report.html"):

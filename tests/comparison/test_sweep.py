@@ -18,11 +18,11 @@ def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path
     found = {(one.x, one.series): (one.speed_up.estimate, one.ideal, *one.efficiencies) for one in study.rows}
     assert study.kind == "devices" and study.numeric
     assert found == {
-        ("1", "pt, strong"): (1.0, 1.0, 1.0),
-        ("2", "pt, strong"): pytest.approx((1.6, 2.0, 0.8)),
-        ("2", "pt, weak"): pytest.approx((1.9, 2.0, 0.95)),
-        ("4", "pt, strong"): pytest.approx((2.0, 4.0, 0.5)),
-        ("4", "pt, weak"): pytest.approx((3.6, 4.0, 0.9)),
+        ("1", "PyTorch, strong"): (1.0, 1.0, 1.0),
+        ("2", "PyTorch, strong"): pytest.approx((1.6, 2.0, 0.8)),
+        ("2", "PyTorch, weak"): pytest.approx((1.9, 2.0, 0.95)),
+        ("4", "PyTorch, strong"): pytest.approx((2.0, 4.0, 0.5)),
+        ("4", "PyTorch, weak"): pytest.approx((3.6, 4.0, 0.9)),
     }
     batches = {table.first_result.config.batch_size for table in summary.tables if table.variant["scaling"] == "weak"}
     assert batches == {128, 256}
@@ -37,10 +37,10 @@ def test_other_options_swept_with_the_devices_keep_their_own_base(tmp_path):
     study = make_study(comparison(tmp_path, make, sweep=["momentum=0,0.9", "devices=1,2"], repeats=3, **options))
     assert study.option == "devices"
     assert {(one.series, one.x): one.speed_up.estimate for one in study.rows} == {
-        ("pt, 0, strong", "1"): 1,
-        ("pt, 0, strong", "2"): pytest.approx(2),
-        ("pt, 0.9, strong", "1"): 1,
-        ("pt, 0.9, strong", "2"): pytest.approx(2),
+        ("PyTorch, 0, strong", "1"): 1,
+        ("PyTorch, 0, strong", "2"): pytest.approx(2),
+        ("PyTorch, 0.9, strong", "1"): 1,
+        ("PyTorch, 0.9, strong", "2"): pytest.approx(2),
     }
 
 
