@@ -15,6 +15,7 @@ from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.jobs import TITLES
 from comparison.remarks import remarks, what_was_compared
 from comparison.report.charts import Drawn, draw
+from comparison.report.findings import decision, findings
 from comparison.report.gallery import Mistake, find_mistakes
 from comparison.report.sweep_figures import study_charts
 from comparison.report.table_figures import table_charts
@@ -76,10 +77,13 @@ def write_report(summary: Summary) -> None:
         lstrip_blocks=True,
     )
     results = [run.result for run in summary.runs if run.result]
+    first = None if study else next((table for table in summary.tables if table.first_result), None)
     page = environment.get_template("report.html.j2").render(
         title=_title(summary),
         summary=summary,
         request=summary.request,
+        findings=findings(summary, first) if first else [],
+        decision=decision(first) if first else None,
         sections=sections,
         study=study,
         study_grids=study_grids,

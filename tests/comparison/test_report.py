@@ -10,6 +10,8 @@ from made_up import MadeUp, comparison
 from PIL import Image
 
 from comparison.report.charts import draw
+from comparison.report.code_lines import count_lines, lines_of_training
+from comparison.report.findings import findings
 from comparison.report.gallery import find_mistakes
 from comparison.report.page import write_report
 from comparison.report.table_figures import table_charts
@@ -207,14 +209,87 @@ def test_the_page_says_what_a_reader_asks(browser, simple):
     page.close()
 
 
+def test_the_verdict_is_on_the_first_screen_of_a_phone(browser, simple):
+    page = opened(browser, simple, 400)
+    verdict = page.locator(".findings p").first
+    assert verdict.inner_text().startswith("PyTorch trained 1.0")
+    assert verdict.bounding_box()["y"] + verdict.bounding_box()["height"] < 400
+    questions = page.locator(".findings h2").all_inner_texts()
+    assert questions[0] == "Which is fastest?" and "Was it the same training?" in questions
+    page.close()
+
+
+def test_a_heading_sorts_the_table_to_decide_by(browser, simple):
+    page = opened(browser, simple, 1400)
+    names = page.locator(".sortable tbody th")
+    assert names.all_inner_texts() == ["TensorFlow", "PyTorch", "Lightning"]
+    heading = page.locator(".sortable thead th", has_text="images/s")
+    heading.locator("button").click()
+    assert names.all_inner_texts() == ["PyTorch", "Lightning", "TensorFlow"]
+    assert heading.get_attribute("aria-sort") == "descending"
+    heading.locator("button").press("Enter")
+    assert names.all_inner_texts() == ["TensorFlow", "Lightning", "PyTorch"]
+    assert heading.get_attribute("aria-sort") == "ascending" and page.complaints == []
+    page.close()
+
+
+def test_the_nearer_to_the_best_the_darker(browser, simple):
+    page = opened(browser, simple, 1400)
+    column = page.locator(".sortable thead th").all_inner_texts().index("images/s") + 1  # the corner is no th
+    cells = page.locator(f".sortable tbody tr td:nth-child({column + 1})")
+    shares = [float(re.search(r"--share: ([\d.]+)", cells.nth(row).get_attribute("style"))[1]) for row in range(3)]
+    assert shares == pytest.approx([8000 / 27000, 1, 25500 / 27000], abs=0.01)
+    colours = [cells.nth(row).evaluate("one => getComputedStyle(one).backgroundColor") for row in range(3)]
+    assert len(set(colours)) == 3
+    page.close()
+
+
 # --- Without a browser ---
+
+
+def found(folder, make=noisy, **options):
+    summary = comparison(folder, make, **options)
+    return {one.question: one.answers for one in findings(summary, summary.tables[0])}
+
+
+def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
+    started = {"tf": 3.2, "pt": 1.9, "ptl": 3.6}
+
+    def make(job):
+        memory = {"tf": 700, "pt": 750, "ptl": 800}[job.implementation] * 2**20
+        changes = {"startup_seconds": started[job.implementation], "peak_memory_bytes": memory}
+        return MadeUp(speed=noisy(job).speed, other_load=0.3 * (job.round == 2), changes=changes)
+
+    answers = found(tmp_path / "5", make, repeats=5)
+    assert answers["Which is fastest?"][1].startswith("PyTorch trained 3.38 times as fast as TensorFlow (")
+    assert answers["Which starts soonest?"] == ["PyTorch, 1.9 s (TensorFlow 3.2, Lightning 3.6)."]
+    assert answers["Which needs the least memory?"] == ["TensorFlow, 700 MiB (PyTorch 750, Lightning 800)."]
+    assert answers["Was it the same training?"][0].startswith("same training: yes")
+    assert "1 more were disturbed" in answers["How far can it be trusted?"][0]
+    assert "Measure your own case" in answers["What next?"][0]
+    answers = found(tmp_path / "1", make)
+    assert answers["How far can it be trusted?"][0].startswith("Not far: 1 round of pairs")
+    assert f"--resume {tmp_path / '1'} --repeats 5" in answers["What next?"][0]
+    assert found(tmp_path / "0", lambda job: MadeUp(failure="exit status 1")) == {}
+    alone = found(tmp_path / "alone", make, implementations=["pt"])
+    assert alone["Which is fastest?"] == ["There is only one to look at."]
+    assert "Which starts soonest?" not in alone
+
+
+def test_lines_of_code_are_those_that_do_something():
+    source = '"""A\ndocstring."""\n\nimport os  # a comment\n\n# another\n'
+    source += 'def f(\n    x,\n):\n    "short"\n    return """a\nb"""\n'
+    assert count_lines(source) == 6
+    plain, tuned = lines_of_training("pt", "plain"), lines_of_training("pt", "tuned")
+    assert 100 < plain < 200 < tuned and lines_of_training("one", "plain") is None
 
 
 def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep):
     for folder in (simple, sweep):
         page = (folder / "report.html").read_text()
         assert len(page) < 5e6
-        assert not re.findall(r"<(?:script|link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", page)
+        assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", page)
+        assert re.findall(r"<script[^>]*>", page) == ['<script type="module">']  # which sorts a table
         assert (
             "@@" not in page and "None" not in page and "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
         )

@@ -1,0 +1,32 @@
+"""How much code an implementation's users write: lines, without blank ones, comments and docstrings."""
+
+import io
+import tokenize
+from functools import cache
+
+from common.platform.machine import REPOSITORY
+
+LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+NO_CODE = LAYOUT | {tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
+
+
+@cache
+def lines_of_training(implementation: str, mode: str) -> int | None:
+    """Of `train.py`, and of `tuning.py` too where it is tuned; None for what has no such file."""
+    names = ["train.py", *(["tuning.py"] if mode == "tuned" else [])]
+    paths = [REPOSITORY / f"{implementation}_impl" / name for name in names]
+    return sum(count_lines(path.read_text()) for path in paths) if all(path.exists() for path in paths) else None
+
+
+def count_lines(source: str) -> int:
+    """Those with a token of Python that is neither a comment nor a docstring."""
+    lines: set[int] = set()
+    begins = True  # a statement: a string that stands there alone is a docstring
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in NO_CODE:
+            begins = begins or token.type in LAYOUT
+            continue
+        if not (begins and token.type == tokenize.STRING):
+            lines.update(range(token.start[0], token.end[0] + 1))
+        begins = False
+    return len(lines)
