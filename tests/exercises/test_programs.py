@@ -1,13 +1,10 @@
 """The classical programs: comparable, the same on one device and on two, and honest about mistakes."""
 
 import sys
-from pathlib import Path
 
-import jupytext
-import nbformat
 import pytest
 from conftest import REPOSITORY, run
-from nbclient import NotebookClient
+from notebook_runs import assert_paired, run_notebook
 from printed import accuracies
 
 from exercises import course
@@ -38,24 +35,16 @@ def test_the_page_shows_what_they_print_and_they_train_alike():
 def test_the_notebook_runs(monkeypatch):
     """On its own settings: one device where there is no GPU, ten epochs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    printed = "".join(one.text for one in outputs if one.output_type == "stream" and one.name == "stdout")
+    printed = "".join(
+        one.text for one in run_notebook(NOTEBOOK) if one.output_type == "stream" and one.name == "stdout"
+    )
     found = accuracies(printed)
     assert printed.startswith("TensorFlow on 1 x cpu, batches of 64\n")
     assert len(found) == 10 and len(printed.splitlines()) == 12 and found[-1] > 97
 
 
 def test_the_notebook_is_its_text_and_holds_no_outputs():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    text = jupytext.read(NOTEBOOK.with_suffix(".py"))
-    assert [(cell.cell_type, cell.source) for cell in notebook.cells] == [
-        (cell.cell_type, cell.source) for cell in text.cells
-    ]
-    for cell in notebook.cells:
-        assert cell.cell_type == "markdown" or (not cell.outputs and cell.execution_count is None)
-    assert str(Path.home()) not in NOTEBOOK.read_text()
+    assert_paired(NOTEBOOK)
 
 
 @pytest.mark.slow

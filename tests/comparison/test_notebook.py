@@ -1,0 +1,33 @@
+"""The notebook for a reader's own look at a comparison: it runs, on any of them, and is its text."""
+
+import pytest
+from conftest import REPOSITORY
+from made_up import MadeUp, comparison
+from notebook_runs import assert_paired, run_notebook
+
+NOTEBOOK = REPOSITORY / "notebooks" / "analysis.ipynb"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repeats": 3, "mode": ["plain", "tuned"]},
+        pytest.param({"implementations": ["pt"], "verify": "never"}, marks=pytest.mark.slow),
+    ],
+    ids=["rounds and modes", "one row"],
+)
+def test_it_runs(tmp_path, monkeypatch, options):
+    summary = comparison(tmp_path, lambda job: MadeUp(speed=1000 * (1 + 0.1 * job.round)), **options)
+    monkeypatch.setenv("COMPARISON", str(tmp_path))
+    outputs = run_notebook(NOTEBOOK)
+    printed = "".join(one.text for one in outputs if one.output_type == "stream" and one.name == "stdout")
+    assert printed.startswith(tmp_path.name) and all(line in printed for line in summary.warnings)
+    tables = [one.data["text/plain"] for one in outputs if one.output_type == "execute_result"]
+    assert len(tables) == 2 and "images_per_second" in tables[0]
+    pictures = sum("image/png" in one.data for one in outputs if one.output_type == "display_data")
+    assert pictures == (4 if "mode" in options else 3)
+
+
+def test_it_is_its_text_and_holds_no_outputs():
+    assert_paired(NOTEBOOK)
