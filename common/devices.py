@@ -84,7 +84,8 @@ def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
             raise UserError(f"--num-nodes {nodes}: {on}; leave the option out")
         return nodes
     if launch.node >= nodes:
-        raise UserError(f"NODE_RANK {launch.node}: by --num-nodes the nodes are 0 to {nodes - 1}")
+        there = f"by --num-nodes {nodes} the nodes are 0 to {nodes - 1}" if nodes != 1 else "of one node it is 0"
+        raise UserError(f"NODE_RANK {launch.node}: {there}; --num-nodes, on every node, says how many there are")
     if nodes > 1:
         missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if title not in LAUNCHERS:

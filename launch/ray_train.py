@@ -10,6 +10,8 @@ need this folder, the Python environment and the run folder in the same places, 
 import argparse
 import functools
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any, NoReturn
 
 INSTALL = "pip install -r requirements-ray.txt -c constraints.txt"
 PROGRAM = "python -m launch.ray_train"
+ANSWER_SECONDS = 5
 USER_ERROR = 2  # exit status of a program that was told something wrong: the next attempt would end alike
 
 
@@ -28,11 +31,17 @@ def main(words: list[str]) -> NoReturn:
         from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     except ImportError as error:
         raise SystemExit(f"{PROGRAM}: error: {error.name} is not installed: {INSTALL}") from None
+    address = options.address or os.environ.get("RAY_ADDRESS")
+    check_address(address)
     try:
         ray.init(address=options.address)
     except ConnectionError:
-        address = options.address or os.environ.get("RAY_ADDRESS")
         raise SystemExit(f"{PROGRAM}: error: --address {address}: no Ray cluster answers there") from None
+    there = sum(node["Alive"] for node in ray.nodes())
+    if options.nnodes > there:  # Ray itself would wait for them for ever
+        raise SystemExit(
+            f"{PROGRAM}: error: --nnodes {options.nnodes}: the cluster has {there} node{'s' * (there > 1)}"
+        )
     resources = {"CPU": options.num_cpus, "GPU": options.num_gpus}
     trainer = trainer_class(options.command)(
         run_worker,
@@ -59,6 +68,18 @@ def main(words: list[str]) -> NoReturn:
     sys.exit(result.return_value)
 
 
+def check_address(address: str | None) -> None:
+    """Ends this program where nobody answers at HOST:PORT, which Ray itself tries for half a minute."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdecimal():  # none, or words of Ray's: auto, local, ray://...
+        return
+    try:
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise SystemExit(f"{PROGRAM}: error: --address {address}: no Ray cluster answers there ({why})") from None
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM, description="Starts a program on the nodes of a Ray cluster.", allow_abbrev=False
@@ -79,6 +100,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         options.command = [sys.executable, "-m", *options.module]
     if not options.command:
         parser.error("-m MODULE: missing; which program?")
+    if shutil.which(options.command[0]) is None:
+        parser.error(f"{options.command[0]}: no such program; for a module: -m {options.command[0]}")
     return options
 
 

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,9 @@ def setup_process(config: TrainConfig) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
     os.environ["OMP_NUM_THREADS"] = str(config.threads_per_device)  # for processes it starts
     torch.set_num_threads(config.threads_per_device)
+    # Of kernels with one input channel, whose strides can be written in two ways: DistributedDataParallel copies the
+    # gradients of others, too.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     # The machine's name need not resolve to an address that others reach, or to any.
     interface = find_interface(config.nodes)
     if interface:

@@ -240,9 +240,10 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--fault-table",
         "--follow",
         "--hyperparameters",
-        *("--map-by", "--allow-run-as-root", "--cpu-list", "--cpus"),
+        *("--map-by", "--allow-run-as-root", "--cpu-list", "--cpus", "--oversubscribe"),
+        *("--endpoint", "--project", "--domain", "--registry"),
         *("--head", "--port", "--entrypoint-num-cpus", "--entrypoint-num-gpus", "--entrypoint-resources"),
-    }  # of jupytext, pip, sbatch, squeue, uv, pytest, ray, mpirun, taskset and docker
+    }  # of jupytext, pip, sbatch, squeue, uv, pytest, ray, mpirun, taskset, docker and flyte
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"

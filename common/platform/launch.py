@@ -82,6 +82,11 @@ class Launch:
     def _of_torchrun(cls, environment: Mapping[str, str]) -> "Launch":
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
         rank, local_rank, size, local_size, node, nodes = (_number(environment, name) for name in names)
+        if local_size * nodes != size:
+            raise UserError(
+                f"torchrun has started {size} processes, {local_size} of them on this node, of {nodes}: give the same"
+                " --nproc-per-node on every node"
+            )
         return cls("torchrun", rank, local_rank, size, local_size, node, nodes, os.getppid())
 
     @classmethod
@@ -109,7 +114,8 @@ class Launch:
         """Raises UserError unless each node has as many processes, of neighbouring ranks; `spread`: what does that."""
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
             raise UserError(
-                f"{started_by} has started {size} processes, not as many on each node, or not node by node;"
+                f"{started_by} has started {size} process{'es' * (size != 1)}, not as many on each node, or not node by"
+                " node;"
                 f" {spread} does, with a number that the nodes divide"
             )
         return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size, _daemon())

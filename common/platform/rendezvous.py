@@ -47,7 +47,9 @@ def addresses(launch: Launch) -> list[tuple[str, int]]:
         return _of_slurm(launch)
     if launch.started_by == "Open MPI":
         return _of_mpi(launch)
-    raise UserError(f"{launch.started_by} does not tell its processes of each other")
+    raise UserError(
+        f"{launch.started_by} does not tell its processes of each other; srun, mpirun and TF_CONFIG do (docs/nodes.md)"
+    )
 
 
 def _of_slurm(launch: Launch) -> list[tuple[str, int]]:

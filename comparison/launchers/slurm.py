@@ -60,8 +60,8 @@ class Slurm:
             [*words, *shlex.split(self.options)], input=script, env=with_our_code(kept), capture_output=True, text=True
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-            raise UserError(f"--launcher slurm: {said[0]}")
+            said = done.stderr.strip().splitlines() or [f"sbatch: exit status {done.returncode}"]
+            raise UserError(f"--launcher slurm: {'; '.join(said)}")
         return done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER where there are several clusters
 
     def starter(self, program: Program) -> tuple[str, ...]:

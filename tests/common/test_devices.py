@@ -66,7 +66,12 @@ def test_nodes_have_as_many_devices_each():
         ),
         ("TensorFlow", started("Slurm"), {"strategy": "pipeline"}, "Slurm has started 3 processes; TensorFlow needs"),
         ("PyTorch", started(processes=2, nodes=2), {"strategy": "pipeline"}, "--strategy pipeline: is for one node"),
-        ("PyTorch", Launch.read({"NODE_RANK": "1"}), {}, "NODE_RANK 1: by --num-nodes the nodes are 0 to 0"),
+        (
+            "PyTorch",
+            Launch.read({"NODE_RANK": "1"}),
+            {},
+            "NODE_RANK 1: of one node it is 0; --num-nodes, on every node,",
+        ),
     ],
 )
 def test_nodes_that_nobody_has_started_are_told(title, launch, options, message):

@@ -9,6 +9,7 @@ What Ray writes is in a folder for temporary files that `stop` removes: its sock
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import socket
@@ -23,6 +24,8 @@ import psutil
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 CPUS = 2
+# Ray asks for tokens where a cluster of its own, for one program, has left one in the user's folder.
+ENVIRONMENT = {"RAY_AUTH_MODE": "disabled"}
 SECONDS_TO_START, SECONDS_TO_STOP = 90, 3
 PORTS_OF_HEAD = ("port", "dashboard-port", "ray-client-server-port")  # that must be free
 
@@ -62,7 +65,8 @@ def start(folder: Path) -> dict[str, str]:
             if any(temporary in word or address in word for word in arguments(process))
         ]
         (folder / "ray.json").write_text(json.dumps(started))
-    return {"RAY_ADDRESS": address, "RAY_API_SERVER_ADDRESS": f"http://{ADDRESSES[0]}:{ports['dashboard-port']}"}
+    dashboard = f"http://{ADDRESSES[0]}:{ports['dashboard-port']}"
+    return {"RAY_ADDRESS": address, "RAY_API_SERVER_ADDRESS": dashboard, **ENVIRONMENT}
 
 
 def free_ports(count: int) -> list[int]:
@@ -76,7 +80,8 @@ def free_ports(count: int) -> list[int]:
 def call(words: list[str]) -> None:
     """`ray WORDS`; ends this program where that fails."""
     command = [sys.executable, "-m", "ray.scripts.scripts", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_START)
+    environment = {**os.environ, **ENVIRONMENT}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_START, env=environment)
     if done.returncode:
         raise SystemExit(f"error: {' '.join(command)}: {done.stdout}\n{done.stderr}")
 

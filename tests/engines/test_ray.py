@@ -98,6 +98,7 @@ def test_what_the_user_has_to_mend_is_not_tried_again(ray_cluster, tmp_path, wor
     [
         (("--nnodes", 0, "-m", "pt_impl"), "argument --nnodes: 0: not a number from 1 on"),
         (("--nnodes", 2), "-m MODULE: missing; which program?"),
+        (("pt_impl", "--epochs", 1), "pt_impl: no such program; for a module: -m pt_impl"),
         (("-m", "pt_impl"), "ray is not installed: pip install -r requirements-ray.txt -c constraints.txt"),
     ],
 )

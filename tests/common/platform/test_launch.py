@@ -96,6 +96,10 @@ def test_lightning_starts_further_replicas_itself():
     [
         ({**TORCHRUN, "RANK": "abc"}, "RANK abc: this variable of the environment should be a number from 0 on"),
         ({**TORCHRUN, "WORLD_SIZE": ""}, "WORLD_SIZE unset: "),
+        (
+            {**TORCHRUN, "WORLD_SIZE": "3"},
+            "torchrun has started 3 processes, 2 of them on this node, of 2: give the same",
+        ),
         ({**TORCHRUN, "LOCAL_WORLD_SIZE": "-1"}, "LOCAL_WORLD_SIZE -1: "),
         (
             {"LOCAL_RANK": "1"},
