@@ -93,6 +93,16 @@ def test_what_the_user_has_to_mend_is_not_tried_again(ray_cluster, tmp_path, wor
     assert line in told and len(set(re.findall(r"pid=(\d+)\) world_rank=0", told))) == 1
 
 
+@needs_ray
+@pytest.mark.slow
+def test_what_ray_would_wait_for_is_told_at_once(ray_cluster, tmp_path):
+    done = run(*RAY_TRAIN, "--nnodes", 3, "-m", "pt_impl", expect=1, **ray_cluster)
+    assert done.stderr.splitlines()[-1] == "python -m launch.ray_train: error: --nnodes 3: the cluster has 2 nodes"
+    done = run(*RAY_TRAIN, "-m", "pt_impl", expect=1, **{**ray_cluster, "RAY_ADDRESS": "127.0.0.1:1"})
+    line = "error: --address 127.0.0.1:1: no Ray cluster answers there (Connection refused)"
+    assert done.stderr.splitlines()[-1] == f"python -m launch.ray_train: {line}"
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
