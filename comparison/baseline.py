@@ -1,10 +1,12 @@
 """A comparison beside an earlier one: what has changed, and what may be said of it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from common.record.results import RunResult
-from comparison.intervals import unpaired_ratio
+from comparison.intervals import Ratio, unpaired_ratio
 from comparison.jobs import shown_variant
 from comparison.judging import judge_folders
 from comparison.lockstep import different_settings
@@ -14,10 +16,27 @@ from comparison.table import Entry, Table
 Folders = tuple[Path, Path]  # of the earlier comparison and of this one
 
 
-def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Folders) -> list[str]:
-    """A line for each row that both have, or for what keeps them from being set side by side."""
-    lines = []
-    matched = False
+@dataclass
+class Change:
+    """A row beside the same row of an earlier comparison; None is what is not known, or can't be set side by side.
+
+    Attributes:
+      lines: all that can be said of it, each a sentence.
+      accuracy, speed: then and now: shares; images per second, medians.
+      same_training: as the proofs of both say.
+    """
+
+    title: str
+    lines: list[str] = field(default_factory=list)
+    accuracy: tuple[float, float] | None = None
+    speed: tuple[float, float] | None = None
+    ratio: Ratio | None = None
+    same_training: bool | None = None
+
+
+def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Folders) -> list[Change]:
+    """Of each row, in their order."""
+    changes = []
     for table in tables:
         for entry in table.entries:
             if not entry.runs:
@@ -28,30 +47,29 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Fol
                 for one in old.entries
                 if one.runs and one.name == entry.name and one.variant == entry.variant
             ]
-            name = _name(entry)
-            if not candidates:
-                lines.append(f"{name}: not in the baseline")
-                continue
-            matched = True
-            lines += [f"{name}: {line}" for line in _entry_changes(entry, candidates[0], folders)]
-    if not matched:
-        lines.append("nothing in the baseline can be set beside this comparison")
-    return lines
+            change = Change(_title(entry))
+            changes.append(change)
+            if candidates:
+                change.lines += _entry_changes(entry, candidates[0], folders, change)
+            else:
+                change.lines.append("not in the baseline")
+    return changes
 
 
-def _name(entry: Entry) -> str:
+def _title(entry: Entry) -> str:
     shown = shown_variant(entry.variant)
     return f"{entry.title} ({shown})" if shown else entry.title
 
 
-def _entry_changes(entry: Entry, old: Entry, folders: Folders) -> Iterator[str]:
+def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -> Iterator[str]:
+    """Fills in the change."""
     new_result, old_result = entry.runs[0].result, old.runs[0].result
     assert new_result and old_result and entry.row and old.row
     if settings := different_settings(old_result, new_result, same_seed=False):
         yield f"not the same experiment, so nothing is set side by side: {'; '.join(settings)}"
         return
-    yield _training(entry, folders)
-    yield _accuracy(entry, old)
+    yield _training(entry, folders, change)
+    yield _accuracy(entry, old, change)
     versions = _versions(old_result, new_result)
     machines = old_result.machine.differences(new_result.machine)
     if old_result.device_name != new_result.device_name:
@@ -69,13 +87,14 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders) -> Iterator[str]:
             " given"
         )
         return
-    yield _speed(entry, old, bool(versions), code_changed)
+    yield _speed(entry, old, bool(versions), code_changed, change)
 
 
-def _training(entry: Entry, folders: Folders) -> str:
+def _training(entry: Entry, folders: Folders, change: Change) -> str:
     """Whether the very same training, as the runs in 64 bits prove."""
     earlier, now = (folder / proof_path(entry.variant, entry.name) for folder in folders)
     proof = judge_folders(earlier, now)
+    change.same_training = proof.same
     if proof.same is None:
         return f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
     if not proof.same:
@@ -84,18 +103,20 @@ def _training(entry: Entry, folders: Folders) -> str:
     return f"the same training{largest}"
 
 
-def _accuracy(entry: Entry, old: Entry) -> str:
+def _accuracy(entry: Entry, old: Entry, change: Change) -> str:
     assert entry.row and old.row
     now, before = entry.row.accuracy.test_accuracy, old.row.accuracy.test_accuracy
     assert now is not None and before is not None
+    change.accuracy = before, now
     return f"accuracy {before:.2%}, now {now:.2%} ({100 * (now - before):+.2f} points)"
 
 
-def _speed(entry: Entry, old: Entry, versions: bool, code: bool) -> str:
+def _speed(entry: Entry, old: Entry, versions: bool, code: bool, change: Change) -> str:
     speeds, old_speeds = _speeds(entry), _speeds(old)
     if not speeds or not old_speeds:
         return "no speed to set side by side"
-    ratio = unpaired_ratio(speeds, old_speeds)
+    ratio = change.ratio = unpaired_ratio(speeds, old_speeds)
+    change.speed = median(old_speeds), median(speeds)
     changed = [name for name, true in (("versions", versions), ("code", code)) if true] or ["nothing that is recorded"]
     if ratio.estimate is None:
         found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
@@ -108,7 +129,7 @@ def _speed(entry: Entry, old: Entry, versions: bool, code: bool) -> str:
 
 
 def _speeds(entry: Entry) -> list[float]:
-    return [run.images_per_second for run in entry.runs if run.images_per_second]
+    return [run.images_per_second for run in entry.measured_runs if run.images_per_second]
 
 
 def _versions(old: RunResult, new: RunResult) -> list[str]:

@@ -6,60 +6,20 @@ from typing import Generic, TypeVar
 
 import pandas as pd
 
-from comparison.intervals import MIN_ROUNDS
+from comparison.baseline import Change
+from comparison.intervals import MIN_ROUNDS, Ratio
 from comparison.lockstep import FIRST_STEPS
+from comparison.numbers import difference, least_most, mebibytes, rate, seconds, short_rate, span, text
 from comparison.row import Row
 from comparison.sweep import Study, StudyRow
 
 Kind = TypeVar("Kind")
-
-# --- Numbers, for people ---
-
-
-def text(value: float | None, form: str = "{}") -> str:
-    """Empty where there is nothing to say; never a zero."""
-    return "" if value is None else form.format(value)
-
-
-def rate(value: float | None) -> str:
-    """In millions where there are many, so that no column outgrows the terminal."""
-    return f"{value / 1e6:.1f}M" if value and value >= 1e6 else text(value, "{:,.0f}")
-
-
-def short_rate(value: float) -> str:
-    """Three digits: `26.9k`."""
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def difference(value: float | None) -> str:
-    return "0" if value == 0 else text(value, "{:.0e}")
-
-
-def mebibytes(value: int | None) -> str:
-    return text(value and value / 2**20, "{:,.0f}")
 
 
 def plus_minus(row: Row) -> str:
     if row.accuracy.test_accuracy_low is None or row.accuracy.test_accuracy_high is None:
         return ""
     return f"±{50 * (row.accuracy.test_accuracy_high - row.accuracy.test_accuracy_low):.2f}"
-
-
-def span(low: float | None, high: float | None, form: Callable[[float], str]) -> str:
-    return "" if low is None or high is None else f"{form(low)}-{form(high)}"
-
-
-def least_most(least: float, most: float) -> str:
-    """`1.05-1.21`, or one number where they are alike."""
-    return "-".join(dict.fromkeys((f"{least:.2f}", f"{most:.2f}")))
-
-
-def seconds(value: float | None) -> str:
-    """Never a bare 0.0 for what took some time."""
-    return text(value, "{:.2f}" if value is not None and value < 1 else "{:.1f}")
 
 
 def row_name(row: Row) -> str:
@@ -180,6 +140,29 @@ def reached(row: Row) -> str:
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     """The tables of numbers that say all of `rows`, the one that matters first; see `_cells`."""
     return _cells([MAIN, TARGET, *([DETAILS, TIMES, DEVICE] if details else [])], rows, row_name)
+
+
+def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
+    """Rows beside those of an earlier comparison; empty where nothing can be set side by side."""
+    columns = [
+        Column[Change]("accuracy", "points", lambda one: "" if not one.accuracy else points(*one.accuracy)),
+        Column[Change]("images/s", "then", lambda one: rate(one.speed[0] if one.speed else None)),
+        Column[Change]("images/s", "now", lambda one: rate(one.speed[1] if one.speed else None)),
+        Column[Change]("", "ratio", lambda one: text(one.ratio.estimate if one.ratio else None, "{:.2f}")),
+        Column[Change]("95 %", "interval", lambda one: "" if not one.ratio else _interval(one.ratio)),
+        Column[Change]("", "verdict", lambda one: (one.ratio.verdict if one.ratio else None) or "none"),
+        Column[Change]("same", "training", lambda one: {True: "yes", False: "no", None: ""}[one.same_training]),
+    ]
+    known = [change for change in changes if change.accuracy]
+    return next(iter(_cells([columns], known, lambda one: one.title)), pd.DataFrame()) if known else pd.DataFrame()
+
+
+def points(then: float, now: float) -> str:
+    return f"{100 * (now - then):+.2f}"
+
+
+def _interval(ratio: Ratio) -> str:
+    return span(ratio.low, ratio.high, "{:.2f}".format)
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:

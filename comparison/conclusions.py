@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from common.spec.options import Mode
-from comparison.columns import difference
 from comparison.intervals import Ratio
+from comparison.numbers import difference
 from comparison.table import Entry, Table, speed_ratio
 
 

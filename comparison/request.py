@@ -16,7 +16,7 @@ from common.data.arrays import check_content
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
-from comparison.baseline import what_changed
+from comparison.baseline import Change, what_changed
 from comparison.cautions import find_warnings
 from comparison.devices import same_devices
 from comparison.grouping import make_tables
@@ -125,16 +125,18 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
     """Tables, warnings and what has changed since the baseline, from whatever runs have ended so far."""
     tables = _tables(folder, request, runs)
     baseline: list[str] = []
+    changes: list[Change] = []
     if request.options.baseline:
         try:
             earlier = Request.read(request.options.baseline, "--baseline")
             earlier_runs, _ = find_runs(request.options.baseline, earlier)
             earlier_tables = _tables(request.options.baseline, earlier, earlier_runs)
-            baseline = what_changed(tables, earlier_tables, (request.options.baseline, folder))
+            changes = what_changed(tables, earlier_tables, (request.options.baseline, folder))
+            baseline = [f"{change.title}: {line}" for change in changes for line in change.lines]
         except UserError as error:  # it was there when the comparison began; that it is gone is no reason to lose this
             baseline = [str(error)]
     warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
-    return Summary(folder, request, tables, list(runs), missing, warnings, baseline)
+    return Summary(folder, request, tables, list(runs), missing, warnings, baseline, changes)
 
 
 def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:

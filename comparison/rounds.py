@@ -1,6 +1,6 @@
 """Rounds that others' load has disturbed: they are left out of speeds and ratios, and taken again.
 
-The rule is published in docs/comparison.md, and held to simulated noise by tests/comparison/test_noise.py.
+The rule is published in docs/noise.md, and held to simulated noise by tests/comparison/test_noise.py.
 """
 
 import math

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.record.results import RunResult
+from comparison.baseline import Change
 from comparison.record import Record
 from comparison.row import Row
 from comparison.store import Request, Run
@@ -57,6 +58,7 @@ class Summary:
       folder: of the comparison.
       runs: all that have ended, those for tuning among them.
       missing: how many runs are still to be made.
+      changes: of the rows since the baseline, which `baseline` says in lines.
     """
 
     folder: Path
@@ -66,6 +68,7 @@ class Summary:
     missing: int
     warnings: list[str]
     baseline: list[str]
+    changes: list[Change]
 
     @property
     def rows(self) -> list[Row]:

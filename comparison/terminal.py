@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, row_tables, study_tables
+from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
 from comparison.conclusions import conclusions
 from comparison.remarks import remarks, what_was_compared, what_was_swept
 from comparison.row import Row
@@ -39,6 +39,12 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
             console.print(f"{ABOUT_MAIN} {ABOUT_DETAILS}" if details else ABOUT_MAIN, style="dim")
             if not details:
                 console.print("More numbers: --details true, with --report-only too, and the report.", style="dim")
+    beside = baseline_table(summary.changes)
+    if not beside.empty:
+        console.print()
+        console.print(f"beside {summary.request.options.baseline}:")
+        console.print()
+        console.print(_grid(beside, None, "framework"))
     if found := remarks(summary):
         console.print()
         for line in found:
@@ -73,7 +79,8 @@ def _print_remark(console: Console, line: str) -> None:
         console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:
+def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTable:
+    """`rows`: whose statuses colour the lines; None: nobody's."""
     grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
     for heading in cells.columns.to_list():
@@ -85,6 +92,7 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:
             no_wrap=not words,
             min_width=13 if words and cells[heading].str.contains("difference").any() else None,
         )
-    for line, row in zip(cells.itertuples(), rows, strict=True):
-        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=None if row.status == "ok" else "red")
+    for number, line in enumerate(cells.itertuples()):
+        good = rows is None or rows[number].status == "ok"
+        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=None if good else "red")
     return grid

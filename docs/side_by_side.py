@@ -3,10 +3,14 @@
 python docs/side_by_side.py
 """
 
-import ast
+import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from comparison.report.training_steps import pieces
+
 PAGE = REPOSITORY / "docs" / "side-by-side.md"
 TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "keras": "Keras", "ptl": "Lightning"}
 PAIRS = (("tf", "pt"), ("keras", "ptl"))  # loops written out, and trainers
@@ -40,24 +44,6 @@ What is written for the same training in each framework: functions and classes o
 In each section TensorFlow stands beside PyTorch, whose loops are written out, and Keras beside Lightning, whose loops
 are the framework's. Made by `python docs/side_by_side.py`.
 """
-
-
-def pieces(text: str) -> dict[str, str]:
-    """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
-    lines = text.splitlines()
-    found = {}
-
-    def source(node: ast.stmt) -> str:
-        start = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
-        return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
-
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = source(node)
-        if isinstance(node, ast.ClassDef):
-            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
-            found |= {f"{node.name}.{one.name}": source(one) for one in methods}
-    return found
 
 
 def make_page() -> str:

@@ -2,7 +2,8 @@ import ast
 
 from conftest import REPOSITORY
 
-from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, make_page, pieces
+from comparison.report.training_steps import pieces
+from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, make_page
 
 
 def test_the_page_is_made_of_the_files_as_they_are():

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, in_one_line, row_tables, study_tables
+from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
 from comparison.conclusions import conclusions
 from comparison.remarks import remarks, what_was_compared
 from comparison.summary import Summary
@@ -20,6 +20,9 @@ def to_markdown(summary: Summary) -> str:
         for cells in row_tables(table.rows):
             lines += ["", *_grid(cells)]
         lines += ["", *(f"{line}  " for line in conclusions(table)), ""]
+    beside = baseline_table(summary.changes)
+    if not beside.empty:
+        lines += [f"Beside {summary.request.options.baseline}:", "", *_grid(beside), ""]
     lines += [f"{ABOUT_MAIN} {ABOUT_DETAILS}", ""]
     if found := remarks(summary):
         lines += ["```", *found, "```", ""]

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from comparison.columns import mebibytes, plus_minus, rate, same_training, seconds, text
+from comparison.columns import plus_minus, same_training
 from comparison.conclusions import conclusions
 from comparison.intervals import MIN_ROUNDS
+from comparison.numbers import mebibytes, rate, seconds, text
 from comparison.report.code_lines import lines_of_training
 from comparison.row import Row
 from comparison.summary import Summary

@@ -9,16 +9,17 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.platform.files import write_text
-from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, in_one_line, row_tables, study_tables
+from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
 from comparison.conclusions import conclusions
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
-from comparison.jobs import TITLES
+from comparison.jobs import TITLES, shown_variant
 from comparison.remarks import remarks, what_was_compared
 from comparison.report.charts import Drawn, draw
 from comparison.report.findings import decision, findings
 from comparison.report.gallery import Mistake, find_mistakes
 from comparison.report.sweep_figures import study_charts
 from comparison.report.table_figures import table_charts
+from comparison.report.training_steps import training_steps
 from comparison.row import Row
 from comparison.summary import Summary
 from comparison.sweep import make_study
@@ -40,10 +41,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of a table; `gains`: what tuning gives, in words."""
+    """What the page shows of a table; `variant`: of a sweep, in words; `found`: what was found, in sentences."""
 
+    variant: str
     lines: list[str]
-    gains: list[str]
+    found: list[str]
     grids: list[Grid]
     charts: list[Drawn]
     mistakes: list[Mistake]
@@ -85,6 +87,8 @@ def write_report(summary: Summary) -> None:
         findings=findings(summary, first) if first else [],
         decision=decision(first) if first else None,
         sections=sections,
+        steps=training_steps(first) if first else [],
+        beside=_grid(beside, None) if not (beside := baseline_table(summary.changes)).empty else None,
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
@@ -115,15 +119,15 @@ def _title(summary: Summary) -> str:
 def _section(table: Table, charts: list[Drawn]) -> Section:
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     mistakes, count = find_mistakes(table) if charts else ([], 0)
-    return Section(what_was_compared(table), conclusions(table), grids, charts, mistakes, count)
+    variant = shown_variant(table.variant)
+    return Section(variant, what_was_compared(table), conclusions(table), grids, charts, mistakes, count)
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
-    lines = zip(cells.itertuples(), rows, strict=True)
-    return Grid(
-        [*map(in_one_line, cells.columns.to_list())],
-        [(line[0], [*line[1:]], row.status == "ok") for line, row in lines],
-    )
+def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:
+    """`rows`: which may not be as they should be; None: nobody's."""
+    good = [row.status == "ok" for row in rows] if rows else [True] * len(cells)
+    lines = zip(cells.itertuples(), good, strict=True)
+    return Grid([*map(in_one_line, cells.columns.to_list())], [(line[0], [*line[1:]], one) for line, one in lines])
 
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:

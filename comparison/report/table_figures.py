@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from common.record.timeline import PHASES
@@ -20,6 +20,8 @@ from comparison.store import Run
 from comparison.table import Entry, Table
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
+RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 30, 50, 100)
+LEAST_SPAN = 1.6  # of a logarithmic axis; in less there would be one of the ticks, or two
 MAX_POINTS = 600  # of a line; more are no wider than a pixel
 
 
@@ -30,7 +32,8 @@ def table_charts(table: Table, suffix: str = "") -> list[Maker]:
       suffix: of the charts' names, which are the same for every table.
     """
     entries = [entry for entry in table.entries if entry.runs]
-    kinds = (_loss_curves, _accuracy_curves, _throughput, _ratios, _breakdown, _lockstep, confusions)
+    # Those that decide, then those that prove.
+    kinds = (_throughput, _ratios, _breakdown, _accuracy_curves, _loss_curves, _lockstep, confusions)
     return [partial(styled, partial(kind, entries), suffix) for kind in kinds if entries]
 
 
@@ -132,11 +135,11 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
             axes.plot(quiet, [place + 0.18] * len(quiet), ".", color=INK, markersize=4)
             axes.plot(disturbed, [place + 0.18] * len(disturbed), "o", color=INK, markersize=4, fillstyle="none")
     _named(axes, [entry.title for entry in shown])
-    rings = "; rings: disturbed" if any(entry.disturbed for entry in shown) else ""
-    axes.set_xlabel(f"Images per second: median, spread, every run{rings}")
+    axes.set_xlabel("Images per second")
     words = [f"{row.title} {row.speed.images_per_second:,.0f}" for row in _rows(shown) if row.speed.images_per_second]
     alt = f"Images per second, a bar for each implementation: {', '.join(words)}"
-    yield Chart("throughput", "Throughput", alt, figure)
+    rings = "; rings: disturbed" if any(entry.disturbed for entry in shown) else ""
+    yield Chart("throughput", f"Throughput: median, spread, every run{rings}", alt, figure)
 
 
 def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -157,9 +160,21 @@ def _ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
             f"{entry.title} {speed.ratio:.2f}, {speed.ratio_low:.2f} to {speed.ratio_high:.2f}, {speed.verdict}"
         )
     _named(axes, [entry.title for entry in shown])
+    _twice_is_as_far_as_half(axes)
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlabel(f"Speed as a multiple of {entries[0].title}'s, 95 % interval")
+    axes.set_xlabel(f"Times as fast as {entries[0].title}, 95 % interval")
     yield Chart("ratio", "Speed ratio", f"Ratio of speeds with 95 % intervals: {'; '.join(words)}", figure)
+
+
+def _twice_is_as_far_as_half(axes: Axes) -> None:
+    """A logarithmic axis for ratios, with numbers that can be read; as it is where they are all near 1."""
+    low, high = axes.get_xlim()
+    if low > 0 and high / low > LEAST_SPAN:
+        axes.set_xscale("log")
+        axes.set_xlim(low, high)
+        axes.xaxis.set_major_locator(FixedLocator([tick for tick in RATIO_TICKS if low <= tick <= high]))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _rows(entries: Sequence[Entry]) -> list[Row]:

@@ -1,5 +1,13 @@
+import io
+
 import pytest
 from made_up import MACHINE, MadeUp, comparison
+from rich.console import Console
+
+from comparison.columns import baseline_table
+from comparison.export.write import write_tables
+from comparison.report.page import write_report
+from comparison.terminal import print_tables
 
 
 def beside(tmp_path, now, then=lambda job: wobbly(job), **options):
@@ -64,7 +72,28 @@ def test_another_training_and_another_accuracy(tmp_path):
 def test_what_the_baseline_lacks(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["tf"])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
-    assert now.baseline == ["PyTorch: not in the baseline", "nothing in the baseline can be set beside this comparison"]
+    assert now.baseline == ["PyTorch: not in the baseline"] and baseline_table(now.changes).empty
+
+
+def test_a_verdict_for_each_row(tmp_path):
+    options = {"repeats": 5, "implementations": ["tf", "pt", "ptl"]}
+    factors = {"tf": 1.0, "pt": 1.5, "ptl": 0.5}
+    comparison(tmp_path / "then", wobbly, **options)
+    now = comparison(
+        tmp_path / "now", lambda job: wobbly(job, factors[job.implementation]), **options, baseline=tmp_path / "then"
+    )
+    cells = baseline_table(now.changes)
+    assert list(cells["\nverdict"]) == ["no difference shown", "faster", "slower"]
+    assert list(cells["\nratio"]) == ["1.00", "1.50", "0.50"] and list(cells["same\ntraining"]) == ["yes"] * 3
+    assert list(cells["images/s\nthen"]) == ["1,020"] * 3 and set(cells["accuracy\npoints"]) == {"+0.00"}
+    console = Console(width=80, file=io.StringIO())
+    print_tables(console, now, details=False)
+    text = console.file.getvalue()
+    assert f"beside {tmp_path / 'then'}:" in text.replace("\n", "") and "PyTorch      +0.00" in text
+    write_report(now)
+    write_tables(now)
+    assert "Beside" in (tmp_path / "now" / "report.html").read_text()
+    assert "| PyTorch | +0.00 | 1,020 | 1,530 | 1.50 |" in (tmp_path / "now" / "results.md").read_text()
 
 
 def test_seeds_of_which_none_is_in_both(tmp_path):

@@ -1,5 +1,7 @@
 """report.html, as a browser shows it."""
 
+import ast
+import html
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +17,7 @@ from comparison.report.findings import findings
 from comparison.report.gallery import find_mistakes
 from comparison.report.page import write_report
 from comparison.report.table_figures import table_charts
+from comparison.report.training_steps import training_steps
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # Its own traffic, which has no place in a test, and what root and containers need.
@@ -274,6 +277,31 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     alone = found(tmp_path / "alone", make, implementations=["pt"])
     assert alone["Which is fastest?"] == ["There is only one to look at."]
     assert "Which starts soonest?" not in alone
+
+
+def test_a_sweep_has_an_index_of_its_tables(browser, tmp_path):
+    options = {"implementations": ["pt"], "verify": "never", "sweep": ["batch-size=16,32,48,64"]}
+    write_report(comparison(tmp_path, noisy, **options))
+    page = opened(browser, tmp_path, 400)
+    links = page.locator(".index a")
+    assert links.all_inner_texts() == [f"{n}: batch-size {16 * n}" for n in range(1, 5)]
+    links.nth(3).click()
+    assert page.locator("#table-4").bounding_box()["y"] < 100 and page.evaluate(CUT_OFF) == []
+    page.close()
+
+
+def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "0" * 64)
+    summary = comparison(tmp_path / "then", noisy, implementations=["pt", "keras", "ptl", "tf"], repeats=1)
+    steps = training_steps(summary.tables[0])
+    assert [step.title for step in steps] == ["PyTorch", "Keras", "Lightning", "TensorFlow"]
+    for step, words in zip(steps, ("backward", "train_step", "training_step", "GradientTape"), strict=True):
+        code = html.unescape(re.sub("<[^>]*>", "", step.html))
+        assert words in code and ast.parse(code) and step.file.endswith("_impl/train.py")
+    write_report(summary)
+    assert "The training steps that were run" in (tmp_path / "then" / "report.html").read_text()
+    monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "1" * 64)  # changed since
+    assert training_steps(summary.tables[0]) == []
 
 
 def test_lines_of_code_are_those_that_do_something():

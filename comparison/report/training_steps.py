@@ -1,0 +1,63 @@
+"""The training steps of a table's rows, as the code that was run, coloured."""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from common.platform.machine import REPOSITORY, code_sha256
+from comparison.jobs import TITLES
+from comparison.table import Table
+
+# What a student would call the training step in each: functions and methods of `train.py`.
+STEPS = {
+    "tf": ["forward_backward", "train_step"],
+    "pt": ["forward_backward", "train_step"],
+    "keras": ["Classifier.forward_backward", "Classifier.train_step"],
+    "ptl": ["Classifier.forward", "Classifier.training_step", "Classifier.configure_optimizers"],
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of an implementation: where it stands, and its code as HTML."""
+
+    title: str
+    file: str
+    html: str
+
+
+def training_steps(table: Table, repository: Path = REPOSITORY) -> list[Step]:
+    """In the order of the rows. None of runs whose code is not the one that is there now."""
+    now = code_sha256()
+    results = {entry.implementation: entry.results for entry in table.entries if entry.results}
+    steps = []
+    for name, of_it in results.items():
+        path = repository / f"{name}_impl" / "train.py"
+        if name in STEPS and path.exists() and all(result.code_sha256 == now for result in of_it):
+            found = pieces(path.read_text())
+            code = "\n\n\n".join(found[one] for one in STEPS[name])
+            html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+            steps.append(Step(TITLES[name], f"{name}_impl/train.py", html))
+    return steps
+
+
+def pieces(text: str) -> dict[str, str]:
+    """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
+    lines = text.splitlines()
+    found = {}
+
+    def source(node: ast.FunctionDef | ast.ClassDef) -> str:
+        start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
+
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = source(node)
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+            found |= {f"{node.name}.{one.name}": source(one) for one in methods}
+    return found
