@@ -12,6 +12,7 @@ from comparison.row import Row
 from comparison.summary import Summary
 from comparison.table import Table
 
+DIR = "DIR is the folder of this page"  # which may be moved
 Number = Callable[[Row], float | None]
 
 
@@ -98,10 +99,11 @@ def _trust(summary: Summary, rows: Sequence[Row]) -> str:
 
 def _next_step(summary: Summary, rows: Sequence[Row]) -> str:
     if max(row.speed.num_rounds for row in rows) < MIN_ROUNDS:
-        return f"python compare.py --resume {summary.folder} --repeats 5 makes more rounds."
+        return f"python compare.py --resume DIR --repeats 5 makes more rounds; {DIR}."
     if any(row.speed.verdict == "no difference shown" for row in rows):
-        again = f"python compare.py --resume {summary.folder} --repeats 20"
-        return f"Where no difference is shown, more rounds may tell: {again}."
+        return (
+            f"Where no difference is shown, more rounds may tell: python compare.py --resume DIR --repeats 20; {DIR}."
+        )
     config = summary.request.config
     return (
         f"Measure your own case: with other networks than {config.model}, other batch sizes and on other machines the"

@@ -272,7 +272,7 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     assert "Measure your own case" in answers["What next?"][0]
     answers = found(tmp_path / "1", make)
     assert answers["How far can it be trusted?"][0].startswith("Not far: 1 round of pairs")
-    assert f"--resume {tmp_path / '1'} --repeats 5" in answers["What next?"][0]
+    assert "--resume DIR --repeats 5 makes more rounds" in answers["What next?"][0]
     assert found(tmp_path / "0", lambda job: MadeUp(failure="exit status 1")) == {}
     alone = found(tmp_path / "alone", make, implementations=["pt"])
     assert alone["Which is fastest?"] == ["There is only one to look at."]
