@@ -42,7 +42,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
     beside = baseline_table(summary.changes)
     if not beside.empty:
         console.print()
-        console.print(f"beside {summary.request.options.baseline}:")
+        console.print(f"beside {summary.request.options.baseline}:", soft_wrap=True)
         console.print()
         console.print(_grid(beside, None, "framework"))
     if found := remarks(summary):

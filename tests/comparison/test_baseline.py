@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 from made_up import MACHINE, MadeUp, comparison
@@ -89,7 +90,7 @@ def test_a_verdict_for_each_row(tmp_path):
     console = Console(width=80, file=io.StringIO())
     print_tables(console, now, details=False)
     text = console.file.getvalue()
-    assert f"beside {tmp_path / 'then'}:" in text.replace("\n", "") and "PyTorch      +0.00" in text
+    assert f"beside {tmp_path / 'then'}:\n" in text and re.search(r"PyTorch +\+0\.00 +1,020 +1,530 +1\.50", text)
     write_report(now)
     write_tables(now)
     assert "Beside" in (tmp_path / "now" / "report.html").read_text()

@@ -292,7 +292,8 @@ def test_a_sweep_has_an_index_of_its_tables(browser, tmp_path):
 
 def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
     monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "0" * 64)
-    summary = comparison(tmp_path / "then", noisy, implementations=["pt", "keras", "ptl", "tf"], repeats=1)
+    names = ["pt", "keras", "ptl", "tf"]
+    summary = comparison(tmp_path / "then", lambda job: MadeUp(), implementations=names, repeats=1)
     steps = training_steps(summary.tables[0])
     assert [step.title for step in steps] == ["PyTorch", "Keras", "Lightning", "TensorFlow"]
     for step, words in zip(steps, ("backward", "train_step", "training_step", "GradientTape"), strict=True):
