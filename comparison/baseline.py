@@ -7,9 +7,10 @@ from statistics import median
 
 from common.record.results import RunResult
 from comparison.intervals import Ratio, unpaired_ratio
-from comparison.jobs import shown_variant
+from comparison.jobs import in_brackets
 from comparison.judging import judge_folders
 from comparison.lockstep import different_settings
+from comparison.numbers import points
 from comparison.proof import proof_path
 from comparison.table import Entry, Table
 
@@ -47,18 +48,13 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Fol
                 for one in old.entries
                 if one.runs and one.name == entry.name and one.variant == entry.variant
             ]
-            change = Change(_title(entry))
+            change = Change(f"{entry.title}{in_brackets(entry.variant)}")
             changes.append(change)
             if candidates:
                 change.lines += _entry_changes(entry, candidates[0], folders, change)
             else:
                 change.lines.append("not in the baseline")
     return changes
-
-
-def _title(entry: Entry) -> str:
-    shown = shown_variant(entry.variant)
-    return f"{entry.title} ({shown})" if shown else entry.title
 
 
 def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -> Iterator[str]:
@@ -108,7 +104,7 @@ def _accuracy(entry: Entry, old: Entry, change: Change) -> str:
     now, before = entry.row.accuracy.test_accuracy, old.row.accuracy.test_accuracy
     assert now is not None and before is not None
     change.accuracy = before, now
-    return f"accuracy {before:.2%}, now {now:.2%} ({100 * (now - before):+.2f} points)"
+    return f"accuracy {before:.2%}, now {now:.2%} ({points(before, now)} points)"
 
 
 def _speed(entry: Entry, old: Entry, versions: bool, code: bool, change: Change) -> str:

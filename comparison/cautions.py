@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from comparison.jobs import shown_variant
+from comparison.jobs import in_brackets
 from comparison.noise import noise_warnings
 from comparison.store import Run
 from comparison.table import Table
@@ -21,11 +21,6 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
         found.append("one round only: a difference in speed may be the machine's mood; --repeats 5 shows the spread")
     return found
-
-
-def _where(table: Table) -> str:
-    shown = shown_variant(table.variant)
-    return f" ({shown})" if shown else ""
 
 
 def _machines(runs: Sequence[Run]) -> Iterator[str]:
@@ -75,8 +70,8 @@ def _sessions(tables: Sequence[Table]) -> Iterator[str]:
         split = sum(len(sessions) > 1 for sessions in made.values())
         if split:
             yield (
-                f"{split} of {len(made)} rounds{_where(table)} were finished later (--resume): runs of different times"
-                " are no pairs, and a ratio is from the other rounds"
+                f"{split} of {len(made)} rounds{in_brackets(table.variant)} were finished later (--resume): runs of"
+                " different times are no pairs, and a ratio is from the other rounds"
             )
 
 

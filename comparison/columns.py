@@ -9,7 +9,7 @@ import pandas as pd
 from comparison.baseline import Change
 from comparison.intervals import MIN_ROUNDS, Ratio
 from comparison.lockstep import FIRST_STEPS
-from comparison.numbers import difference, least_most, mebibytes, rate, seconds, short_rate, span, text
+from comparison.numbers import difference, least_most, mebibytes, points, rate, seconds, short_rate, span, text
 from comparison.row import Row
 from comparison.sweep import Study, StudyRow
 
@@ -155,10 +155,6 @@ def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
     ]
     known = [change for change in changes if change.accuracy]
     return next(iter(_cells([columns], known, lambda one: one.title)), pd.DataFrame()) if known else pd.DataFrame()
-
-
-def points(then: float, now: float) -> str:
-    return f"{100 * (now - then):+.2f}"
 
 
 def _interval(ratio: Ratio) -> str:

@@ -44,6 +44,11 @@ def shown_variant(values: Values) -> str:
     return ", ".join(f"{option} {value}" for option, value in values.items())
 
 
+def in_brackets(values: Values) -> str:
+    """` (batch-size 32, devices 2)`, to stand behind a name; empty where nothing is swept."""
+    return f" ({shown_variant(values)})" if values else ""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One configuration of a sweep; the only one, without values, where nothing is swept."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from comparison.intervals import outliers, outlying
-from comparison.jobs import shown_variant
+from comparison.jobs import in_brackets
 from comparison.rounds import BUSY, other_load
 from comparison.row import Speed
 from comparison.store import Run
@@ -25,7 +25,7 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
     """
     yield from _disturbed(tables, repeats)
     for table in tables:
-        where = f" ({shown_variant(table.variant)})" if table.variant else ""
+        where = in_brackets(table.variant)
         for entry in table.entries:
             who = f"{entry.title}{where}"
             yield from _throttled(entry, who)

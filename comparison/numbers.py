@@ -41,3 +41,8 @@ def least_most(least: float, most: float) -> str:
 def seconds(value: float | None) -> str:
     """Never a bare 0.0 for what took some time."""
     return text(value, "{:.2f}" if value is not None and value < 1 else "{:.1f}")
+
+
+def points(then: float, now: float) -> str:
+    """From one share to another, in percentage points: `+0.28`."""
+    return f"{100 * (now - then):+.2f}"

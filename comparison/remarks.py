@@ -10,7 +10,7 @@ from common.spec.options import TrainConfig
 from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
-from comparison.jobs import shown_variant
+from comparison.jobs import in_brackets, shown_variant
 from comparison.summary import Summary
 from comparison.table import Entry, Table
 
@@ -105,8 +105,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
             row = entry.row
             if row and row.note:
                 status = "" if row.status == "ok" else f" {row.status}:"
-                where = shown_variant(table.variant)
-                lines.append(f"{row.title}{f' ({where})' if where else ''}:{status} {row.note}")
+                lines.append(f"{row.title}{in_brackets(table.variant)}:{status} {row.note}")
             lines += _log_lines(entry)
     return lines
 

@@ -45,8 +45,11 @@ class Entry:
     @property
     def undisturbed(self) -> list[Run]:
         """Those of rounds that nobody has disturbed, or all of them if that is not asked."""
-        left_out = frozenset() if self.keep_disturbed else self.disturbed
-        return [run for run in self.runs if (run.record.seed, run.record.round) not in left_out]
+        return [run for run in self.runs if not self.leaves_out(run)]
+
+    def leaves_out(self, run: Run) -> bool:
+        """Whether a run of the table is of a disturbed round, and these do not count."""
+        return not self.keep_disturbed and (run.record.seed, run.record.round) in self.disturbed
 
     @property
     def measured(self) -> list[RunResult]:

@@ -88,8 +88,6 @@ def lost_process_told(lost: Callable[[Exception], bool]) -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
         if not lost(error):
             raise

@@ -115,8 +115,7 @@ class Launch:
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
             raise UserError(
                 f"{started_by} has started {size} process{'es' * (size != 1)}, not as many on each node, or not node by"
-                " node;"
-                f" {spread} does, with a number that the nodes divide"
+                f" node; {spread} does, with a number that the nodes divide"
             )
         return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size, _daemon())
 

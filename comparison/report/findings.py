@@ -55,12 +55,12 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
     rows = [row for row in table.rows if row.speed.images_per_second]
     if not rows:
         return []
-    speed, proof = conclusions(table)[:-1], conclusions(table)[-1:]
+    said = conclusions(table)  # the proof last
     found = [
-        Finding("Which is fastest?", speed or ["There is only one to look at."]),
+        Finding("Which is fastest?", said[:-1] or ["There is only one to look at."]),
         Finding("Which starts soonest?", _least(rows, _startup, seconds, "s")),
         Finding("Which needs the least memory?", _least(rows, _memory, _mebibytes, "MiB")),
-        Finding("Was it the same training?", [*proof, *_accuracies(rows)]),
+        Finding("Was it the same training?", [*said[-1:], *_accuracies(rows)]),
         Finding("How far can it be trusted?", [_trust(summary, rows)]),
         Finding("What next?", [_next_step(summary, rows)]),
     ]

@@ -126,9 +126,8 @@ def _throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
         assert entry.row
         speed, look = entry.row.speed, found[entry.name]
         assert speed.images_per_second and speed.spread
-        quiet = [run.images_per_second for run in entry.undisturbed if run.images_per_second]
-        speeds = [run.images_per_second for run in entry.runs if run.images_per_second]
-        disturbed = [speed for speed in speeds if speed not in quiet]
+        speeds = [(run.images_per_second, entry.leaves_out(run)) for run in entry.runs if run.images_per_second]
+        quiet, disturbed = ([value for value, out in speeds if out == kind] for kind in (False, True))
         axes.barh(place, speed.images_per_second, color=look.colour, height=0.6, alpha=0.75)
         if len(speeds) > 1:
             axes.plot(speed.spread, [place, place], color=INK, linewidth=2)
