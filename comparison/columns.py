@@ -76,7 +76,6 @@ TIMES = [
     Column[Row]("memory", "MiB", lambda row: mebibytes(row.resources.peak_memory_bytes)),
 ]
 DEVICE = [
-    Column[Row]("", "devices", lambda row: text(row.devices)),
     Column[Row]("GPU", "use", lambda row: text(row.resources.gpu_utilisation, "{:.0%}")),
     Column[Row]("GPU memory", "MiB", lambda row: mebibytes(row.resources.device_peak_memory_bytes)),
     Column[Row]("joules", "per image", lambda row: text(row.resources.joules_per_image, "{:.2g}")),
@@ -105,6 +104,10 @@ ABOUT_DETAILS = (
     f" the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, below 1 absolute. seconds: of the run of"
     " middle length, from imports to the rest, adding up to wall. CPU use: of the cores the run may use. memory: the"
     " peak of the run's processes."
+)
+ABOUT_STUDY = (
+    "speed-up: images/s over those with the fewest devices, in pairs of the same round. efficiency: the speed-up as a"
+    " share of the ideal one, twice the devices, twice the speed."
 )
 
 

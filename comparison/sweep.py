@@ -45,11 +45,13 @@ class Study:
 
     Attributes:
       option: the first one swept, on the axis.
+      test_count: images in the test set.
     """
 
     option: str
     kind: Kind
     rows: list[StudyRow]
+    test_count: int
 
     @property
     def numeric(self) -> bool:
@@ -74,7 +76,7 @@ def make_study(summary: Summary) -> Study | None:
             series = ", ".join([entry.title, *others])
             found = _speed_up(tables, entry) if kind == "devices" else (None, None)
             rows.append(StudyRow(entry.row, table.variant[axis], series, *found))
-    return Study(axis, kind, rows)
+    return Study(axis, kind, rows, min(result.test_count for table in tables if (result := table.first_result)))
 
 
 def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:

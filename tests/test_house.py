@@ -85,7 +85,7 @@ def test_common_loads_no_framework_and_no_tool_of_the_comparison():
     """Each process of each run would load it too."""
     files = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "common").glob("**/*.py"))
     modules = [".".join(file.with_suffix("").parts) for file in files]
-    assert not loaded_with(*modules) & {*FRAMEWORKS, "sklearn", "pandas", "matplotlib", "scipy", "jinja2"}
+    assert not loaded_with(*modules) & {*FRAMEWORKS, "sklearn", "pandas", "matplotlib", "altair", "scipy", "jinja2"}
 
 
 LOOPS, TRAINERS = ("tf_impl", "pt_impl"), ("keras_impl", "ptl_impl")

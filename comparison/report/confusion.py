@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
+import altair as alt
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from common.platform.errors import UserError
 from common.record.predictions import Predictions
-from comparison.report.charts import Chart, new_figure
+from comparison.report.charts import WIDTH, Chart
 from comparison.store import Run
 from comparison.table import Entry, same_seed_runs
+
+MOST_NAMED = 20  # classes; the names of more would be too small to read
 
 
 def confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
@@ -33,21 +37,40 @@ def confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def _confusion(runs: Sequence[Run], counts: NDArray[np.int64], names: Sequence[str]) -> Chart:
-    figure, axes = new_figure(4.1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axes.grid(visible=False)
-    if len(names) <= 20:
-        for row, column in zip(*np.nonzero(counts), strict=True):
-            colour = "#ffffff" if shares[row, column] > 0.5 else "#000000"
-            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, fontsize=7)
-        axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
-        axes.set_yticks(range(len(names)), names)
-    axes.set_xlabel("Guess")
-    axes.set_ylabel("Class")
+    table = pd.DataFrame(
+        {"class": names[i], "guess": names[j], "images": int(counts[i, j]), "share": float(shares[i, j])}
+        for i, j in np.ndindex(counts.shape)
+    )
+    few = len(names) <= MOST_NAMED
+    named = alt.Axis(labels=few, ticks=False, grid=False, labelOverlap=False)
+    turned = alt.Axis(labels=few, ticks=False, grid=False, labelOverlap=False, labelAngle=_angle(names))
+    base = alt.Chart(table).encode(
+        alt.X("guess:N", sort=None, title="Guess", axis=turned),
+        alt.Y("class:N", sort=None, title="Class", axis=named),
+    )
+    scale = alt.Scale(domain=[0, 1], range=["#f7fbff", "#08519c"])
+    told = [alt.Tooltip("class:N"), alt.Tooltip("guess:N"), alt.Tooltip("images:Q")]
+    told.append(alt.Tooltip("share:Q", title="share of the class", format=".1%"))
+    layers = [base.mark_rect().encode(alt.Color("share:Q", scale=scale, legend=None), tooltip=told)]
+    if few:
+        ink = alt.condition(alt.datum.share > 0.5, alt.value("#ffffff"), alt.value("#000000"))
+        numbers = base.transform_filter(alt.datum.images > 0).mark_text(fontSize=10)
+        layers.append(numbers.encode(text="images:Q", color=ink, tooltip=told))
     right, who = int(np.trace(counts)), ", ".join(run.record.title for run in runs)
     worst = [(int(counts[i, j]), names[i], names[j]) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
     worst.sort(reverse=True)
     words = "; ".join(f"{label} taken for {guess} {count} times" for count, label, guess in worst[:5])
-    alt = f"Confusion matrix of {who}: {right} of {counts.sum()} right; {words or 'no mistakes'}"
-    return Chart(f"confusion-{'-'.join(run.record.name for run in runs)}", f"Confusion matrix: {who}", alt, figure)
+    return Chart(
+        f"confusion-{'-'.join(run.record.name for run in runs)}",
+        f"Confusion matrix: {who}",
+        "A cell has the number of test images of a class (its line) for which a class was guessed (its column)."
+        " Right guesses lie on the diagonal.",
+        f"Confusion matrix of {who}: {right} of {counts.sum()} right; {words or 'no mistakes'}",
+        layers,
+        WIDTH - 30,
+    )
+
+
+def _angle(names: Sequence[str]) -> int:
+    return -90 if max(map(len, names)) > 2 else 0

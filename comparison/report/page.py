@@ -6,10 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.platform.files import write_text
-from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
+from comparison.columns import (
+    ABOUT_DETAILS,
+    ABOUT_MAIN,
+    ABOUT_STUDY,
+    baseline_table,
+    in_one_line,
+    row_tables,
+    study_tables,
+)
 from comparison.conclusions import conclusions
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.jobs import TITLES, shown_variant
@@ -41,12 +50,20 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of a table; `variant`: of a sweep, in words; `found`: what was found, in sentences."""
+    """What the page shows of a table.
+
+    Attributes:
+      variant: of a sweep, in words.
+      lines: what was compared.
+      found: in sentences; empty where the page begins with them.
+      grids, details: the numbers that matter first, and all others.
+    """
 
     variant: str
     lines: list[str]
     found: list[str]
     grids: list[Grid]
+    details: list[Grid]
     charts: list[Drawn]
     mistakes: list[Mistake]
     num_mistakes: int
@@ -59,18 +76,14 @@ def write_report(summary: Summary) -> None:
     for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # of charts that there may no longer be
         left_over.unlink()
     study = make_study(summary)
-    study_grids: list[Grid] = []
-    makers = [study_charts(study)] if study else []
-    makers += [
-        table_charts(table, f"-{table.number}" if table.number > 1 else "") for table in summary.tables[:MAX_DRAWN]
+    study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)] if study else []
+    study_figures = draw(study_charts(study), folder) if study else []
+    target = summary.request.options.target_accuracy
+    charts = [
+        draw(table_charts(table, target), folder, f"-{table.number}" if table.number > 1 else "")
+        for table in summary.tables[:MAX_DRAWN]
     ]
-    makers += [[] for _ in summary.tables[MAX_DRAWN:]]
-    drawn = iter(draw([maker for group in makers for maker in group], folder))
-    charts = [[chart for _ in group for chart in next(drawn)] for group in makers]
-    if study:
-        study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)]
-    study_figures = charts.pop(0) if study else []
-    sections = [_section(table, drawn) for table, drawn in zip(summary.tables, charts, strict=True)]
+    charts += [[] for _ in summary.tables[MAX_DRAWN:]]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -80,6 +93,9 @@ def write_report(summary: Summary) -> None:
     )
     results = [run.result for run in summary.runs if run.result]
     first = None if study else next((table for table in summary.tables if table.first_result), None)
+    sections = [
+        _section(table, drawn, found=table is not first) for table, drawn in zip(summary.tables, charts, strict=True)
+    ]
     page = environment.get_template("report.html.j2").render(
         title=_title(summary),
         summary=summary,
@@ -92,9 +108,13 @@ def write_report(summary: Summary) -> None:
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
-        legend=f"{ABOUT_MAIN} {ABOUT_DETAILS}",
+        about_main=ABOUT_MAIN,
+        about_details=ABOUT_DETAILS,
+        about_study=ABOUT_STUDY,
         remarks=remarks(summary),
         figures_dir=FIGURES_DIR,
+        descriptions=[chart for group in (study_figures, *charts) for chart in group],
+        vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
         versions=_versions(summary),
@@ -116,11 +136,13 @@ def _title(summary: Summary) -> str:
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
-def _section(table: Table, charts: list[Drawn]) -> Section:
+def _section(table: Table, charts: list[Drawn], found: bool) -> Section:
+    """`found`: whether what was found is said here."""
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
+    first = len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
-    variant = shown_variant(table.variant)
-    return Section(variant, what_was_compared(table), conclusions(table), grids, charts, mistakes, count)
+    lines, said = what_was_compared(table), conclusions(table) if found else []
+    return Section(shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count)
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:

@@ -3,69 +3,152 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, replace
+from typing import Any
 
-from comparison.report.charts import INK, MARKERS, Chart, Maker, add_legend, looks, new_figure, styled
+import altair as alt
+import pandas as pd
+
+from comparison.report.charts import HEIGHT, INK, SHAPES, Chart, Looks, switch, told_by_pointer
+from comparison.report.curve_figures import accuracy_scale
 from comparison.sweep import Study, StudyRow
-
-
-def study_charts(study: Study) -> list[Maker]:
-    """What makes one chart for each number that there is, over the swept values, a line for each implementation."""
-    kinds: list[tuple[str, str, Value, Spread | None]] = [
-        ("speed-up", "Speed-up in images per second", _speed_up, _speed_up_spread),
-        ("efficiency", "Efficiency", _efficiency, None),
-        ("images-per-second", "Images per second", lambda one: one.row.speed.images_per_second, _speed_spread),
-        ("target-epochs", "Epochs to the target accuracy", lambda one: one.row.target.target_epochs, None),
-        ("target-steps", "Steps to the target accuracy", lambda one: one.row.target.target_steps, None),
-        ("target-seconds", "Seconds to the target accuracy", lambda one: one.row.target.target_seconds, _target_spread),
-        ("final-accuracy", "Final test accuracy", lambda one: one.row.accuracy.test_accuracy, _accuracy_spread),
-        ("final-loss", "Final test loss", lambda one: one.row.accuracy.test_loss, None),
-    ]
-    return [
-        partial(styled, partial(_study_chart, study, *kind), "")
-        for kind in kinds
-        if any(kind[2](one) is not None for one in study.rows)
-    ]
-
 
 Value = Callable[[StudyRow], float | None]
 Spread = Callable[[StudyRow], tuple[float | None, float | None]]
 
 
-def _study_chart(study: Study, name: str, label: str, value: Value, spread: Spread | None) -> Iterator[Chart]:
-    figure, axes = new_figure()
+@dataclass(frozen=True)
+class Quantity:
+    """What a chart is of: the name of its files, its axis, how its numbers are written, what its marks mean."""
+
+    name: str
+    label: str
+    form: str
+    value: Value
+    spread: Spread | None = None
+    about: str = ""
+
+
+def study_charts(study: Study) -> Iterator[Chart]:
+    """A chart for each number that there is, over the swept values, with a line for each implementation."""
+    quantities = [
+        Quantity(
+            "speed-up",
+            "Speed-up in images per second",
+            ".2f",
+            _speed_up,
+            _speed_up_spread,
+            "Times as fast as with the fewest devices. Dotted: twice as many, twice as fast. Bands: 95 % intervals.",
+        ),
+        Quantity("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
+        Quantity(
+            "images-per-second",
+            "Images per second",
+            ",.0f",
+            lambda one: one.row.speed.images_per_second,
+            _speed_spread,
+            "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
+        ),
+        Quantity(
+            "target-epochs", "Epochs to the target accuracy", ".1f", lambda one: one.row.target.target_epochs, None
+        ),
+        Quantity("target-steps", "Steps to the target accuracy", ",.0f", lambda one: one.row.target.target_steps, None),
+        Quantity(
+            "target-seconds",
+            "Seconds to the target accuracy",
+            ".2f",
+            lambda one: one.row.target.target_seconds,
+            _target_spread,
+            "Of training and evaluation, without start-up. Bands: the middle half of the runs.",
+        ),
+        Quantity(
+            "final-accuracy",
+            "Final test accuracy, %",
+            ".2f",
+            lambda one: _percent(one.row.accuracy.test_accuracy),
+            _accuracy_spread,
+            "Means over seeds. Bands: 95 % intervals.",
+        ),
+        Quantity("final-loss", "Final test loss", ".4f", lambda one: one.row.accuracy.test_loss),
+    ]
+    for quantity in quantities:
+        if any(quantity.value(one) is not None for one in study.rows):
+            yield _study_chart(study, quantity)
+
+
+def _study_chart(study: Study, quantity: Quantity) -> Chart:
+    found: list[dict[str, Any]] = []
+    words, looks = [], _looks(study)
+    for number, series in enumerate(looks.titles):
+        members = [one for one in study.rows if one.series == series or _also_in(one, series, study)]
+        known = [(one, value) for one in members if (value := quantity.value(one)) is not None]
+        for one, value in known:
+            low, high = quantity.spread(one) if quantity.spread else (None, None)
+            x = float(one.x) if study.numeric else one.x
+            found.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
+        if known:
+            words.append(f"{series} " + ", ".join(f"{value:.4g} at {one.x}" for one, value in known))
+    table = pd.DataFrame(found)
+    axis = _axis(study)
+    y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
+    if quantity.name == "final-accuracy":
+        y = y.scale(accuracy_scale(table["value"].tolist(), study.test_count))
+    layers: list[alt.Chart] = []
+    if quantity.name in ("speed-up", "efficiency"):
+        y = y.scale(zero=True)
+        layers.append(_ideal(study, axis, shares=quantity.name == "efficiency"))
+    chosen = switch()
+    lines = alt.Chart(table).encode(axis, y, *looks.line())
+    layers.append(lines.mark_line().add_params(chosen).transform_filter(chosen))
+    points = alt.Chart(table).transform_filter(chosen).mark_point(filled=True, size=60, opacity=1)
+    layers.append(points.encode(axis, y, looks.colour(legend=True), looks.shape(legend=True)))
+    if table["low"].notna().any():
+        bands = alt.Chart(table).transform_filter(chosen).mark_rule(strokeWidth=6, opacity=0.3)
+        layers.append(bands.encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)))
+    titles = {f"row{number}": series for number, series in enumerate(looks.titles)}
+    layers.append(told_by_pointer(table[["x", "key", "value"]], axis, titles, quantity.form, study.option))
+    title = f"{quantity.label} by {study.option}"
+    return Chart(
+        f"sweep-{quantity.name}",
+        title,
+        quantity.about,
+        f"{title}: {'; '.join(words)}",
+        layers,
+        HEIGHT - 30 + looks.legend_height,
+    )
+
+
+def _axis(study: Study) -> alt.X:
+    """With a mark for each value; logarithmic where there are far more of some than of others."""
     labels = list(dict.fromkeys(one.x for one in study.rows))
-    places = {x: float(x) if study.numeric else float(n) for n, x in enumerate(labels)}
-    series = list(dict.fromkeys(one.series for one in study.rows))
-    found = looks(list(dict.fromkeys(one.row.name for one in study.rows)))
-    words = []
-    for number, one_series in enumerate(series):
-        members = [one for one in study.rows if one.series == one_series or _also_in(one, one_series, study)]
-        known = [(one, v) for one in members if (v := value(one)) is not None]
-        if not known:
-            continue
-        look = found[known[0][0].row.name]
-        x, y = [places[one.x] for one, _ in known], [v for _, v in known]
-        pattern = "--" if "weak" in one_series else look.pattern if len(series) == len(found) else "-"
-        axes.plot(x, y, color=look.colour, linestyle=pattern, marker=MARKERS[number % len(MARKERS)], label=one_series)
-        for one, _ in known:
-            low, high = spread(one) if spread else (None, None)
-            if low is not None and high is not None:
-                axes.plot([places[one.x]] * 2, [low, high], color=look.colour, linewidth=5, alpha=0.3)
-        words.append(f"{one_series} " + ", ".join(f"{v:.4g} at {one.x}" for one, v in known))
-    if name in ("speed-up", "efficiency"):
-        ideal = {places[one.x]: one.ideal for one in study.rows if one.ideal}
-        y_ideal = [ideal[x] or 1.0 if name == "speed-up" else 1.0 for x in sorted(ideal)]
-        axes.plot(sorted(ideal), y_ideal, color=INK, linewidth=1, linestyle=":", label="ideal")
-        axes.set_ylim(bottom=0)
-    if study.numeric and min(places.values()) > 0 and max(places.values()) / min(places.values()) >= 4:
-        axes.set_xscale("log", base=2)
-    axes.set_xticks(list(places.values()), labels)
-    axes.minorticks_off()
-    axes.set_xlabel(study.option)
-    axes.set_ylabel(label)
-    add_legend(figure, axes)
-    yield Chart(f"sweep-{name}", f"{label} by {study.option}", f"{label} by {study.option}: {'; '.join(words)}", figure)
+    if not study.numeric:
+        return alt.X("x:N", title=study.option, sort=labels).axis(labelAngle=0, grid=True)
+    places = [float(label) for label in labels]
+    axis = alt.X("x:Q", title=study.option).axis(values=places, format="~g", grid=True)
+    wide = min(places) > 0 and max(places) / min(places) >= 4
+    return axis.scale(type="log", base=2, nice=False) if wide else axis.scale(zero=False, nice=False)
+
+
+def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
+    """A dotted line: as many times as fast as there are devices; `shares`: of that."""
+    ideal = {float(one.x): one.ideal for one in study.rows if one.ideal}
+    table = pd.DataFrame({"x": [*ideal], "value": [1.0 if shares else value for value in ideal.values()]})
+    line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
+    return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=".2f")])
+
+
+def _looks(study: Study) -> Looks:
+    """Of each series: the colour is the row's, the shape its own; lines of weak scaling are dashed."""
+    of_series = {one.series: one.row for one in study.rows}
+    rows = {one.row.name: one.row.title for one in study.rows}
+    of_row = Looks.make([*rows], [*rows.values()]).of
+    alone = len(of_series) == len(rows)
+    found = {}
+    for number, (series, row) in enumerate(of_series.items()):
+        look = replace(of_row[row.title], width=2.0, shape=SHAPES[number % len(SHAPES)])
+        dashes = [6, 3] if "weak" in series else look.dashes if alone else [1, 0]
+        found[series] = replace(look, dashes=dashes)
+    return Looks(found, symbol_size=80)
 
 
 def _also_in(one: StudyRow, series: str, study: Study) -> bool:
@@ -102,4 +185,8 @@ def _target_spread(one: StudyRow) -> tuple[float | None, float | None]:
 
 
 def _accuracy_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.accuracy.test_accuracy_low, one.row.accuracy.test_accuracy_high
+    return _percent(one.row.accuracy.test_accuracy_low), _percent(one.row.accuracy.test_accuracy_high)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share

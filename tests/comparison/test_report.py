@@ -25,6 +25,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-backgroun
 FLAGS += ["--disable-component-update", "--no-first-run"]
 
 TABLE_CHARTS = [
+    "time-to-target",
     "loss-epochs",
     "loss-seconds",
     "accuracy-epochs",
@@ -45,7 +46,7 @@ def noisy(job):
     return MadeUp(
         speed={"tf": 8000, "pt": 27000, "ptl": 25500}[job.implementation]
         * devices**0.8
-        * (1 + 0.05 * ((job.round * 3) % 5)),
+        * (1 + 0.05 * ((job.round * 3) % 5) + 0.02 * job.seed),
         accuracies=(0.6, 0.97, 0.98 if job.implementation == "pt" else 0.985),
         loss_factor=1 + 1e-7 * (job.implementation != "tf"),
     )
@@ -106,26 +107,45 @@ CUT_OFF = """() => {
   }
   for (const svg of document.querySelectorAll("figure svg")) {
     const frame = svg.getBoundingClientRect();
-    for (const one of svg.querySelectorAll("[id*=text], [id*=legend], [id*=xtick], [id*=ytick]")) {
+    for (const one of svg.querySelectorAll("text, .mark-symbol path, .mark-rect path, .mark-line path")) {
       const box = one.getBoundingClientRect();
-      const aside = box.left < frame.left - 0.5 || box.right > frame.right + 0.5;
-      const above = box.top < frame.top - 0.5 || box.bottom > frame.bottom + 0.5;
-      if (box.width && (aside || above)) found.push(svg.closest("figure").id + " " + one.id);
+      const aside = box.left < frame.left - 2 || box.right > frame.right + 2;
+      const above = box.top < frame.top - 2 || box.bottom > frame.bottom + 2;
+      if (box.width && (aside || above)) found.push(svg.closest("figure").id + " " + one.textContent);
     }
   }
   return found;
 }"""
+# Of each figure: whether it is drawn, described in words, and explained.
 DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
   const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
-  const visible = one => one.getBoundingClientRect().width > 0;
-  const marks = [...svg.querySelectorAll("path, image, use")].filter(visible).length;
-  return [figure.id, box.width > 200 && box.height > 60 && marks > 10, svg.getAttribute("aria-label").length > 40];
+  const visible = one => { const box = one.getBoundingClientRect(); return box.width > 0 || box.height > 0; };
+  const marks = [...svg.querySelectorAll("path, line, text")].filter(visible).length;
+  const described = figure.querySelector("[role=img]:has(.chart)").getAttribute("aria-label").length > 40;
+  return [figure.id, box.width > 200 && box.height > 60 && marks > 10, described];
 })"""
+# Names of a legend that a mark of its chart covers.
+COVERED = """() => [...document.querySelectorAll("figure")].filter(figure => {
+  const below = [...figure.querySelectorAll(".mark-line path, .mark-rect.layer_0_marks path")];
+  const top = Math.min(...below.map(one => one.getBoundingClientRect().top));
+  return [...figure.querySelectorAll(".role-legend")].some(one => one.getBoundingClientRect().bottom > top + 2);
+}).map(figure => figure.id)"""
 COLOURS = """() => {
-  const text = document.querySelector("figure [id*=text] use, figure [id*=text] path");
+  const text = document.querySelector("figure text");
   const of = (one, name) => getComputedStyle(one)[name], dim = document.querySelector(".dim");
   return [of(document.body, "backgroundColor"), of(document.body, "color"), of(text, "fill"), of(dim, "color")];
 }"""
+
+
+def scrolled_through(page):
+    """Until each chart has been drawn anew by Vega."""
+    charts = page.locator(".chart")
+    for number in range(charts.count()):
+        charts.nth(number).scroll_into_view_if_needed()
+        page.wait_for_function(
+            "n => document.querySelectorAll('.chart')[n].matches('.vega-embed:has(svg .mark-group)')", arg=number
+        )
+    page.evaluate("() => window.scrollTo(0, 0)")
 
 
 @pytest.mark.parametrize("width", [400, 1400])
@@ -137,10 +157,13 @@ def test_every_figure_is_drawn_and_nothing_is_cut_off(request, browser, kind, wi
     if kind == "sweep":
         expected = {f"{name}{suffix}" for name in TABLE_CHARTS for suffix in ("", "-2", "-3")}
         expected |= {f"sweep-{name}" for name in SWEEP_CHARTS}
-    drawn = page.evaluate(DRAWN)
-    assert {name for name, *_ in drawn} == expected
-    assert [name for name, visible, described in drawn if not (visible and described)] == []
-    assert page.evaluate(CUT_OFF) == []
+    for answers in (False, True):
+        if answers:
+            scrolled_through(page)
+        drawn = page.evaluate(DRAWN)
+        assert {name for name, *_ in drawn} == expected
+        assert [name for name, visible, described in drawn if not (visible and described)] == []
+        assert page.evaluate(CUT_OFF) == [] and page.evaluate(COVERED) == []
     assert page.complaints == []
     page.close()
 
@@ -164,6 +187,64 @@ def luminance(colour):
     red, green, blue = (int(part) / 255 for part in re.findall(r"\d+", colour)[:3])
     linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in (red, green, blue)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def told(page):
+    """What the chart under the pointer tells."""
+    page.wait_for_timeout(200)
+    rows = page.locator("#vg-tooltip-element.visible tr")
+    return {name.strip(): value.strip() for name, value in (row.split("\t") for row in rows.all_inner_texts())}
+
+
+def pointed_at(page, chart, across, down):
+    """What a chart tells where a pointer is, shares of its width and height."""
+    page.locator(f"#{chart}").scroll_into_view_if_needed()
+    box = page.locator(f"#{chart} .chart").bounding_box()
+    page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+    return told(page)
+
+
+def test_a_dot_names_its_round(browser, simple):
+    page = opened(browser, simple, 1400)
+    scrolled_through(page)
+    dots, found = page.locator("#throughput .mark-symbol path"), []
+    assert dots.count() == 30
+    for number in range(10, 20):
+        dots.nth(number).hover()
+        found.append(told(page))
+    assert {(one["round"], one["seed"]) for one in found} == {(str(n), str(s)) for n in range(1, 6) for s in (0, 1)}
+    assert {one["framework"] for one in found} == {"PyTorch"} and {one["counts"] for one in found} == {"yes"}
+    page.close()
+
+
+def test_a_pointer_reads_all_lines_at_once(browser, simple):
+    page = opened(browser, simple, 400)
+    scrolled_through(page)
+    found = pointed_at(page, "accuracy-epochs", 0.95, 0.6)
+    assert found == {"after epoch": "3", "TensorFlow": "98.59", "PyTorch": "98.03", "Lightning": "98.59"}
+    found = pointed_at(page, "lockstep", 0.5, 0.6)
+    assert {*found} == {"up to step", "PyTorch", "Lightning"} and 0 < float(found["PyTorch"]) < 1e-6
+    assert page.complaints == []
+    page.close()
+
+
+def test_a_legend_switches_rows(browser, simple):
+    page = opened(browser, simple, 1400)
+    scrolled_through(page)
+    lines, names = page.locator("#accuracy-epochs .mark-line path"), page.locator("#accuracy-epochs .role-legend text")
+    assert names.all_text_contents() == ["TensorFlow", "PyTorch", "Lightning"] and lines.count() == 6
+    for clicked, left in ((0, 2), (2, 4), (0, 2), (2, 6)):
+        names.nth(clicked).click()
+        page.wait_for_timeout(200)
+        assert lines.count() == left
+    page.close()
+
+
+def test_without_scripts_it_is_the_same_page(browser, simple):
+    page = opened(browser, simple, 400, java_script_enabled=False)
+    assert page.locator(".chart svg").count() == len(TABLE_CHARTS)
+    assert page.locator(".chart svg text", has_text="TensorFlow").count() > 8
+    page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -225,13 +306,13 @@ def test_the_verdict_is_on_the_first_screen_of_a_phone(browser, simple):
 def test_a_heading_sorts_the_table_to_decide_by(browser, simple):
     page = opened(browser, simple, 1400)
     names = page.locator(".sortable tbody th")
-    assert names.all_inner_texts() == ["TensorFlow", "PyTorch", "Lightning"]
+    assert names.all_text_contents() == ["TensorFlow", "PyTorch", "Lightning"]
     heading = page.locator(".sortable thead th", has_text="images/s")
     heading.locator("button").click()
-    assert names.all_inner_texts() == ["PyTorch", "Lightning", "TensorFlow"]
+    assert names.all_text_contents() == ["PyTorch", "Lightning", "TensorFlow"]
     assert heading.get_attribute("aria-sort") == "descending"
     heading.locator("button").press("Enter")
-    assert names.all_inner_texts() == ["TensorFlow", "Lightning", "PyTorch"]
+    assert names.all_text_contents() == ["TensorFlow", "Lightning", "PyTorch"]
     assert heading.get_attribute("aria-sort") == "ascending" and page.complaints == []
     page.close()
 
@@ -317,11 +398,12 @@ def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep):
     for folder in (simple, sweep):
         page = (folder / "report.html").read_text()
         assert len(page) < 5e6
-        assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", page)
-        assert re.findall(r"<script[^>]*>", page) == ['<script type="module">']  # which sorts a table
-        assert (
-            "@@" not in page and "None" not in page and "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
-        )
+        own = re.sub(r'<script type="module" id="vega">.*?</script>', "", page, flags=re.DOTALL)
+        assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", own)
+        kinds = set(re.findall(r"<script type=\"([^\"]*)\"", page))
+        assert kinds == {"module", "application/json"} and page.count("<script") == page.count("</script>")
+        words = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
+        assert "@@" not in words and "None" not in words and "nan" not in words
 
 
 def test_figures_are_files_too(simple):
@@ -378,13 +460,6 @@ def test_runs_without_predictions_lack_only_what_is_made_of_them(tmp_path):
     summary = comparison(tmp_path, noisy, implementations=["pt"])
     for path in tmp_path.glob("runs/**/predictions.safetensors"):
         path.unlink()
-    drawn = [one.name for group in draw(table_charts(summary.tables[0]), tmp_path) for one in group]
+    drawn = [one.name for one in draw(table_charts(summary.tables[0]), tmp_path)]
     assert "confusion-pt" not in drawn and "accuracy-epochs" in drawn
     assert find_mistakes(summary.tables[0]) == ([], 0)
-
-
-def test_drawing_in_one_process_and_in_several_is_the_same(tmp_path, monkeypatch):
-    makers = table_charts(comparison(tmp_path / "c", noisy).tables[0])
-    several = draw(makers, tmp_path)
-    monkeypatch.setattr("comparison.report.charts.num_cores", lambda: 1)
-    assert draw(makers, tmp_path) == several

@@ -1,0 +1,208 @@
+"""The charts of a table that prove: accuracy and loss while it trains, and how far the losses of steps are apart."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from common.record.results import EpochLine
+from common.spec.options import TrainConfig
+from comparison.lockstep import loss_differences, roundoff
+from comparison.report.charts import FOR_POINTERS, INK, Chart, Looks, switch, told_by_pointer
+from comparison.report.speed_figures import looks_of
+from comparison.store import Run
+from comparison.table import Entry
+
+MAX_POINTS = 400  # of a line; more are no wider than a pixel
+LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one of them looks like little
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a curve is of: the name of its files, its axis, how its numbers are written, its value after an epoch."""
+
+    name: str
+    label: str
+    form: str
+    train: Callable[[EpochLine], float | None]
+    test: Callable[[EpochLine], float | None]
+
+
+LOSS = Quantity("loss", "Loss", ".4f", lambda line: line.train_loss, lambda line: line.test_loss)
+ACCURACY = Quantity(
+    "accuracy",
+    "Accuracy, %",
+    ".2f",
+    lambda line: None if line.train_accuracy is None else 100 * line.train_accuracy,
+    lambda line: None if line.test_accuracy is None else 100 * line.test_accuracy,
+)
+
+
+def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
+    """An axis that does not make much of a few test images."""
+    least = max(LEAST_ACCURACY_SPAN[0], 100 * LEAST_ACCURACY_SPAN[1] / num_images)
+    low, high = min(percentages), max(percentages)
+    missing = max(0.0, least - (high - low))
+    high = min(100.0, high + missing / 2)
+    return alt.Scale(domain=[max(0.0, min(low, high - least)), high], nice=True, zero=False)
+
+
+def curves(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """Over seconds, each row's typical run; over epochs, the mean over seeds with all of them in a band."""
+    if not any(line.epoch for entry in entries for line in entry.runs[0].epochs):
+        return
+    for quantity in (ACCURACY, LOSS):
+        yield _over_seconds(entries, quantity)
+        yield _over_epochs(entries, quantity)
+
+
+def _over_seconds(entries: Sequence[Entry], quantity: Quantity) -> Chart:
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        run = entry.typical_run
+        seconds = np.cumsum([(line.train_seconds or 0.0) + line.eval_seconds for line in run.epochs])
+        for line, second in zip(run.epochs, seconds.tolist(), strict=True):
+            for kind, value in (("training", quantity.train(line)), ("test", quantity.test(line))):
+                found.append({"row": entry.title, "set": kind, "x": second, "value": value, "epoch": line.epoch})
+    table, looks = pd.DataFrame(found), looks_of(entries)
+    axis = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
+    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("epoch:Q")]
+    told += [alt.Tooltip("x:Q", title="seconds", format=".2f")]
+    told += [alt.Tooltip("value:Q", title=quantity.label, format=quantity.form)]
+    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
+    points = points.encode(axis, _value_axis(entries, quantity, table), tooltip=told)
+    return _chart(entries, quantity, "seconds", [_lines(table, axis, entries, quantity, looks), points], looks)
+
+
+def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
+    found: list[dict[str, Any]] = []
+    for number, entry in enumerate(entries):
+        runs = list({run.record.seed: run for run in reversed(entry.runs)}.values())  # the first one of each seed
+        for kind, value in (("training", quantity.train), ("test", quantity.test)):
+            values = np.array([[value(line) for line in run.epochs] for run in runs], dtype=float)
+            if np.isnan(values).all():
+                continue
+            parts = zip(runs[0].epochs, values.mean(axis=0), values.min(axis=0), values.max(axis=0), strict=True)
+            for line, mean, low, high in parts:
+                found.append(
+                    {"row": entry.title, "key": f"{kind}{number}", "set": kind, "x": line.epoch}
+                    | {"value": mean, "low": low, "high": high}
+                )
+    table, looks = pd.DataFrame(found), looks_of(entries)
+    last = int(table["x"].max())
+    axis = alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
+    layers = [_lines(table, axis, entries, quantity, looks)]
+    if (table["low"] < table["high"]).any():
+        band = (
+            alt.Chart(table)
+            .mark_area(opacity=0.15)
+            .encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True))
+        )
+        layers.insert(0, band.encode(detail="set:N"))
+    titles = {f"test{number}": entry.title for number, entry in enumerate(entries)}
+    tests = table[table["set"] == "test"][["x", "key", "value"]]
+    layers.append(told_by_pointer(tests, axis, titles, quantity.form, "after epoch"))
+    return _chart(entries, quantity, "epochs", layers, looks)
+
+
+def _lines(table: pd.DataFrame, axis: alt.X, entries: Sequence[Entry], quantity: Quantity, looks: Looks) -> alt.Chart:
+    chosen = switch()
+    pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
+    lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["x"].nunique().max() < 3))
+    lines = lines.encode(
+        axis,
+        _value_axis(entries, quantity, table),
+        *looks.line(),
+        opacity=alt.Opacity("set:O", scale=pale, legend=None),
+        detail="set:N",
+    )
+    return lines.add_params(chosen).transform_filter(chosen)
+
+
+def _value_axis(entries: Sequence[Entry], quantity: Quantity, table: pd.DataFrame) -> alt.Y:
+    axis = alt.Y("value:Q", title=quantity.label)
+    if quantity is LOSS:
+        return axis.scale(type="log", nice=False).axis(format="~g", tickCount=5)
+    results = entries[0].results
+    return axis.scale(accuracy_scale(table["value"].dropna().tolist(), results[0].test_count))
+
+
+def _chart(entries: Sequence[Entry], quantity: Quantity, axis: str, layers: Sequence[alt.Chart], looks: Looks) -> Chart:
+    ends = ", ".join(
+        f"{entry.title} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss {entry.runs[0].epochs[-1].test_loss:.4f}"
+        for entry in entries
+    )
+    title = f"{quantity.label.partition(',')[0]} over {axis}"
+    about = (
+        "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
+    )
+    about += " Of each row's run of middle length." if axis == "seconds" else " Lines that lie on each other agree."
+    return Chart(
+        f"{quantity.name}-{axis}",
+        title,
+        about,
+        f"{title}, a line for each implementation; on the test set they end at {ends}",
+        layers,
+        260 + looks.legend_height,
+    )
+
+
+def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """Differences of step losses from the first row's, for its first seed: what rounding makes of one training."""
+    reference, others = entries[0].runs[0], []
+    configs: list[TrainConfig] = []
+    for entry in entries[1:]:
+        run: Run | None = next((run for run in entry.runs if run.record.seed == reference.record.seed), None)
+        if run and run.result and len(run.losses) and len(reference.losses):
+            configs.append(run.result.config)
+            others.append((entry, loss_differences(reference.losses, run.losses)))
+    if not others or reference.result is None:
+        return
+    unit = roundoff(reference.result.config, *configs)
+    found, words = [], []
+    for number, (entry, differences) in enumerate(others):
+        steps, largest = _thinned(differences)
+        # Losses that are equal to the last bit have no place on a logarithmic axis: they stand at its foot.
+        drawn = np.maximum(largest, unit / 50)
+        columns = {"row": entry.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
+        found.append(pd.DataFrame(columns))
+        words.append(f"{entry.title} at most {differences.max():.0e}")
+    table, looks = pd.concat(found), looks_of(entries)
+    looks = Looks({entry.title: looks.of[entry.title] for entry, _ in others})
+    axis = alt.X("x:Q", title="Step").scale(nice=False)
+    if len(others[0][1]) > 200:
+        axis = axis.scale(type="log").axis(format="~s", tickCount=5)
+    value = alt.Y("drawn:Q", title=f"Difference in loss from {entries[0].title}")
+    value = value.scale(type="log", nice=False).axis(format=".0e", tickCount=6)
+    chosen = switch()
+    lines = alt.Chart(table).mark_line().encode(axis, value, *looks.line()).add_params(chosen).transform_filter(chosen)
+    rounding = alt.Chart(pd.DataFrame({"drawn": [unit]})).mark_rule(color=INK, strokeDash=[4, 3])
+    yield Chart(
+        "lockstep",
+        "Lockstep",
+        f"Same weights, same examples: only rounding makes the losses of a step differ. The dashed line is the rounding"
+        f" of one number, {unit:.0e}; each step adds to it, so that differences grow. Equal losses stand at the foot.",
+        f"Difference of every step's loss from {entries[0].title}, logarithmic: {', '.join(words)}",
+        [
+            lines,
+            rounding.encode(alt.Y("drawn:Q")),
+            told_by_pointer(
+                table[["x", "key", "value"]],
+                axis,
+                {f"row{number}": entry.title for number, (entry, _) in enumerate(others)},
+                ".1e",
+                "up to step",
+            ),
+        ],
+        260 + looks.legend_height,
+    )
+
+
+def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps and values; of neighbours that share a pixel, the largest, so that no difference is hidden."""
+    edges = np.unique(np.linspace(0, len(values), min(len(values), MAX_POINTS) + 1).astype(int))
+    return edges[1:].astype(float), np.maximum.reduceat(values, edges[:-1])
