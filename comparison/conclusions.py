@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from common.spec.options import Mode
 from comparison.intervals import Ratio
-from comparison.numbers import difference
+from comparison.numbers import difference, rate
+from comparison.sweep import Study, StudyRow
 from comparison.table import Entry, Table, speed_ratio
 
 
@@ -69,3 +70,70 @@ def _same_training(table: Table, entries: Sequence[Entry]) -> str:
         return "same training: not proved"
     largest = max(entry.row.lockstep.proof_difference or 0.0 for entry in entries if entry.row)
     return f"same training: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"
+
+
+# --- Of a sweep ---
+
+
+def study_conclusions(study: Study) -> list[str]:
+    """A sentence for each line of the charts, then who was fastest where, then if it was the same training."""
+    lines = []
+    for series in dict.fromkeys(one.series for one in study.rows):
+        members = [one for one in study.rows if one.series == series and one.row.speed.images_per_second]
+        if study.kind == "devices":
+            lines += [_scaled(one) for one in members[-1:] if one.speed_up and one.ideal and one.ideal > 1]
+        elif len(members) > 1:
+            lines.append(f"{series}: {_extremes(study.option, members)}")
+    lines += _fastest_by_value(study)
+    answers = [one.row.lockstep.same_training for one in study.rows]
+    if (
+        True in answers
+        and not {False} & {*answers}
+        and all(one.row.status in ("ok", "some failed") for one in study.rows)
+    ):
+        largest = max(one.row.lockstep.proof_difference or 0.0 for one in study.rows)
+        lines.append(f"same training: yes, proved in 64 bits for each: losses are at most {difference(largest)} apart")
+    return lines
+
+
+def _scaled(one: StudyRow) -> str:
+    """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`."""
+    assert one.speed_up
+    efficiency = " to ".join(dict.fromkeys(f"{share:.0%}" for share in one.efficiencies))
+    if one.speed_up.estimate is None:
+        times = " to ".join(dict.fromkeys((f"{one.speed_up.least:.2f}", f"{one.speed_up.most:.2f}")))
+        between = ", in too few rounds to be sure"
+    else:
+        times, between = f"{one.speed_up.estimate:.2f}", ""
+        if one.speed_up.low is not None and one.speed_up.high is not None:
+            between = f" ({one.speed_up.low:.2f} to {one.speed_up.high:.2f})"
+    return f"{one.series}: {times} times as fast with {one.x} devices{between}, {efficiency} of the ideal"
+
+
+def _extremes(option: str, members: Sequence[StudyRow]) -> str:
+    """Of one line: where its speed was highest and lowest, and its accuracy."""
+    by_speed = sorted(members, key=lambda one: one.row.speed.images_per_second or 0.0)
+    slowest, fastest = by_speed[0], by_speed[-1]
+    said = f"fastest with {option} {fastest.x} ({rate(fastest.row.speed.images_per_second)} images/s)"
+    said += f", slowest with {slowest.x} ({rate(slowest.row.speed.images_per_second)})"
+    by_accuracy = sorted(members, key=lambda one: one.row.accuracy.test_accuracy or 0.0)
+    least, most = (f"{one.row.accuracy.test_accuracy or 0.0:.2%}" for one in (by_accuracy[0], by_accuracy[-1]))
+    if least == most:
+        return f"{said}; test accuracy {most} with each"
+    return f"{said}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
+
+
+def _fastest_by_value(study: Study) -> list[str]:
+    """`highest median speed: PyTorch with devices 1, Lightning with 2`; where there is a choice."""
+    best: dict[str, list[str]] = {}
+    if len({one.row.title for one in study.rows}) < 2:
+        return []
+    for x in dict.fromkeys(one.x for one in study.rows):
+        known = [one for one in study.rows if one.x == x and one.row.speed.images_per_second]
+        if known:
+            first = max(known, key=lambda one: one.row.speed.images_per_second or 0.0)
+            best.setdefault(first.row.title, []).append(x)
+    said = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
+    if len(said) == 1:
+        said = [f"{next(iter(best))}, with each value of {study.option}"]
+    return [f"highest median speed: {'; '.join(said)}"] if said else []

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table as TextTable
 
 from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
-from comparison.conclusions import conclusions
+from comparison.conclusions import conclusions, study_conclusions
 from comparison.remarks import remarks, what_was_compared, what_was_swept
 from comparison.row import Row
 from comparison.summary import Summary
@@ -52,10 +52,11 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
 
 
 def print_conclusions(console: Console, summary: Summary) -> None:
-    """Of a comparison without a sweep; nothing where there is nothing to compare."""
-    for table in summary.tables if not make_study(summary) else ():
-        for line in conclusions(table):
-            console.print(line, soft_wrap=not console.is_terminal)
+    """Nothing where there is nothing to compare."""
+    study = make_study(summary)
+    found = study_conclusions(study) if study else [line for table in summary.tables for line in conclusions(table)]
+    for line in found:
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _print_study(console: Console, summary: Summary, study: Study) -> None:

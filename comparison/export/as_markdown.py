@@ -3,7 +3,7 @@
 import pandas as pd
 
 from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
-from comparison.conclusions import conclusions
+from comparison.conclusions import conclusions, study_conclusions
 from comparison.remarks import remarks, what_was_compared
 from comparison.summary import Summary
 from comparison.sweep import make_study
@@ -15,6 +15,7 @@ def to_markdown(summary: Summary) -> str:
     if study:
         for cells in study_tables(study):
             lines += [*_grid(cells), ""]
+        lines += [*(f"{line}  " for line in study_conclusions(study)), ""]
     for table in summary.tables:
         lines += [f"{line}  " for line in what_was_compared(table)]
         for cells in row_tables(table.rows):

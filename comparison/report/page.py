@@ -19,7 +19,7 @@ from comparison.columns import (
     row_tables,
     study_tables,
 )
-from comparison.conclusions import conclusions
+from comparison.conclusions import conclusions, study_conclusions
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.jobs import TITLES, shown_variant
 from comparison.remarks import remarks, what_was_compared
@@ -101,6 +101,7 @@ def write_report(summary: Summary) -> None:
         summary=summary,
         request=summary.request,
         findings=findings(summary, first) if first else [],
+        study_found=study_conclusions(study) if study else [],
         decision=decision(first) if first else None,
         sections=sections,
         steps=training_steps(first) if first else [],
