@@ -73,7 +73,7 @@ def main() -> int:
             failure = failure or error
         print_tables(console, summary, request.options.details)
         if failure is None:
-            console.print(f"\nresults: {folder}, to be looked at in {folder / 'report.html'}", soft_wrap=True)
+            console.print(f"\nresults: {folder}; open {folder / 'report.html'} in a browser", soft_wrap=True)
         print_conclusions(console, summary)
     if failure:
         again = "" if missing else f"; python compare.py --report-only {folder} makes tables and report again"
@@ -82,8 +82,8 @@ def main() -> int:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
         told = "interrupted; " if interrupted else ""
         print(
-            f"compare.py: {told}without a result: {shown}; what is finished is in {folder},"
-            f" and python compare.py --resume {folder} does the rest",
+            f"compare.py: {told}no result yet: {shown}; finished runs are kept in {folder},"
+            f" and python compare.py --resume {folder} makes the rest",
             file=sys.stderr,
         )
     if interrupted:

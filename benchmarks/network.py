@@ -36,9 +36,9 @@ Count = Annotated[int, Field(ge=2, le=64)]
 class NetworkConfig(FolderConfig):
     """`python -m benchmarks.network --help` prints all of it."""
 
-    processes: list[Count] = Field([2, 3, 4], min_length=1, description="among how many processes")
+    processes: list[Count] = Field([2, 3, 4], min_length=1, description="numbers of processes to measure")
     rate: str | None = Field(
-        None, description="make nodes of this machine that send so much, as tc writes it: 100mbit, 1gbit"
+        None, description="simulate nodes on this machine, each limited to this rate in tc's notation: 100mbit, 1gbit"
     )
     measured: list[Path] = Field([], description="files of pt_all_reduce.py, instead of measuring here")
 

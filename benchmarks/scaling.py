@@ -75,13 +75,15 @@ class ScalingConfig(FolderConfig):
     """`python -m benchmarks.scaling --help` prints all of it."""
 
     flops_per_second: float = Field(
-        20e12, gt=0, description="that a device does in training, of 32-bit or mixed floats"
+        20e12, gt=0, description="operations per second of a device in training, with 32-bit or mixed floats"
     )
     step_seconds: float = Field(0.002, ge=0, description="seconds of a step that don't depend on its examples")
-    bytes_per_second: float = Field(3e9, gt=0, description="that each device sends; benchmarks.network measures it")
-    latency_seconds: float = Field(1e-5, ge=0, description="of a message; benchmarks.network measures it")
-    weak_examples: int = Field(32, gt=0, description="of each device, in weak scaling")
-    strong_examples: int = Field(1024, gt=0, description="of all devices, in strong scaling")
+    bytes_per_second: float = Field(3e9, gt=0, description="that each device can send; benchmarks.network measures it")
+    latency_seconds: float = Field(
+        1e-5, ge=0, description="that a message takes at least; benchmarks.network measures it"
+    )
+    weak_examples: int = Field(32, gt=0, description="examples per step of each device, in weak scaling")
+    strong_examples: int = Field(1024, gt=0, description="examples per step of all devices, in strong scaling")
 
 
 def main() -> None:

@@ -38,7 +38,9 @@ class StepTimeConfig(BenchmarkConfig):
 
 
 def main() -> None:
-    options = parse_options(StepTimeConfig, "python -m benchmarks.step_time", "Holds the model against measured steps.")
+    options = parse_options(
+        StepTimeConfig, "python -m benchmarks.step_time", "Compares the model's times with measured ones."
+    )
     console = Console(highlight=False)
     folder = make_folder(options, "step-time")
     base = TrainConfig(

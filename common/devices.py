@@ -12,8 +12,8 @@ from common.spec.options import TrainConfig
 # What starts an implementation on several nodes.
 LAUNCHERS = {
     "PyTorch": "torchrun, srun or mpirun",
-    "Lightning": "torchrun, srun or mpirun; or you with NODE_RANK, MASTER_ADDR and MASTER_PORT on each",
-    "TensorFlow": "srun or mpirun; or you with TF_CONFIG on each",
+    "Lightning": "torchrun, srun or mpirun; or by hand, with NODE_RANK, MASTER_ADDR and MASTER_PORT set on each",
+    "TensorFlow": "srun or mpirun; or by hand, with TF_CONFIG set on each",
 }
 
 
@@ -33,7 +33,7 @@ def resolve_devices(
     """
     strategy = config.strategy
     if strategy not in ("auto", "single_device", *strategies):
-        raise UserError(f"--strategy {strategy}: {title} has single_device, {', '.join(strategies)}")
+        raise UserError(f"--strategy {strategy}: {title} does not have it; use single_device, {', '.join(strategies)}")
     nodes = _resolve_nodes(config, title, launch)
     accelerator = _resolve_accelerator(config, title, num_gpus)
     devices: int | str
@@ -49,7 +49,7 @@ def resolve_devices(
     _check_strategy(config, launch)
     if strategy == "pipeline" and config.num_gpus > num_gpus:
         raise UserError(
-            f"--strategy pipeline: {title} sees {num_gpus} GPU of two; --stages cpu gpu uses it, --accelerator cpu none"
+            f"--strategy pipeline: needs two GPUs, {title} sees {num_gpus}; use --stages cpu gpu, or --accelerator cpu"
         )
     if config.num_gpus > num_gpus:
         raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
@@ -89,9 +89,9 @@ def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
     if nodes > 1:
         missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if title not in LAUNCHERS:
-            raise UserError(f"--num-nodes {nodes}: {title} trains on one; tf_impl has several")
+            raise UserError(f"--num-nodes {nodes}: {title} trains on one node only; tf_impl trains on several")
         if missing or title != "Lightning":
-            raise UserError(f"--num-nodes {nodes}: who starts {title} on each of them is {LAUNCHERS[title]}")
+            raise UserError(f"--num-nodes {nodes}: start {title} on every node with {LAUNCHERS[title]}")
     return nodes
 
 

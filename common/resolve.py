@@ -65,8 +65,8 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
         return config.replace(precision="32")
     assert finding.died_of is not None
     raise UserError(
-        f"--precision {config.precision}: this processor ({cpu_name()}) announces {', '.join(announced())} and dies of"
-        f" {signal_name(finding.died_of)} in half precision, with every instruction set; --precision 32 works"
+        f"--precision {config.precision}: this processor ({cpu_name()}) claims to have {', '.join(announced())}, but"
+        f" half precision crashes ({signal_name(finding.died_of)}) with every instruction set; use --precision 32"
     )
 
 

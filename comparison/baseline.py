@@ -76,12 +76,10 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -
     if versions:
         yield f"versions changed: {'; '.join(versions)}"
     if code_changed:
-        yield f"code changed: commit {codes[0]}, now {codes[1] if codes[0] != codes[1] else 'another state of it'}"
+        now = codes[1] if codes[0] != codes[1] else "with other uncommitted changes"
+        yield f"code changed: commit {codes[0]}, now {now}"
     if machines:
-        yield (
-            f"the machine changed ({'; '.join(machines)}): a difference in speed would be the machine's, so none is"
-            " given"
-        )
+        yield f"the machine changed ({'; '.join(machines)}), so speeds are not compared"
         return
     yield _speed(entry, old, bool(versions), code_changed, change)
 
@@ -110,7 +108,7 @@ def _accuracy(entry: Entry, old: Entry, change: Change) -> str:
 def _speed(entry: Entry, old: Entry, versions: bool, code: bool, change: Change) -> str:
     speeds, old_speeds = _speeds(entry), _speeds(old)
     if not speeds or not old_speeds:
-        return "no speed to set side by side"
+        return "no speed to compare: it is not measured in both"
     ratio = change.ratio = unpaired_ratio(speeds, old_speeds)
     change.speed = median(old_speeds), median(speeds)
     changed = [name for name, true in (("versions", versions), ("code", code)) if true] or ["nothing that is recorded"]
@@ -121,7 +119,7 @@ def _speed(entry: Entry, old: Entry, versions: bool, code: bool, change: Change)
     else:
         interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
         found = f"{ratio.estimate:.2f} times the baseline's, {interval}: {ratio.verdict}"
-    return f"speed {found}; what changed in between: {', '.join(changed)}, and the machine's load at another time"
+    return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
 
 
 def _speeds(entry: Entry) -> list[float]:

@@ -19,7 +19,7 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
     found += [*_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]
     measured = any(row.speed.images_per_second for table in tables for row in table.rows)
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
-        found.append("one round only: a difference in speed may be the machine's mood; --repeats 5 shows the spread")
+        found.append("one round only: a difference in speed may be chance; --repeats 5 gives ratios with intervals")
     return found
 
 
@@ -27,7 +27,7 @@ def _machines(runs: Sequence[Run]) -> Iterator[str]:
     results = [run.result for run in runs if run.result]
     for result in results[1:]:
         if differences := results[0].machine.differences(result.machine):
-            yield f"not all runs are from the same machine; they stand in tables of their own: {'; '.join(differences)}"
+            yield f"not all runs are from the same machine, so each machine has its own table: {'; '.join(differences)}"
             return
     names = list(dict.fromkeys(result.machine.hostname for result in results))
     if len(names) > 1:
@@ -54,7 +54,7 @@ def _commits(runs: Sequence[Run]) -> Iterator[str]:
     if len(codes) > 1:
         yield f"the code changed between runs: commits {' and '.join(codes)}"
     elif len({result.code_sha256 for result in results}) > 1:
-        yield f"the code changed between runs: different states of commit {codes[0]}"
+        yield f"the code changed between runs: uncommitted changes at commit {codes[0]}"
 
 
 def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _sessions(tables: Sequence[Table]) -> Iterator[str]:
         split = sum(len(sessions) > 1 for sessions in made.values())
         if split:
             yield (
-                f"{split} of {len(made)} rounds{in_brackets(table.variant)} were finished later (--resume): runs of"
-                " different times are no pairs, and a ratio is from the other rounds"
+                f"{split} of {len(made)} rounds{in_brackets(table.variant)} were finished later (--resume):"
+                " their runs were made at different times and form no pairs, so ratios use only the other rounds"
             )
 
 

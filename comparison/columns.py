@@ -95,19 +95,20 @@ TARGET = [
     ),
 ]
 ABOUT_MAIN = (
-    "images/s: training examples in a second; spread: the middle half of the runs or, of fewer than four, the least and"
-    " the most. ratio: over the first row's, in pairs of the same round; of fewer than three rounds, the least and the"
-    " most. same training: as the first row's, proved by the first steps in 64 bits."
+    "images/s: training images per second, the median of the runs; spread: the middle half of the runs or, with fewer"
+    " than four, lowest to highest. ratio: images/s divided by the first row's, from pairs of runs in the same round;"
+    " with fewer than three rounds, lowest to highest. same training: whether the first steps in 64 bits prove it equal"
+    " to the first row's."
 )
 ABOUT_DETAILS = (
-    "largest difference in 64 bits: between the losses of the same step in the proofs. rounding: the same difference in"
-    f" the runs themselves, in steps 1 to {FIRST_STEPS} and in all; relative, below 1 absolute. seconds: of the run of"
-    " middle length, from imports to the rest, adding up to wall. CPU use: of the cores the run may use. memory: the"
-    " peak of the run's processes."
+    "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
+    f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
+    " is below 1. seconds: of the run with the median duration; imports to rest add up to wall. CPU use: share of the"
+    " cores that the run may use. memory: peak of all processes of the run together."
 )
 ABOUT_STUDY = (
-    "speed-up: images/s over those with the fewest devices, in pairs of the same round. efficiency: the speed-up as a"
-    " share of the ideal one, twice the devices, twice the speed."
+    "speed-up: images/s over those with the fewest devices, from pairs of the same round. efficiency: the speed-up"
+    " as a share of the ideal (twice the devices, twice the speed)."
 )
 
 

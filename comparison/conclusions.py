@@ -57,7 +57,7 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
         return f"{name} trained {ratio.estimate:.2f} times as fast as {other}"
     between = f"({ratio.low:.2f} to {ratio.high:.2f})"
     if ratio.verdict == "no difference shown":
-        return f"{name} and {other}: no difference in speed is shown, {ratio.estimate:.2f} times {between}"
+        return f"{name} and {other}: no difference in speed is shown: ratio {ratio.estimate:.2f} {between}"
     if ratio.verdict == "slower":  # its median is higher, by runs of rounds in which the other has none
         between = f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
         return f"{other} trained {1 / ratio.estimate:.2f} times as fast as {name} {between}"

@@ -42,13 +42,15 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
                 continue
     blind = [name for name, found in seen.items() if found.accelerator == "cpu"]
     if blind or not seen:
-        console.print(f"on the CPU, since there is no GPU for {', '.join(blind) or 'any of them'}", soft_wrap=True)
+        console.print(
+            f"running on the CPU, since there is no GPU for {', '.join(blind) or 'any of them'}", soft_wrap=True
+        )
         return config.replace(accelerator="cpu")
     devices = min(found.devices for found in seen.values() if found.devices != "auto")
     wanted = DEVICES_OF.get(config.strategy) if config.devices == "auto" else config.devices
     if wanted is not None and wanted > devices:
         option = f"--strategy {config.strategy}" if config.devices == "auto" else f"--devices {config.devices}"
-        raise UserError(f"{option}: all can use {devices} GPUs; --accelerator cpu needs none")
+        raise UserError(f"{option}: the implementations can all use {devices} GPUs; --accelerator cpu works without")
     return config.replace(accelerator="gpu", devices=wanted or devices)
 
 

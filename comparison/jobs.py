@@ -207,7 +207,7 @@ def _parse(item: str) -> tuple[str, list[str]]:
         instead = f"; {others[field]}" if field in others else ""
         raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
     if len(set(values)) < len(values):
-        raise UserError(f"--sweep {item}: a value stands twice")
+        raise UserError(f"--sweep {item}: a value is given twice")
     if field == "devices" and not all(value.isdigit() and int(value) for value in values):
         raise UserError(f"--sweep {item}: should be numbers of devices")
     return field, values

@@ -73,8 +73,8 @@ def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | No
         }
         if found := [what for what in differs if differs[what]]:
             return (
-                f"the proof of {run.record.title} is of other {' and '.join(found)} than its runs;"
-                " a new comparison makes both"
+                f"the proof of {run.record.title} was made with other {' and '.join(found)} than its runs;"
+                " a new comparison makes both again"
             )
     return None
 

@@ -66,7 +66,9 @@ class RunMaker:
             self.missing += new
             self.view.more(len(new))
             rounds = len({(job.variant, job.seed, job.round) for job in again})
-            self.view.say(f"others kept the machine busy: {rounds} round{'s' if rounds > 1 else ''} more are made")
+            self.view.say(
+                f"other programs kept the machine busy: making {rounds} more round{'s' if rounds > 1 else ''}"
+            )
             self.make(again)
             made = again
 

@@ -47,14 +47,14 @@ def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
     again = sum(number > repeats for _, _, number in rounds)
     most = max(runs, key=lambda run: other_load(run) or 0.0)
     if tables[0].entries[0].keep_disturbed:
-        follows = "they count all the same, as --disturbed keep asks"
+        follows = "they still count, because of --disturbed keep"
     elif left := len(rounds) - disturbed:
-        follows = f"speeds and ratios are of the other {left}"
+        follows = f"they are left out: speeds and ratios are from the other {left}"
     else:
-        follows = "there is no ratio, and speeds are those of a busy machine; end other programs, or see docs/noise.md"
+        follows = "there is no ratio, and speeds are those of a busy machine: end other programs, or see docs/noise.md"
     yield (
-        f"{_of_rounds(disturbed, len(rounds))} disturbed: others used up to {other_load(most):.0%} of the cores"
-        f" ({most.record.title}, {_place(most)}); {follows}{f', {again} of them taken again for it' if again else ''}"
+        f"{_of_rounds(disturbed, len(rounds))} disturbed: other programs used up to {other_load(most):.0%} of the cores"
+        f" ({most.record.title}, {_place(most)}); {follows}{f'; extra rounds made instead: {again}' if again else ''}"
     )
 
 
@@ -73,8 +73,8 @@ def _throttled(entry: Entry, who: str) -> Iterator[str]:
     shares = [run.record.throttled for run in entry.measured_runs if run.record.throttled is not None]
     if shares and fmean(shares) > THROTTLED:
         yield (
-            f"{who}: the limit of this container stopped it in {fmean(shares):.0%} of the periods in which"
-            " the system shares out the cores; a smaller --threads-per-device or a higher limit avoids that"
+            f"{who}: this container's CPU limit paused it in {fmean(shares):.0%} of the scheduler's periods,"
+            " so its speeds are too low; a smaller --threads-per-device or a higher limit avoids that"
         )
 
 
@@ -114,7 +114,8 @@ def _first_run(entry: Entry, who: str) -> Iterator[str]:
         slower = (known[0] > sorted(known[1:])[len(known[1:]) // 2]) == (what == "start-up")
         yield (
             f"{who}: the first run is an outlier: its {what} is"
-            f" {'slower' if slower else 'faster'} than the others'; leave it out of conclusions"
+            f" {'slower' if slower else 'faster'} than the others'; medians hardly change, but do not quote this run"
+            " alone"
         )
 
 
@@ -124,11 +125,13 @@ def _outliers(entry: Entry, who: str) -> Iterator[str]:
     speeds = [run.images_per_second or 0.0 for run in runs]
     for index in outliers(speeds, OFF):
         load = other_load(runs[index])
-        seen = "it is not known what else was at work" if load is None else f"others used {load:.0%} of the cores"
+        seen = "whether other programs ran is not known"
+        if load is not None:
+            seen = f"other programs used {load:.0%} of the cores"
         if index > 0:  # of the first run there is a word already
             yield (
                 f"{who}: {speeds[index]:,.0f} images/s is an outlier ({_place(runs[index])}; the median"
-                f" is {median(speeds):,.0f}); {seen}; it stays in, and moves medians and ratios little"
+                f" is {median(speeds):,.0f}); {seen}; it still counts, but hardly changes medians and ratios"
             )
 
 
@@ -150,7 +153,11 @@ def rounds_needed(speed: Speed) -> str:
     assert speed.ratio and speed.ratio_low and speed.ratio_high
     half = math.log(speed.ratio_high / speed.ratio_low) / 2
     needed = max(math.ceil(speed.num_rounds * (half / abs(math.log(speed.ratio))) ** 2), speed.num_rounds + 1)
-    return f"about {needed} rounds might" if needed <= 100 else "more rounds than is sensible"
+    return (
+        f"about {needed} rounds might be enough (--resume DIR --repeats {needed})"
+        if needed <= 100
+        else "more than 100 rounds would be needed; a quieter machine helps more"
+    )
 
 
 def _contradictions(table: Table, where: str) -> Iterator[str]:
@@ -163,7 +170,7 @@ def _contradictions(table: Table, where: str) -> Iterator[str]:
         medians = speed.images_per_second / base
         if (speed.ratio - 1) * (medians - 1) < 0 and abs(math.log(medians / speed.ratio)) > WORTH_A_WORD:
             yield (
-                f"{row.title}{where}: by the medians it has {medians:.2f} times the speed of {first.title}, by pairs of"
-                f" the same round {speed.ratio:.2f}: speeds changed from round to round; more rounds on a quiet machine"
-                " will tell"
+                f"{row.title}{where}: the medians say {medians:.2f} times the speed of {first.title}, the pairs of the"
+                f" same round say {speed.ratio:.2f}: speeds changed from round to round, so trust neither; make more"
+                " rounds on a quiet machine"
             )

@@ -45,7 +45,8 @@ class CompareConfig(TrainingOptions):
         ["tf", "pt", "ptl"],
         min_length=1,
         description="which to run, of tensorflow, keras, pytorch, lightning, or tf, pt, ptl for short (NAME stands for"
-        " the folder NAME_impl); the others are held to the first",
+        " the folder NAME_impl); the first is the reference: the others must be"
+        " the same training, and ratios are to its speed",
     )
     mode: Modes = option(
         "rows",
@@ -68,8 +69,8 @@ class CompareConfig(TrainingOptions):
     launcher_options: str | None = option(
         "run",
         None,
-        description="of slurm those for sbatch, of ray those of `ray job submit`, in one text:"
-        ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, for times that nobody else disturbs',
+        description="options for sbatch (slurm) or `ray job submit` (ray), in one text:"
+        ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, so that no other job disturbs',
     )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
 
@@ -90,21 +91,23 @@ class CompareConfig(TrainingOptions):
     disturbed: Literal["retake", "keep"] = option(
         "repeating",
         "retake",
-        description="rounds during which other programs kept the machine busy; retake: they are left out of speeds and"
-        " ratios and, with three rounds or more, made again, at most half as many as --repeats; keep: they count",
+        description="what to do with rounds in which other programs kept the machine busy; retake: leave them out of"
+        " speeds and ratios and, with three rounds or more, make new ones, at most half as many as --repeats; keep:"
+        " count them",
     )
     seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")
     resume: Path | None = option(
         "folder",
         None,
-        description="folder of a comparison that was interrupted, or is to have more rounds: do what is missing",
+        description="folder of an earlier comparison to continue: make missing runs, and more rounds with a"
+        " larger --repeats",
     )
 
     sweep: list[str] = option(
         "study",
         [],
-        description="studies, as OPTION=VALUE,VALUE,... with the options of data, model, training and machine, such as"
-        " batch-size or devices; several are combined with each other",
+        description="values to compare, as OPTION=VALUE,VALUE,..., for an option of data, model, training or machine,"
+        " such as batch-size or devices; several sweeps are combined with each other",
     )
     scaling: Literal["strong", "weak", "both"] = option(
         "study",
@@ -123,31 +126,35 @@ class CompareConfig(TrainingOptions):
         "reading", False, description="print all tables, and not only the one that matters; the report has them all"
     )
     target_accuracy: float | None = option(
-        "reading", None, gt=0, le=1, description="tell when the test accuracy, a share, first reached this"
+        "reading",
+        None,
+        gt=0,
+        le=1,
+        description="also report when the test accuracy first reached this share, such as 0.99: epochs, steps, seconds",
     )
     report_only: Path | None = option(
-        "folder", None, description="folder of a comparison: make its tables and report again"
+        "folder", None, description="folder of a comparison: run nothing, make its tables and report again"
     )
     baseline: Path | None = option(
-        "reading", None, description="folder of an earlier comparison to set beside this one"
+        "reading", None, description="folder of an earlier comparison: show what has changed since"
     )
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
         if self.seeds and "seed" in self.model_fields_set and self.seeds != [self.seed]:
-            raise ValueError(f"--seed {self.seed}: not together with --seeds, which names all of them")
+            raise ValueError(f"--seed {self.seed}: not together with --seeds, which lists all seeds; leave it out")
         for name in ("seeds", "tune_over", "implementations", "mode"):
             values = getattr(self, name)
             if twice := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
         if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
-            raise ValueError("--sweep-learning-rate tune and --tune-over RATE RATE ... belong together")
+            raise ValueError("--sweep-learning-rate tune needs --tune-over RATE RATE ..., and --tune-over needs it")
         check_mode(self.data_on, *self.mode)
         named = [
             option_name(name) for name in fields_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
         ]
         if len(named) > 1:
-            raise ValueError(f"{named[0]} and {named[1]}: only one of them")
+            raise ValueError(f"{named[0]} and {named[1]}: give only one of them")
         return self
 
     @property
@@ -216,11 +223,14 @@ class CompareConfig(TrainingOptions):
         ):
             if name in given and not set(given[name]) >= set(had):
                 raise UserError(
-                    f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has {_shown(had)}; name"
-                    " these and what is to come on top"
+                    f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has {_shown(had)}; list"
+                    " these too, together with the new ones"
                 )
         if given.get("repeats", stored.repeats) < stored.repeats:
-            raise UserError(f"--repeats {given['repeats']}: the comparison in {folder} has {stored.repeats} already")
+            raise UserError(
+                f"--repeats {given['repeats']}: the comparison in {folder} has {stored.repeats} already; give"
+                " that number or a larger one"
+            )
         allowed = {*fields_of_kind(CompareConfig, *kinds)}
         if stored.sweep_learning_rate == "tune" and "repeating" in kinds:  # on these the chosen rates rest
             allowed -= {"seeds", "target_accuracy", "implementations", "mode"}

@@ -97,10 +97,10 @@ def _status(
         notes.append(_failures(entry))
     if proof.same is False:
         status = "different training"
-        notes.append(f"not the training of {reference.title}, so no ratio is given: {proof.note}")
+        notes.append(f"it trains differently from {reference.title}, so no ratio is given: {proof.note}")
     elif proof.note:
         status = "not proved"
-        notes.append(f"no ratio is given, since it may be another training than {reference.title}'s: {proof.note}")
+        notes.append(f"no ratio is given, since it may train differently from {reference.title}: {proof.note}")
     elif verify and entry is reference and (note := is_of_others(folder, table.variant, entry.runs)):
         status = "not proved"
         notes.append(note)
@@ -108,9 +108,9 @@ def _status(
         status = "different training"
         notes.append(inexact)
     if skipped := _largest(one.skipped_steps for one in entry.results):
-        notes.append(f"the scaling of the loss skipped {skipped} of {entry.results[0].num_steps} steps")
+        notes.append(f"loss scaling skipped {skipped} of {entry.results[0].num_steps} steps")
     if gone_on := sum(one.resumed_from is not None for one in entry.results):
-        notes.append(f"{gone_on} of {len(entry.results)} runs went on from a checkpoint; their times are left out")
+        notes.append(f"{gone_on} of {len(entry.results)} runs continued from a checkpoint; their times are left out")
     notes += dict.fromkeys(one.processor_note for one in entry.results if one.processor_note)
     return status, notes
 
@@ -197,8 +197,8 @@ def _inexact(folder: Path, entry: Entry) -> str | None:
         difference = None if exact is None else abs(run.losses[0] - exact)
         if difference is not None and not difference <= run.result.first_loss_tolerance:
             return (
-                f"the first step's loss in 32 bits is {difference:.1e} from the one in 64 bits, and rounding explains"
-                f" {run.result.first_loss_tolerance:.1e}: suspect TF32, or a layer in 16 bits"
+                f"the first step's loss in 32 bits differs by {difference:.1e} from the one in 64 bits, but rounding"
+                f" explains only {run.result.first_loss_tolerance:.1e}: check for TF32, or a layer in 16 bits"
             )
     return None
 

@@ -30,7 +30,7 @@ LIMIT_SECONDS = 20.0
 LOADING_SECONDS = 60.0
 GRACE_SECONDS = 2.0  # for the other ranks to tell what they saw, when one is done
 
-NOT_ENDED = 4  # the vaguest that can be seen, see Seen
+RAISED, NOT_ENDED = 2, 4  # the work has raised an error; the vaguest that can be seen: see Seen
 
 Status = Literal["passed", "FAILED", "open"]
 
@@ -167,7 +167,7 @@ def _run_check(place: Place, pipe: Connection) -> None:
         if gap := re.search(r"gap \d+", str(error)) if isinstance(error, NotImplementedError) else None:
             seen = Seen("open", f"{gap[0]} is not filled")
         else:
-            seen = Seen("FAILED", _one_line(error, place.work), vague=2)
+            seen = Seen("FAILED", _one_line(error, place.work), vague=RAISED)
     pipe.send(seen)
     if seen.status == "passed":
         time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
@@ -242,7 +242,7 @@ def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[S
         while pipes:
             ready = wait(pipes, max(0.0, deadline - time.monotonic()))
             if not ready:
-                late = f"not done after {seconds:g} s{': somebody waits for somebody' if several else ''}"
+                late = f"not done after {seconds:g} s{': one process waits for another' if several else ''}"
                 return [*seen, Seen("FAILED", late, vague=NOT_ENDED)]
             for pipe in ready:
                 assert isinstance(pipe, Connection)

@@ -11,7 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from exercises.checking import FOLDER, NOT_ENDED, Change, Checker, Right, Wrong, load
+from exercises.checking import FOLDER, NOT_ENDED, RAISED, Change, Checker, Right, Seen, Wrong, load
 
 TORCH = ("torch", "torch.distributed")
 # An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
@@ -43,6 +43,13 @@ PROGRAMS = (
 )
 GAP = re.compile(r'\s*raise NotImplementedError\("gap (\d+)"\)\n?')
 WIDTH = 80
+HINTS = {
+    "KeyError": "print the keys that are there, where they are written and where they are read",
+    "AttributeError": "print the type of the object: is it what you expect?",
+    "NameError": "is it written so where it is made, and made before?",
+    "TypeError": "how many arguments, of which types, does it take? help(...) says so",
+    "ModuleNotFoundError": "the exercise needs no other packages than those that it imports",
+}
 MAX_ENDLESS = 2  # checks that use up their time, and a student's
 
 
@@ -60,25 +67,35 @@ def mark(name: str, work: Path) -> bool:
         compile(work.read_text(encoding="utf-8"), work, "exec")
     except (SyntaxError, ValueError) as error:
         line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        _wrapped("  FAILED  ", f"it is not Python: {line}")
+        _wrapped("  FAILED  ", f"the file is not valid Python: {line}")
         return False
     checker = make_checker(name)
     passed = endless = 0
+    errors: dict[str, str] = {}  # and in which check each was seen first
     for function, one in checker.checks.items():
         if endless == MAX_ENDLESS:
-            print(f"  {MAX_ENDLESS} have not ended; the other checks are left out")
+            print(f"  {MAX_ENDLESS} checks ran out of time; the others are skipped")
             break
         seen = checker.run(function, work)
         passed += seen.status == "passed"
         endless += seen.vague == NOT_ENDED
         _wrapped(f"  {seen.status:<6}  ", one.title)
-        if seen.status != "passed":
+        if seen.what in errors:
+            _wrapped("          seen: ", f"the same error as where {errors[seen.what]}")
+        elif seen.status != "passed":
             _wrapped("          seen: ", seen.what)
-        if seen.status == "FAILED":
-            _wrapped("          hint: ", one.hint)
+            if seen.status == "FAILED":
+                _wrapped("          hint: ", _hint(seen, one.hint))
+        if seen.vague == RAISED:
+            errors.setdefault(seen.what, f'"{one.title}"')
         sys.stdout.flush()
     print(f"{passed} of {len(checker.checks)} passed")
     return passed == len(checker.checks)
+
+
+def _hint(seen: Seen, of_check: str) -> str:
+    """For the cause: an error has one of its own, whichever check has met it."""
+    return HINTS.get(seen.what.partition(":")[0], of_check) if seen.vague == RAISED else of_check
 
 
 def _wrapped(label: str, text: str) -> None:

@@ -25,7 +25,8 @@ class ImageFolderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     images: Path = Field(
-        description="folder with a sub-folder for each class; or with the folders train and test (or val) of such"
+        description="folder with a sub-folder for each class; or with folders train and test (or val) that hold"
+        " such sub-folders"
     )
     output: Path = Field(description="folder for the arrays, to be given as --data-dir with --dataset arrays")
     image_shape: ImageShape = Field(
@@ -35,11 +36,13 @@ class ImageFolderConfig(BaseModel):
         "crop", description="where an image has another shape: cut what is too much, pad with black, or stretch"
     )
     test_share: float = Field(
-        0.2, gt=0, lt=1, description="share of each class to test on, where there is no folder of its own for that"
+        0.2, gt=0, lt=1, description="share of each class used for testing, if there is no folder test or val"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of that choice")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed for choosing those test images")
     unreadable: Literal["refuse", "skip"] = Field(
-        "refuse", description="images that can't be read are listed in any case; refuse: and make no data set"
+        "refuse",
+        description="what to do with images that can't be read, which are always listed; refuse: make no"
+        " data set; skip: leave them out",
     )
     jobs: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(
         "auto", description="processes; auto: one for each core"

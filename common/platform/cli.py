@@ -55,7 +55,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         allowed = _allowed(shape, properties.get("$defs", {}))
         many = _array(shape)
         if many == "+" and [item.partition("=")[0] for item in _typed(arguments)].count(option_name(name)) > 1:
-            raise UserError(f"{option_name(name)}: stands twice; give all its values after one")
+            raise UserError(f"{option_name(name)}: given twice; list all its values after one")
         if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
             parser.add_argument(name, nargs="+", metavar=field.json_schema_extra["positional"], help=field.description)
             continue

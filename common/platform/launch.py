@@ -114,8 +114,8 @@ class Launch:
         """Raises UserError unless each node has as many processes, of neighbouring ranks; `spread`: what does that."""
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
             raise UserError(
-                f"{started_by} has started {size} process{'es' * (size != 1)}, not as many on each node, or not node by"
-                f" node; {spread} does, with a number that the nodes divide"
+                f"{started_by} has started {size} process{'es' * (size != 1)}; each node needs equally many, with"
+                f" consecutive ranks: use {spread}, with a multiple of the number of nodes"
             )
         return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size, _daemon())
 
@@ -180,7 +180,7 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
         raise UserError(f"TF_CONFIG {text[:80]}: this variable of the environment should be {shape}") from None
     others = sorted({*cluster, kind} - {"chief", "worker"})
     if others:
-        raise UserError(f"TF_CONFIG: {', '.join(others)}: this program has workers alone, and a chief among them")
+        raise UserError(f"TF_CONFIG: {', '.join(others)}: this program takes only tasks of type worker and chief")
     if not 0 <= index < len(workers.get(kind, ())):
         raise UserError(f"TF_CONFIG: its task is {kind} {index}, which its cluster does not have")
     found = []

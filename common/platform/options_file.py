@@ -34,7 +34,7 @@ def check_options_file(path: Path) -> None:
                     raise UserError(f"{line}: a value of {len(event.value):,} letters; {MAX_VALUE:,} at most")
                 is_key = depth == 1 and not is_key
                 if is_key and event.value in keys:
-                    raise UserError(f"{line}: {event.value} stands there twice")
+                    raise UserError(f"{line}: {event.value} is given twice")
                 keys |= {event.value} if is_key else set()
             elif isinstance(event, yaml.CollectionStartEvent):
                 depth += 1

@@ -58,12 +58,12 @@ class Finding(BaseModel):
         """For people; None where the processor executes what it announces."""
         if self.died_of is None:
             return None
-        reason, signal_shown = "the processor does not execute all that it announces", signal_name(self.died_of)
+        reason, signal_shown = "the processor fails on instructions that it claims to have", signal_name(self.died_of)
         if not self.works:
-            return f"no half precision, since {reason}: it dies of {signal_shown} with every instruction set"
+            return f"no half precision, since {reason}: it crashes ({signal_shown}) with every instruction set"
         return (
             f"instructions up to {self.limit} ({LIMIT_VARIABLES[0]}), since {reason}:"
-            f" without this limit half precision dies of {signal_shown}"
+            f" without this limit half precision crashes ({signal_shown})"
         )
 
     @classmethod

@@ -68,7 +68,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     except StoppedAtCheckpoint as stopped:
         if shown is not False:
             ended, again = describe_signal(stopped.number), f"--resume {stopped.checkpoint}"
-            print(f"{program}: ended by {ended}; {again} goes on from there", file=sys.stderr)
+            print(f"{program}: ended by {ended}; add {again} to continue from there", file=sys.stderr)
         status = stopped.exit_status
     except Stopped as stopped:
         if shown is not False and parent_process() is None:

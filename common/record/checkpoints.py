@@ -125,7 +125,7 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
     if sums != expected.encode():
-        raise UserError(f"{folder / CHECKSUMS_FILE}: is not of these files")
+        raise UserError(f"{folder / CHECKSUMS_FILE}: does not match the files beside it; one of them is damaged")
     losses = read_arrays(folder / LOSSES_FILE).get("losses", np.zeros(0))
     if losses.dtype != np.float64 or losses.shape != (checkpoint.step,):
         raise UserError(
@@ -182,7 +182,7 @@ def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
         else:
             for reason in reasons:
                 print(
-                    f"note: the checkpoint {folder.name} is taken, since a later one can't be: {reason}",
+                    f"note: continuing from {folder.name}, since a later checkpoint can't be used: {reason}",
                     file=sys.stderr,
                 )
             return folder, state
@@ -211,9 +211,9 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
     kept = [name for name in TrainConfig.model_fields if name not in fields_of_kind(TrainConfig, *MAY_DIFFER)]
     for name in [*kept, "precision"]:
         if getattr(new, name) != getattr(old, name):
-            raise UserError(f"is of a training with {option_name(name)} {getattr(old, name)}, not {getattr(new, name)}")
+            raise UserError(f"was made with {option_name(name)} {getattr(old, name)}, not {getattr(new, name)}")
     if experiment.dataset.sha256 != checkpoint.data_sha256:
-        raise UserError("is of a training on other data")
+        raise UserError("was made with other data")
     plan, step = experiment.plan, checkpoint.step
     if step >= plan.total_steps or len(checkpoint.epochs) != step // plan.steps_per_epoch:
-        raise UserError(f"its {len(checkpoint.epochs)} epochs are not those of {step} of {plan.total_steps} steps")
+        raise UserError(f"its {len(checkpoint.epochs)} finished epochs do not fit step {step} of {plan.total_steps}")

@@ -29,8 +29,10 @@ def memory_told(
             raise
         evaluation, device = f"--eval-batch-size {config.eval_batch_size}", describe_devices(config, device_name)
         if not trains:
-            raise OutOfMemoryError(f"out of memory with {evaluation} on {device}; smaller batches need less") from None
+            raise OutOfMemoryError(
+                f"out of memory with {evaluation} on {device}; use a smaller --eval-batch-size"
+            ) from None
         raise OutOfMemoryError(
-            f"out of memory with --batch-size {config.batch_size} ({evaluation}) on {device}; smaller batches need"
-            " less, and with --accumulate-grad-batches (not in Keras) they make the same step"
+            f"out of memory with --batch-size {config.batch_size} ({evaluation}) on {device}; use a"
+            " smaller --batch-size; --accumulate-grad-batches K (not in Keras) makes one step of K batches"
         ) from None

@@ -35,14 +35,14 @@ class DeviceOptions(BaseModel):
     devices: AutoOrCount = option(
         "machine",
         "auto",
-        description="number of devices, of each node, each a replica unless --strategy says otherwise; auto: one on the"
-        " CPU, all GPUs, or what a launcher such as torchrun has started",
+        description="number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the"
+        " CPU, all GPUs, or as many as a launcher such as torchrun has started",
     )
     num_nodes: AutoOrCount = option(
         "machine",
         "auto",
-        description="machines that take part, on each of which a launcher (torchrun, srun, mpirun) starts this program,"
-        " or for Lightning the user; auto: as the launcher says, else one",
+        description="number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or"
+        " with Lightning you do; auto: as the launcher says, else 1",
     )
     strategy: Literal["auto", Strategy] = option(
         "machine",
@@ -84,8 +84,8 @@ class DeviceOptions(BaseModel):
     tf32: AutoOrBool = option(
         "setting",
         "auto",
-        description="let a GPU round the factors of 32-bit products to 10 bits of 23, which is faster; auto: false, or"
-        " what mode tuned chooses",
+        description="let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster;"
+        " auto: false, or what mode tuned chooses",
     )
     data_on: Literal["auto", "device", "host"] = option(
         "setting",

@@ -38,7 +38,7 @@ class DataOptions(BaseModel):
     data_dir: Path = option(
         "place",
         Path("data"),
-        description="folder of data sets in torchvision's layout, where what is missing is downloaded once; for arrays"
+        description="folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays"
         " the folder that make_dataset.py has written",
     )
     image_shape: ImageShape | None = option(
@@ -89,7 +89,7 @@ class DataOptions(BaseModel):
         0,
         ge=0,
         le=4096,
-        description="set a square of N x N pixels, at random, to the mean colour in training",
+        description="in training, set a random square of N x N pixels to the mean colour",
     )
     seed: int = option(
         "training",
@@ -129,7 +129,7 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
         description="write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset:"
         " never",
     )
-    keep: int = option("output", 2, gt=0, le=10**6, description="checkpoints that are kept: the last N")
+    keep: int = option("output", 2, gt=0, le=10**6, description="keep only the last N checkpoints")
 
     @field_validator("*")
     @classmethod
@@ -160,16 +160,16 @@ class TrainConfig(TrainingOptions):
     resume: Literal["auto"] | Path | None = option(
         "place",
         None,
-        description="go on from a checkpoint, or from the latest one of a run's folder, of any implementation; auto: of"
-        " --run-dir, or from the start if there is none",
+        description="continue from this checkpoint, or from the latest one in this run folder, made by any"
+        " implementation; auto: from the latest in --run-dir, or from the start if there is none",
     )
     verify_steps: int | None = option(
         "training",
         None,
         ge=4,
         le=MAX_COUNT,
-        description="train only N steps, for a proof: of each epoch the first batches and the last one; the learning"
-        " rates stay those of the whole training",
+        description="train only N steps, as the proof does: the first batches and the last one of each epoch, with the"
+        " learning rates of the whole training",
     )
     dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
 

@@ -36,7 +36,8 @@ class UpdateOptions(BaseModel):
         "training",
         None,
         gt=0,
-        description="the learning rate is that of batches of N: times the examples of a step over N; unset: of any",
+        description="the batch size N that the learning rate is meant for: it is multiplied by the examples of a step"
+        " / N; unset: not scaled",
     )
     warmup_steps: int = option(
         "training", 0, ge=0, le=10**9, description="steps of linear warm-up before the schedule starts"
@@ -44,8 +45,8 @@ class UpdateOptions(BaseModel):
     schedule: ScheduleName = option(
         "training",
         "cosine",
-        description="the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step: less"
-        " every few epochs; one-cycle: up to the peak and down again",
+        description="the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step:"
+        " times --gamma every --step-size epochs; one-cycle: up to the peak and down again",
     )
     step_size: int | None = option(
         "training", None, gt=0, description="schedule step: epochs between two changes; unset: a third of all"
@@ -89,7 +90,7 @@ class UpdateOptions(BaseModel):
         None,
         gt=0,
         le=1,
-        description=f"what keeps the divisor from zero; unset: {_defaults('epsilon')}",
+        description=f"added to the divisor, to keep it from zero; unset: {_defaults('epsilon')}",
     )
     weight_decay: float | None = option(
         "training",
@@ -97,7 +98,7 @@ class UpdateOptions(BaseModel):
         ge=0,
         le=1e38,
         allow_inf_nan=False,
-        description="L2 penalty added to every gradient; adamw: taken off the weights by itself; unset:"
+        description="L2 penalty added to every gradient; adamw: subtracted from the weights directly; unset:"
         f" {_defaults('weight_decay')}",
     )
 
@@ -106,15 +107,14 @@ class UpdateOptions(BaseModel):
         1,
         gt=0,
         le=10**6,
-        description="batches whose gradients make one step: K small batches are one K times as large",
+        description="batches whose gradients are combined into one step: K batches act as one K times as large",
     )
     gradient_clip_val: float | None = option(
         "training",
         None,
         gt=0,
         le=1e38,
-        description="scale the gradients of all parameters together down to this norm, where theirs is larger; unset:"
-        " never",
+        description="if the norm of all gradients together is larger than this, scale them down to it; unset: never",
     )
     ema_decay: float | None = option(
         "training",

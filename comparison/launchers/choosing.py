@@ -31,17 +31,19 @@ def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Var
     several = [one.config.num_nodes for one in variants if one.config.num_nodes not in ("auto", 1)]
     if options.launcher == "local":
         if several:
-            raise UserError(f"--num-nodes {several[0]}: --launcher local has this machine; slurm and ray have others")
+            raise UserError(f"--num-nodes {several[0]}: --launcher local is this machine; use slurm or ray")
         if "launcher_options" in options.model_fields_set:
-            raise UserError("--launcher-options: --launcher local has none")
+            raise UserError("--launcher-options: only for --launcher slurm or ray")
         return
     _queue(options.launcher, options.launcher_options).check()
     if base.accelerator == "auto":
-        raise UserError(f"--launcher {options.launcher}: needs --accelerator cpu or gpu, since this machine can't tell")
+        raise UserError(
+            f"--launcher {options.launcher}: needs --accelerator cpu or gpu, since nodes may differ from this machine"
+        )
     for one in variants:
         config = one.config
         if config.nodes > 1 and config.devices == "auto":
-            raise UserError(f"--num-nodes {config.nodes}: needs --devices N, how many each of them has")
+            raise UserError(f"--num-nodes {config.nodes}: needs --devices N, the number of devices of each node")
     swept = {name for one in variants for name, _ in one.values}
     if "devices" in swept and base.accelerator == "cpu" and base.threads_per_device == "auto":
         raise UserError(
@@ -65,10 +67,11 @@ def _check_none_runs(folder: Path, besides: str = "") -> None:
         states = queue.states(numbers)
         if states is None:
             raise UserError(
-                f"{folder}: jobs {shown} of {queue.title} may still run for it, which does not answer; remove"
-                f" {folder / 'jobs'} if they don't"
+                f"{folder}: {queue.title} does not answer, and its jobs {shown} may still run for this comparison; if"
+                f" they do not, remove {folder / 'jobs'}"
             )
         if states:
             raise UserError(
-                f"{folder}: jobs {', '.join(states)} of {queue.title} still run for it; --launcher {name} follows them"
+                f"{folder}: jobs {', '.join(states)} of {queue.title} still run for this comparison; add"
+                f" --launcher {name} to wait for them"
             )

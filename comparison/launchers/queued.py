@@ -151,7 +151,7 @@ class Queued:
             if one.number in states or any(map(one.folder.has_ended, range(one.place, len(one.programs))))
         ]
         for one in taken:
-            self.say(f"{self.queue.title}: job {one.number} of an earlier compare.py is followed")
+            self.say(f"{self.queue.title}: job {one.number} of an earlier compare.py: waiting for it")
         known = {program.run_dir for one in taken for program in one.programs}
         rest = [[program for program in group if program.run_dir not in known] for group in waiting]
         waiting[:] = [group for group in rest if group]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from common.record.results import EpochLine
 from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences, roundoff
-from comparison.report.charts import FOR_POINTERS, INK, Chart, Looks, switch, told_by_pointer
+from comparison.report.charts import FOR_POINTERS, INK, Chart
+from comparison.report.looks import Looks, switch, told_by_pointer
 from comparison.report.speed_figures import looks_of
 from comparison.store import Run
 from comparison.table import Entry
@@ -140,7 +141,11 @@ def _chart(entries: Sequence[Entry], quantity: Quantity, axis: str, layers: Sequ
     about = (
         "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
     )
-    about += " Of each row's run of middle length." if axis == "seconds" else " Lines that lie on each other agree."
+    about += (
+        " Shown is each row's run with the median duration."
+        if axis == "seconds"
+        else " Lines on top of each other mean equal values."
+    )
     return Chart(
         f"{quantity.name}-{axis}",
         title,
@@ -185,7 +190,7 @@ def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
         "lockstep",
         "Lockstep",
         f"Same weights, same examples: only rounding makes the losses of a step differ. The dashed line is the rounding"
-        f" of one number, {unit:.0e}; each step adds to it, so that differences grow. Equal losses stand at the foot.",
+        f" error of a single number, {unit:.0e}; each step adds to it. Equal losses are drawn at the bottom.",
         f"Difference of every step's loss from {entries[0].title}, logarithmic: {', '.join(words)}",
         [
             lines,

@@ -57,11 +57,11 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
         return []
     said = conclusions(table)  # the proof last
     found = [
-        Finding("Which is fastest?", said[:-1] or ["There is only one to look at."]),
-        Finding("Which starts soonest?", _least(rows, _startup, seconds, "s")),
+        Finding("Which is fastest?", said[:-1] or ["Nothing to compare: only one row has a speed."]),
+        Finding("Which starts fastest?", _least(rows, _startup, seconds, "s")),
         Finding("Which needs the least memory?", _least(rows, _memory, _mebibytes, "MiB")),
         Finding("Was it the same training?", [*said[-1:], *_accuracies(rows)]),
-        Finding("How far can it be trusted?", [_trust(summary, rows)]),
+        Finding("How reliable is this?", [_trust(summary, rows)]),
         Finding("What next?", [_next_step(summary, rows)]),
     ]
     return [one for one in found if one.answers]
@@ -91,7 +91,7 @@ def _trust(summary: Summary, rows: Sequence[Row]) -> str:
     said += [f"{disturbed} more were disturbed by other programs"] if disturbed else []
     said += [f"{seeds} seeds"] if seeds > 1 else ["one seed, so accuracy has no spread"]
     if rounds < MIN_ROUNDS:
-        return f"Not far: {', '.join(said)}. Ratios need {MIN_ROUNDS} rounds that nobody disturbs."
+        return f"Not very: {', '.join(said)}. Ratios need {MIN_ROUNDS} undisturbed rounds."
     count = len(summary.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
     return f"{'; '.join(said)}. The ranges in brackets are 95 % intervals.{read}"
@@ -106,8 +106,8 @@ def _next_step(summary: Summary, rows: Sequence[Row]) -> str:
         )
     config = summary.request.config
     return (
-        f"Measure your own case: with other networks than {config.model}, other batch sizes and on other machines the"
-        " order may be another."
+        f"Measure your own case: other networks than {config.model}, other batch sizes or other machines may change"
+        " the ranking."
     )
 
 
@@ -118,7 +118,7 @@ def decision(table: Table) -> Decision:
     """Numbers to choose by, each with its share of the best one."""
     rows = [row for row in table.rows if row.num_runs]
     kinds = [
-        Kind("images/s", "training examples in a second, the median over rounds", _speed, rate, most=True),
+        Kind("images/s", "training images per second, the median over rounds", _speed, rate, most=True),
         Kind("time to target, s", "seconds of training and evaluation to --target-accuracy", _target, seconds),
         Kind("start-up, s", "from the command to the end of the first step", _startup, seconds),
         Kind("memory, MiB", "the peak of all its processes", _memory, _mebibytes),
@@ -138,7 +138,7 @@ def decision(table: Table) -> Decision:
         cells.append(Cell(same_training(row) or "first row", None, None))
         lines.append((row.title, cells, row.status == "ok"))
     headings = [(kind.heading, kind.about) for kind in kinds]
-    headings.insert(1, ("of the fastest", "its images/s as a share of the fastest row's: what its overhead leaves"))
+    headings.insert(1, ("of the fastest", "its images/s as a share of the fastest row's"))
     headings.insert(0, ("test accuracy", "mean over seeds, with half of its 95 % interval"))
     headings.append(("same training", "as the first row's, proved by the first steps in 64 bits"))
     return Decision(headings, lines)

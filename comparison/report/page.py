@@ -155,9 +155,11 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     """Implementations, and for each package what their runs have found, in that order."""
-    names = list(dict.fromkeys(run.record.title for run in summary.runs if run.result))
     found: dict[str, dict[str, dict[str, None]]] = {}
+    names: dict[str, None] = {}
     for run in summary.runs:
+        name = TITLES.get(run.record.implementation, run.record.implementation)
         for package, version in run.result.versions.items() if run.result else ():
-            found.setdefault(package, {}).setdefault(run.record.title, {})[version] = None
-    return names, {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
+            names[name] = None
+            found.setdefault(package, {}).setdefault(name, {})[version] = None
+    return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}

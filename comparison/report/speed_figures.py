@@ -7,7 +7,8 @@ import altair as alt
 import pandas as pd
 
 from common.record.timeline import PHASES
-from comparison.report.charts import INK, PAPER, Chart, Looks, legend_height
+from comparison.report.charts import INK, PAPER, Chart
+from comparison.report.looks import Looks, legend_height
 from comparison.row_values import phase_seconds
 from comparison.store import Run
 from comparison.table import Entry
@@ -142,7 +143,7 @@ def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
         "ratio",
         "Speed ratio",
         "A point is the ratio of images per second, from pairs of runs made one right after the other. The line is its"
-        " 95 % interval: where it leaves out 1, one of the two is faster.",
+        " 95 % interval: where it does not contain 1, one of the two is faster.",
         f"Ratio of speeds with 95 % intervals: {'; '.join(words)}",
         [
             same,
@@ -181,9 +182,9 @@ def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
     yield Chart(
         "breakdown",
         "Where the time goes",
-        "The run of middle length. imports: Python and the framework's libraries; data: reading it; build: network,"
-        " processes, compiling, and the first step; training: all other steps; evaluation: of the test set; rest:"
-        " loaders made anew, predictions, files, the end of the processes.",
+        "The run with the median duration. imports: Python and the framework's libraries; data: reading it; build:"
+        " network, processes, compiling, and the first step; training: all other steps; evaluation: of the test set;"
+        " rest: making loaders again, predictions, files, ending the processes.",
         f"Seconds in each phase: {'; '.join(words)}",
         [bars],
         AXIS + LINE * len(entries) + legend_height(PHASES),

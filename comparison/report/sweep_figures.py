@@ -9,10 +9,12 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from comparison.report.charts import HEIGHT, INK, SHAPES, Chart, Looks, switch, told_by_pointer
+from comparison.report.charts import HEIGHT, INK, Chart
 from comparison.report.curve_figures import accuracy_scale
+from comparison.report.looks import SHAPES, Looks, switch, told_by_pointer
 from comparison.sweep import Study, StudyRow
 
+REACHED = "Means over the runs, where all of them reached it."
 Value = Callable[[StudyRow], float | None]
 Spread = Callable[[StudyRow], tuple[float | None, float | None]]
 
@@ -38,7 +40,8 @@ def study_charts(study: Study) -> Iterator[Chart]:
             ".2f",
             _speed_up,
             _speed_up_spread,
-            "Times as fast as with the fewest devices. Dotted: twice as many, twice as fast. Bands: 95 % intervals.",
+            "Times as fast as with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
+            " Bands: 95 % intervals.",
         ),
         Quantity("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
         Quantity(
@@ -50,9 +53,21 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
         ),
         Quantity(
-            "target-epochs", "Epochs to the target accuracy", ".1f", lambda one: one.row.target.target_epochs, None
+            "target-epochs",
+            "Epochs to the target accuracy",
+            ".1f",
+            lambda one: one.row.target.target_epochs,
+            None,
+            REACHED,
         ),
-        Quantity("target-steps", "Steps to the target accuracy", ",.0f", lambda one: one.row.target.target_steps, None),
+        Quantity(
+            "target-steps",
+            "Steps to the target accuracy",
+            ",.0f",
+            lambda one: one.row.target.target_steps,
+            None,
+            REACHED,
+        ),
         Quantity(
             "target-seconds",
             "Seconds to the target accuracy",
@@ -87,7 +102,7 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
             x = float(one.x) if study.numeric else one.x
             found.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
         if known:
-            words.append(f"{series} " + ", ".join(f"{value:.4g} at {one.x}" for one, value in known))
+            words.append(f"{series} " + ", ".join(f"{value:{quantity.form}} at {one.x}" for one, value in known))
     table = pd.DataFrame(found)
     axis = _axis(study)
     y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
@@ -148,7 +163,7 @@ def _looks(study: Study) -> Looks:
         look = replace(of_row[row.title], width=2.0, shape=SHAPES[number % len(SHAPES)])
         dashes = [6, 3] if "weak" in series else look.dashes if alone else [1, 0]
         found[series] = replace(look, dashes=dashes)
-    return Looks(found, symbol_size=80)
+    return Looks(found, points=True)
 
 
 def _also_in(one: StudyRow, series: str, study: Study) -> bool:

@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+import math
 import os
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -12,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from exercises.checking import check, expect
 
@@ -20,17 +22,20 @@ PATH = Path("checkpoint.pt")
 
 
 def make_network(seed: int) -> nn.Module:
+    """With names that begin with letters of "module.", and one that has it in the middle."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2)).double()
+    outer = nn.Sequential(OrderedDict(module=nn.Linear(3, 2)))
+    layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), drop=nn.Dropout(0.5), outer=outer)
+    return nn.Sequential(layers).double()
 
 
-def make_training(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, LambdaLR]:
+def make_training(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, CosineAnnealingLR]:
     network = make_network(seed)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    return network, optimizer, LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+    return network, optimizer, CosineAnnealingLR(optimizer, 6)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: LambdaLR, epochs: range) -> None:
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: CosineAnnealingLR, epochs: range) -> None:
     for epoch in epochs:
         torch.manual_seed(epoch)  # of dropout
         optimizer.zero_grad()
@@ -74,9 +79,13 @@ def rate(work: ModuleType) -> None:
     work.save_checkpoint(PATH, network, optimizer, schedule, 1)
     again, optimizer, schedule = make_training(seed=1)
     work.load_checkpoint(PATH, again, optimizer, schedule)
-    train(again, optimizer, schedule, range(2, 3))
-    found = optimizer.param_groups[0]["lr"]
-    expect(found == 0.1 * 0.5**3, f"a rate of 0.1, halved after each of 3 epochs, is {found:g}")
+    for epochs, wanted in ((2, 0.075), (3, 0.05), (5, 0.1 * (1 + math.cos(math.pi * 5 / 6)) / 2)):
+        train(again, optimizer, schedule, range(schedule.last_epoch, epochs))
+        found = optimizer.param_groups[0]["lr"]
+        expect(
+            abs(found - wanted) < 1e-12,
+            f"a cosine from 0.1 to 0 in 6 epochs is {wanted:g} after {epochs}, not {found:g}",
+        )
 
 
 @check("a checkpoint made with DDP goes on without", "under which names are the weights in your file?")
@@ -121,8 +130,8 @@ def refuses(work: ModuleType) -> None:
     torch.save(weights, PATH)
     work.load_for_inference(PATH, make_network(seed=1))
     for what, wrong in (
-        ("one is missing", {name: values for name, values in weights.items() if name != "3.bias"}),
-        ("one is too many", {**weights, "4.bias": torch.zeros(2)}),
+        ("one is missing", {name: values for name, values in weights.items() if name != "outer.module.bias"}),
+        ("one is too many", {**weights, "more.bias": torch.zeros(2)}),
     ):
         torch.save(wrong, PATH)
         network = make_network(seed=1)

@@ -135,6 +135,19 @@ def orders(work: ModuleType) -> None:
     expect(seen[0] != seen[1] and seen[1] != seen[2], "two epochs had the examples in the same order")
 
 
+@check("one process alone shuffles, too, and in every epoch anew", "which sampler does it have?")
+def orders_alone(work: ModuleType) -> None:
+    loader, seen = work.make_loader(numbered(), 8, 0, 1), []
+    model = nn.Linear(1, 3).double()
+    model.register_forward_hook(lambda layer, inputs, output: seen[-1].extend(inputs[0].flatten().tolist()))
+    for epoch in range(2):
+        seen.append([])
+        work.train_epoch(model, loader, torch.optim.SGD(model.parameters(), lr=0.0), epoch, CPU)
+        expect(len(set(seen[-1])) == 24, f"in epoch {epoch} it trained on {len(set(seen[-1]))} of 24 examples")
+        expect(seen[-1] != sorted(seen[-1]), f"in epoch {epoch} the examples came in the order of the data set")
+    expect(seen[0] != seen[1], "two epochs had the examples in the same order")
+
+
 @check("the loss is the mean over the examples of all", "of which examples does this process know the losses?", ranks=2)
 def whole_loss(work: ModuleType) -> None:
     rank, world_size = group()

@@ -15,6 +15,18 @@ WRONG = [
         "    return DataLoader(data, batch_size // world_size, shuffle=True)\n",
         "global_batch",
     ),
+    Wrong(
+        "shuffling only where there are several",
+        "    sampler = DistributedSampler(data, world_size, rank, shuffle=True, seed=SEED)\n",
+        "    sampler = DistributedSampler(data, world_size, rank, shuffle=world_size > 1, seed=SEED)\n",
+        "orders_alone",
+    ),
+    Wrong(
+        "a sampler only where there are several, and no shuffling else",
+        "sampler=sampler)\n",
+        "sampler=sampler if world_size > 1 else None)\n",
+        "orders_alone",
+    ),
     Wrong("no set_epoch", "    loader.sampler.set_epoch(epoch)\n", "", "orders"),
     Wrong(
         "no wrapping: nobody averages",

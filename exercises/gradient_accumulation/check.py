@@ -93,6 +93,18 @@ def memory(work: ModuleType) -> None:
     expect(order == ["forward", "backward"] * 3, f"the passes came in this order: {', '.join(order)}")
 
 
+@check("each process returns the mean of its own batch", "who reduces losses, and where?", ranks=2)
+def own_loss(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    images, labels = make_batch(20)
+    share = slice(dist.get_rank(), None, 2)
+    model = DistributedDataParallel(make_model())
+    wanted = F.cross_entropy(make_model()(images[share]), labels[share]).item()
+    found = work.train_step(model, torch.optim.SGD(model.parameters(), lr=0.5), images[share], labels[share], 4)
+    told = f"rank {dist.get_rank()}: the mean loss of its batch is {wanted:.6f}, and {found:.6f} was returned"
+    expect(abs(found - wanted) < 1e-12, told)
+
+
 @check("two processes reduce once a step, and train as one", "DDP's documentation of no_sync", ranks=2)
 def one_reduction(work: ModuleType) -> None:
     dist.init_process_group("gloo")

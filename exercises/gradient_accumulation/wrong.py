@@ -35,5 +35,11 @@ WRONG = [
         "            total += loss\n    total.backward()\n    total = total.item()\n",
         "memory",
     ),
+    Wrong(
+        "the loss divided by the number of processes, too",
+        "    return total\n",
+        "    return total / (dist.get_world_size() if dist.is_initialized() else 1)\n",
+        "own_loss",
+    ),
     Wrong("the loss of the last part", "total += loss.item()", "total = loss.item()", "loss"),
 ]

@@ -69,6 +69,26 @@ def orders(work: ModuleType) -> None:
     expect(shares(work, 100, 2, seed=7)[0][0] != first, "another seed gave the same order")
 
 
+@check("the order is drawn at random, not shifted or strided", "what does torch.randperm return?")
+def at_random(work: ModuleType) -> None:
+    for seed in range(3):
+        order = shares(work, 100, 1, seed=seed)[0][0]
+        strides = Counter((after - before) % 100 for before, after in zip(order, order[1:], strict=False))
+        (stride, often), *_ = strides.most_common()
+        expect(often < 20, f"of 100 examples, {often} have the one before them {stride} numbers back")
+
+
+@check("read_epochs tells the sampler the number of the epoch, from 0", "which epoch is the first one?")
+def told_epochs(work: ModuleType) -> None:
+    sampler = work.ShardSampler(100, 0, 2, 0)
+    wanted = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        wanted.append(list(map(int, sampler)))
+    found = shares(work, 100, 2, epochs=3)[0]
+    expect(found == wanted, "the orders of epochs 0, 1 and 2 are not those after set_epoch(0), (1) and (2)")
+
+
 @check("each test example is counted once", "would you count an example twice to make the shares equal?")
 def testing(work: ModuleType) -> None:
     for length, world_size in SIZES:

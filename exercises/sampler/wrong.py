@@ -14,6 +14,13 @@ WRONG = [
         "manual_seed(self.seed + self.epoch + 1000 * self.rank)",
         "all_examples",
     ),
+    Wrong(
+        "shifting the order instead of drawing one",
+        "torch.randperm(self.length, generator=generator).tolist()",
+        "torch.arange(self.length).roll(int(torch.randint(self.length, (), generator=generator))).tolist()",
+        "at_random",
+    ),
+    Wrong("counting epochs from 1", "sampler.set_epoch(epoch)", "sampler.set_epoch(epoch + 1)", "told_epochs"),
     Wrong("no padding: one process makes a step more", PADDING, "order", "same_number"),
     Wrong(
         "padding once, which is not enough for many processes",

@@ -54,10 +54,10 @@ def test_nodes_have_as_many_devices_each():
     [
         ("PyTorch", started(nodes=2), {"num_nodes": 3}, "--num-nodes 3: torchrun has started processes on 2; leave"),
         ("PyTorch", started(nodes=2), {"devices": 2}, "--devices 2: torchrun has started 3 processes on this node;"),
-        ("PyTorch", ALONE, {"num_nodes": 2}, "--num-nodes 2: who starts PyTorch on each of them is torchrun, srun"),
-        ("Lightning", ALONE, {"num_nodes": 2}, "--num-nodes 2: who starts Lightning on each of them is torchrun"),
-        ("Keras", ALONE, {"num_nodes": 2}, "--num-nodes 2: Keras trains on one; tf_impl has several"),
-        ("TensorFlow", ALONE, {"num_nodes": 2}, "--num-nodes 2: who starts TensorFlow on each of them is srun or"),
+        ("PyTorch", ALONE, {"num_nodes": 2}, "--num-nodes 2: start PyTorch on every node with torchrun, srun"),
+        ("Lightning", ALONE, {"num_nodes": 2}, "--num-nodes 2: start Lightning on every node with torchrun"),
+        ("Keras", ALONE, {"num_nodes": 2}, "--num-nodes 2: Keras trains on one node only; tf_impl trains on several"),
+        ("TensorFlow", ALONE, {"num_nodes": 2}, "--num-nodes 2: start TensorFlow on every node with srun or"),
         (
             "TensorFlow",
             ALONE,
@@ -85,7 +85,7 @@ def test_nodes_that_nobody_has_started_are_told(title, launch, options, message)
     [
         ({"accelerator": "gpu"}, 0, "--accelerator gpu: X sees no GPU"),
         ({"devices": 3}, 2, "--devices 3: X sees 2 GPUs"),
-        ({"strategy": "pipeline"}, 1, "--strategy pipeline: X sees 1 GPU of two; --stages cpu gpu uses it"),
+        ({"strategy": "pipeline"}, 1, "--strategy pipeline: needs two GPUs, X sees 1; use --stages cpu gpu"),
         ({"strategy": "dp", "compile": True}, 2, "--compile true: not with --strategy dp"),
         ({"strategy": "dp", "precision": "bf16-mixed"}, 2, "--precision bf16-mixed: not with --strategy dp"),
         ({"strategy": "pipeline", "stages": ("cpu", "gpu")}, 0, "--stages cpu gpu: X sees no GPU"),
@@ -99,7 +99,11 @@ def test_nodes_that_nobody_has_started_are_told(title, launch, options, message)
             0,
             "--strategy single_device: is for one device, not --devices 2",
         ),
-        ({"strategy": "mirrored"}, 0, "--strategy mirrored: X has single_device, ddp, dp, fsdp, pipeline"),
+        (
+            {"strategy": "mirrored"},
+            0,
+            "--strategy mirrored: X does not have it; use single_device, ddp, dp, fsdp, pipeline",
+        ),
         ({"strategy": "dp", "devices": 2}, 0, "--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only"),
         ({"strategy": "dp", "sync_batchnorm": True}, 2, "--sync-batchnorm true: not with --strategy dp"),
     ],

@@ -27,7 +27,7 @@ def test_the_same_again(tmp_path):
     assert lines[0] == "PyTorch: the same training (largest difference in a loss in 64 bits 0e+00)"
     assert lines[1] == "PyTorch: accuracy 90.14%, now 90.14% (+0.00 points)"
     assert "speed 1.00 times the baseline's, 95 % interval 0.98 to 1.02: no difference shown" in lines[2]
-    assert "what changed in between: nothing that is recorded, and the machine's load at another time" in lines[2]
+    assert "changed since then: nothing that is recorded; the machine's load may differ too" in lines[2]
     assert len(lines) == 3
 
 
@@ -45,14 +45,14 @@ def test_uncommitted_changes_are_told_apart(tmp_path, same):
     now = then | ({} if same else {"code_sha256": "1" * 64})
     lines = beside(tmp_path, lambda job: wobbly(job, changes=now), lambda job: wobbly(job, changes=then))
     code = f"{'a' * 12} with uncommitted changes"
-    assert (f"PyTorch: code changed: commit {code}, now another state of it" in lines) != same
-    assert ("in between: code" in lines[-1]) != same
+    assert (f"PyTorch: code changed: commit {code}, now with other uncommitted changes" in lines) != same
+    assert ("changed since then: code" in lines[-1]) != same
 
 
 def test_a_difference_of_machines_is_not_called_one_of_code(tmp_path):
     other = MACHINE.model_copy(update={"processor": "another"})
     lines = beside(tmp_path, lambda job: wobbly(job, 2.0, changes={"machine": other}))
-    assert "the machine changed" in lines[-1] and "so none is given" in lines[-1]
+    assert "the machine changed" in lines[-1] and "so speeds are not compared" in lines[-1]
     assert not any("faster" in line or "times the baseline" in line for line in lines)
 
 

@@ -140,8 +140,8 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert gone(map(int, pids))
-    assert "interrupted; without a result: runs/seed-0/round-1/hang and 1 more" in err and "Traceback" not in err
-    assert f"python compare.py --resume {tmp_path / 'r'} does the rest" in err
+    assert "interrupted; no result yet: runs/seed-0/round-1/hang and 1 more" in err and "Traceback" not in err
+    assert f"python compare.py --resume {tmp_path / 'r'} makes the rest" in err
     assert "one " in out and not run_dir(tmp_path / "r", "two").exists() and (tmp_path / "r" / "report.html").exists()
     assert [row["implementation"] for row in read_csv(tmp_path / "r" / "results.csv")] == ["one"]
 
@@ -155,7 +155,7 @@ def test_an_interrupt_of_the_proof_ends_its_children_and_leaves_nothing_half_don
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=30)[1]
     assert process.returncode == 130 and gone(map(int, pids))
-    assert "interrupted; without a result: runs/seed-0/round-1/one and 1 more" in err and "Traceback" not in err
+    assert "interrupted; no result yet: runs/seed-0/round-1/one and 1 more" in err and "Traceback" not in err
     assert not (told.parent / "proof.json").exists()
 
 
@@ -166,7 +166,9 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
     def prove(name, *options):
         command = (sys.executable, "compare.py", "--output-dir", tmp_path / name, "--implementations", "one", "two")
         text = run(*command, *SHORT, *options, cwd=project, **cache).stdout
-        started.append("proving that all are the same training: first steps in 64 bits, one, two\n" in text)
+        started.append(
+            "checking that all rows are the same training, by their first steps in 64 bits: one, two\n" in text
+        )
         files = {path.name for path in (tmp_path / name / "proofs" / "one").iterdir()}
         assert {"proof.json", "result.json", "metrics.jsonl", "log.txt"} <= files
         return text
@@ -188,7 +190,9 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         cwd=project,
         **cache,
     ).stdout
-    assert started == [True, False, True, True] and "proving" not in never and "(--verify never)" in never
+    assert (
+        started == [True, False, True, True] and "checking that all rows" not in never and "(--verify never)" in never
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,13 +214,13 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         (("--seed", "3", "--seeds", "1", "2"), "--seed 3: not together with --seeds"),
         (("--sweep", "colour=red"), "--sweep colour=red: --colour cannot be swept"),
         (("--sweep", "model=cnn,lenet"), "--model lenet: needs images of at least 16 x 16"),
-        (("--sweep", "momentum=0", "--sweep", "seed=1"), "--sweep: stands twice; give all its values after one"),
-        (("--sweep-learning-rate", "tune"), "--sweep-learning-rate tune and --tune-over RATE RATE ... belong together"),
+        (("--sweep", "momentum=0", "--sweep", "seed=1"), "--sweep: given twice; list all its values after one"),
+        (("--sweep-learning-rate", "tune"), "--sweep-learning-rate tune needs --tune-over"),
         (("--target-accuracy", "95"), "--target-accuracy 95: should be less than or equal to 1"),
         (("--resume", "nowhere"), "--resume nowhere: holds no comparison"),
         (("--report-only", "common"), "--report-only common: holds no comparison"),
         (("--baseline", "tests"), "--baseline tests: holds no comparison"),
-        (("--resume", "a", "--output-dir", "b"), "--output-dir and --resume: only one of them"),
+        (("--resume", "a", "--output-dir", "b"), "--output-dir and --resume: give only one of them"),
     ],
 )
 def test_mistakes_end_in_one_line_before_anything_is_started(project, options, message):
@@ -271,7 +275,7 @@ def test_folders_may_have_any_name_and_be_relative(project, tmp_path, folder):
     text = run(*command, cwd=tmp_path).stdout
     there = run_dir(tmp_path / folder, "one")
     assert (there / "result.json").exists()
-    assert text.splitlines()[-1] == f"results: {folder}, to be looked at in {folder}/report.html"
+    assert text.splitlines()[-1] == f"results: {folder}; open {folder}/report.html in a browser"
     assert (there / "log.txt").read_text().endswith(f"results: {there}\n")
 
 
@@ -338,18 +342,20 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
         for number in range(1, most + 1)
         for name in ("one", "busy")
     }
-    assert "others kept the machine busy: 2 rounds more are made" in text
+    assert "other programs kept the machine busy: making 2 more rounds" in text
     assert [(row["num_runs"], row["num_rounds"], row["num_disturbed"]) for row in rows] == [("9", "3", "6")] * 2
     (line,) = [line for line in text.splitlines() if "disturbed" in line]
-    assert line.startswith("warning: 6 of 9 rounds were disturbed: others used up to 50% of the cores (busy, seed ")
-    assert line.endswith("speeds and ratios are of the other 3, 3 of them taken again for it")
+    assert line.startswith(
+        "warning: 6 of 9 rounds were disturbed: other programs used up to 50% of the cores (busy, seed "
+    )
+    assert line.endswith("they are left out: speeds and ratios are from the other 3; extra rounds made instead: 3")
     again = run(sys.executable, "compare.py", "--resume", tmp_path / "r", cwd=project).stdout
     assert "starting" not in again
     shutil.rmtree(tmp_path / "r/runs/seed-1/round-5/busy")  # as if it had been interrupted there
     done = run(sys.executable, "compare.py", "--report-only", tmp_path / "r", cwd=project, expect=1)
-    assert "without a result: runs/seed-1/round-5/busy" in done.stderr
+    assert "no result yet: runs/seed-1/round-5/busy" in done.stderr
     kept, rows = compare(project, tmp_path / "k", "one", "busy", options=(*options, "--disturbed", "keep"))
-    assert "they count all the same" in kept and {row["num_rounds"] for row in rows} == {"6"}
+    assert "they still count" in kept and {row["num_rounds"] for row in rows} == {"6"}
 
 
 def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_path):
@@ -366,8 +372,8 @@ def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_pa
     assert done.stderr.startswith(f"compare.py: error: --batch-size 30: the comparison in {output} has 20; leave")
     for options, words in (
         (("--repeats", 1), f"--repeats 1: the comparison in {output} has 2 already"),
-        (("--seeds", 1), f"--seeds 1: the comparison in {output} has 0; name these and what is to come on top"),
-        (("--implementations", "two"), f"--implementations two: the comparison in {output} has one two; name these"),
+        (("--seeds", 1), f"--seeds 1: the comparison in {output} has 0; list these too, together with the new ones"),
+        (("--implementations", "two"), f"--implementations two: the comparison in {output} has one two; list these"),
     ):
         done = run(sys.executable, "compare.py", "--resume", output, *options, cwd=project, expect=2)
         assert done.stderr.startswith(f"compare.py: error: {words}")

@@ -46,7 +46,7 @@ def test_the_children_of_one_that_is_killed_end_too(project, tmp_path, fault):
     run(sys.executable, "compare.py", "--resume", tmp_path / "r", "--timeout", 4, cwd=project, expect=1)
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("hang", "failed")]
-    then = "its runs end too, no temporary file is left; `--resume` does the rest"
+    then = "its runs end too, no temporary file is left; `--resume` makes the rest"
     fault("compare killed", "compare.py", -signal.SIGKILL, None, then, seconds)
 
 
@@ -89,7 +89,7 @@ def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path, faul
         rows = read_csv(tmp_path / name / "results.csv")
         assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("two", "ok")]
     done = run(*command, tmp_path / "c", cwd=project, **cache)
-    assert "proving that all are the same" not in done.stdout, "what both have kept can be read"
+    assert "checking that all rows are the same" not in done.stdout, "what both have kept can be read"
     fault("two folders", "compare.py", 0, None, "each has its own table; times are those of a busy machine")
 
 
@@ -114,7 +114,10 @@ def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, fa
     assert [row["status"] for row in read_csv(output / "results.csv")] == ["ok", "ok"]
     assert (output / "report.html").exists() and not list(output.glob("**/.*.????????????????"))
     (line, *_) = [line for line in done.stderr.splitlines() if line.startswith("compare.py: ")]
-    whom, then = f"compare.py with {finished} of 2 runs finished", "what is finished is shown; `--resume` does the rest"
+    whom, then = (
+        f"compare.py with {finished} of 2 runs finished",
+        "what is finished is shown; `--resume` makes the rest",
+    )
     fault("no space for a comparison", whom, 1, line, then)
 
 
@@ -170,7 +173,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     result = read_result(run_dir(output, "pt"))
     assert result.resumed_from >= 200 and result.resumed_from % 100 == 0
     assert result.config.resume.is_relative_to(run_dir(output, "pt").with_name("pt.unfinished-1"))
-    assert "PyTorch: 1 of 1 runs went on from a checkpoint; their times are left out" in done.stdout
+    assert "PyTorch: 1 of 1 runs continued from a checkpoint; their times are left out" in done.stdout
     (row,) = read_csv(output / "results.csv")
     assert (row["status"], row["images_per_second"], row["train_seconds"]) == ("ok", "", "")
     assert read_step_losses(run_dir(output, "pt")) == read_step_losses(train("pt", tmp_path / "whole", *LONG))

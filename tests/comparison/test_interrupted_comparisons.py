@@ -37,5 +37,5 @@ def test_ctrl_c_at_any_moment(project, tmp_path, fault, seconds, moments):
         assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("two", "ok")], told
         if ended.pressed:
             line = next(iter(ended.lines("compare.py: ")), None)
-            then = "what is finished is shown, no process and no temporary file is left; `--resume` does the rest"
+            then = "what is finished is shown, no process and no temporary file is left; `--resume` makes the rest"
             fault("ctrl-c comparison", "compare.py", ended.status, line, then, ended.seconds)

@@ -142,7 +142,7 @@ def test_what_has_been_run_keeps_its_rate(tmp_path):
         (["colour=red"], "--colour cannot be swept"),
         (["seed=1,2"], "seeds have an option of their own, --seeds"),
         (["data-dir=a,b"], "--data-dir cannot be swept"),
-        (["batch-size=32,32"], "a value stands twice"),
+        (["batch-size=32,32"], "a value is given twice"),
         (["batch-size=32,x"], "--sweep batch-size=x: should be a valid integer"),
         (["batch-size=32,0"], "--sweep batch-size=0: should be greater than 0"),
         (["momentum=0.9", "momentum=0.5"], "momentum is swept twice"),

@@ -166,7 +166,7 @@ def test_jobs_of_a_compare_py_that_is_gone_are_followed(queue, tmp_path):
     notes, said = Notes(), []
     later = [[program(tmp_path, name, session=2) for name in "abc"]]
     Queued(queue, tmp_path, said.append).run(later, 1, 60, notes)
-    assert said == ["Processes: job 1 of an earlier compare.py is followed", "Processes: job 2, runs/c"]
+    assert said == ["Processes: job 1 of an earlier compare.py: waiting for it", "Processes: job 2, runs/c"]
     assert notes.sessions == {"a": 1, "b": 1, "c": 2} and len(queue.jobs) == 2
     assert {one for one in notes.without_steps() if one[0] == "done"} == {("done", name) for name in "abc"}
     assert folder.is_done and folder.is_noted(1)
@@ -190,10 +190,14 @@ def test_this_machine_begins_nothing_beside_jobs_that_may_run(queue, tmp_path, m
     options = CompareConfig()
     states = {"12": "RUNNING"}
     monkeypatch.setattr(Slurm, "states", lambda self, numbers: states)
-    with pytest.raises(UserError, match="jobs 12 of Slurm still run for it; --launcher slurm follows them"):
+    with pytest.raises(
+        UserError, match="jobs 12 of Slurm still run for this comparison; add --launcher slurm to wait for them"
+    ):
         make_launcher(options, tmp_path, print)
     monkeypatch.setattr(Slurm, "states", lambda self, numbers: None)
-    with pytest.raises(UserError, match="jobs 12 of Slurm may still run for it, which does not answer; remove .*jobs"):
+    with pytest.raises(
+        UserError, match="Slurm does not answer, and its jobs 12 may still run for this comparison; .* remove .*jobs"
+    ):
         make_launcher(options, tmp_path, print)
     monkeypatch.setattr(Slurm, "states", lambda self, numbers: {})
     assert make_launcher(options, tmp_path, print).place == ""
@@ -248,12 +252,12 @@ def test_options_of_launchers_fit_them(monkeypatch):
             check_launcher(given, given.train_config(), make_variants(given, given.train_config()))
         return str(caught.value)
 
-    assert said(num_nodes=2) == "--num-nodes 2: --launcher local has this machine; slurm and ray have others"
-    assert said(launcher_options="-p x") == "--launcher-options: --launcher local has none"
+    assert said(num_nodes=2) == "--num-nodes 2: --launcher local is this machine; use slurm or ray"
+    assert said(launcher_options="-p x") == "--launcher-options: only for --launcher slurm or ray"
     monkeypatch.setenv("PATH", "/nowhere")
     assert said(launcher="slurm").startswith("--launcher slurm: no sbatch on this machine; run it on a login node")
     monkeypatch.setattr(Slurm, "check", lambda self: None)
     assert said(launcher="slurm").startswith("--launcher slurm: needs --accelerator cpu or gpu")
     on_slurm = {"launcher": "slurm", "accelerator": "cpu"}
-    assert said(**on_slurm, num_nodes=2) == "--num-nodes 2: needs --devices N, how many each of them has"
+    assert said(**on_slurm, num_nodes=2) == "--num-nodes 2: needs --devices N, the number of devices of each node"
     assert said("devices=1,2", **on_slurm).endswith("--launcher slurm needs --threads-per-device N, the same for all")

@@ -267,6 +267,7 @@ def test_on_paper_it_is_whole_and_black_on_white(browser, simple):
     assert page.evaluate(
         "() => [...document.querySelectorAll('table')].every(one => one.getBoundingClientRect().right <= 719)"
     )
+    assert page.evaluate("() => [...document.querySelectorAll('details')].every(one => one.scrollHeight > 60)")
     assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert len(page.pdf(format="A4")) > 20_000
     page.close()
@@ -346,18 +347,18 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
 
     answers = found(tmp_path / "5", make, repeats=5)
     assert answers["Which is fastest?"][1].startswith("PyTorch trained 3.38 times as fast as TensorFlow (")
-    assert answers["Which starts soonest?"] == ["PyTorch, 1.9 s (TensorFlow 3.2, Lightning 3.6)."]
+    assert answers["Which starts fastest?"] == ["PyTorch, 1.9 s (TensorFlow 3.2, Lightning 3.6)."]
     assert answers["Which needs the least memory?"] == ["TensorFlow, 700 MiB (PyTorch 750, Lightning 800)."]
     assert answers["Was it the same training?"][0].startswith("same training: yes")
-    assert "1 more were disturbed" in answers["How far can it be trusted?"][0]
+    assert "1 more were disturbed" in answers["How reliable is this?"][0]
     assert "Measure your own case" in answers["What next?"][0]
     answers = found(tmp_path / "1", make)
-    assert answers["How far can it be trusted?"][0].startswith("Not far: 1 round of pairs")
+    assert answers["How reliable is this?"][0].startswith("Not very: 1 round of pairs")
     assert "--resume DIR --repeats 5 makes more rounds" in answers["What next?"][0]
     assert found(tmp_path / "0", lambda job: MadeUp(failure="exit status 1")) == {}
     alone = found(tmp_path / "alone", make, implementations=["pt"])
-    assert alone["Which is fastest?"] == ["There is only one to look at."]
-    assert "Which starts soonest?" not in alone
+    assert alone["Which is fastest?"] == ["Nothing to compare: only one row has a speed."]
+    assert "Which starts fastest?" not in alone
 
 
 def test_a_sweep_has_an_index_of_its_tables(browser, tmp_path):

@@ -141,20 +141,41 @@ def test_marks_name_what_was_seen_and_a_hint(work):
     assert "  FAILED  every epoch has another order, and the seed makes it again\n" in printed
     assert "          seen: two epochs in a row had the same order\n" in printed
     assert "          hint: on what does the generator depend?\n" in printed
-    assert printed.count("  passed  ") == 5 and printed.endswith("5 of 6 passed\n")
+    assert printed.count("  passed  ") == 6 and printed.endswith("6 of 8 passed\n")
     assert all(len(line) <= 80 for line in printed.splitlines()[1:])  # the first names the file
 
 
 @pytest.mark.xdist_group("marks")
 def test_a_gap_is_open_not_failed():
     printed = check("check", "sampler", expect=1)
-    assert printed.count("  open    ") == 6 and "seen: gap 1 is not filled" in printed and "hint" not in printed
+    assert printed.count("  open    ") == 8 and "seen: gap 1 is not filled" in printed and "hint" not in printed
 
 
 @pytest.mark.xdist_group("marks")
 def test_a_right_work_passes():
     solution = EXERCISES / "sampler" / "solution.py"
-    assert check("check", "sampler", "--file", solution).endswith("6 of 6 passed\n")
+    assert check("check", "sampler", "--file", solution).endswith("8 of 8 passed\n")
+
+
+def test_a_hint_belongs_to_a_cause_not_to_a_check(tmp_path):
+    text = (EXERCISES / "checkpoints" / "solution.py").read_text()
+    forgotten = '"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}'
+    assert forgotten in text
+    path = tmp_path / "work.py"
+    path.write_text(text.replace(forgotten, '"optimizer": optimizer.state_dict()}'))
+    printed = check("check", "checkpoints", "--file", path, expect=1)
+    assert printed.count("  FAILED  ") == 4 and printed.count("KeyError: 'schedule' (line ") == 1
+    assert printed.count("hint:") == 1 and "hint: print the keys that are there" in printed
+    assert " ".join(printed.split()).count('seen: the same error as where "training goes on as if it had not') == 3
+
+
+@pytest.mark.parametrize("program", ["PT_CNN_MultiGPU", "PTL_multiGPU"])
+def test_a_program_started_by_its_path_says_how_to_start_it(program):
+    done = run(sys.executable, f"exercises/{program}.py", expect=1)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"{program}.py: start it from the project's folder as a module: python -m exercises.{program}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +227,7 @@ def test_two_checks_that_never_end_are_enough(checker, work, monkeypatch, capsys
     assert not course.mark("sampler", work("        sampler.set_epoch(epoch)\n", "        while True: pass\n"))
     printed = capsys.readouterr().out
     assert printed.count("seen: not done after 0.3 s\n") == 2
-    assert printed.endswith("  2 have not ended; the other checks are left out\n1 of 6 passed\n")
+    assert printed.endswith("  2 checks ran out of time; the others are skipped\n1 of 8 passed\n")
 
 
 @pytest.mark.xdist_group("marks")
@@ -215,7 +236,7 @@ def test_a_work_that_is_not_python_is_told_once(work):
     number = path.read_text().splitlines().index("    return list(range(rank, length, world_size)") + 1
     first, second = check("check", "sampler", "--file", path, expect=1).splitlines()
     assert first == f"sampler: {path}"
-    assert second == f"  FAILED  it is not Python: line {number}: '(' was never closed"
+    assert second == f"  FAILED  the file is not valid Python: line {number}: '(' was never closed"
 
 
 @pytest.mark.xdist_group("marks")

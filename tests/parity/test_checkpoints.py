@@ -207,7 +207,8 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, f
     err = process.communicate(timeout=60)[1]
     assert process.returncode == os.EX_TEMPFAIL == 75, err
     (folder,) = (tmp_path / "r" / CHECKPOINTS_DIR).iterdir()
-    said = f"python -m {implementation}_impl: ended by {describe_signal(number)}; --resume {folder} goes on from there"
+    said = f"python -m {implementation}_impl: ended by {describe_signal(number)};"
+    said += f" add --resume {folder} to continue from there"
     assert [line for line in err.splitlines() if line.startswith("python -m")] == [said]
     seconds, before = time.monotonic() - began, steps_taken(tmp_path / "r")
     assert int(folder.name.removeprefix("step-")) == before < epochs * 27

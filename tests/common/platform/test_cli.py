@@ -16,7 +16,7 @@ MISTAKES = {
     b"&all\nepochs: 3\nmodel: *all\n": "line 1: anchors and aliases",
     BOMB.encode(): "line 1: anchors and aliases",
     b"epochs: " + b"9" * 5000: "line 1: a value of 5,000 letters; 1,000 at most",
-    b"epochs: 3\nmodel: cnn\nepochs: 4\n": "line 3: epochs stands there twice",
+    b"epochs: 3\nmodel: cnn\nepochs: 4\n": "line 3: epochs is given twice",
     b"- epochs\n- 3\n": "line 1: should hold lines of OPTION: VALUE",
     b"epochs: " + b"[" * 50: "line 1: should hold lines of OPTION: VALUE",
     b"epochs: {\n": "not YAML: ",

@@ -184,16 +184,16 @@ def less(arrays):
 
 
 DAMAGES = {
-    "a bit": (flip_a_bit, "checksums.sha256: is not of these files"),
-    "cut off": (cut_off, "checksums.sha256: is not of these files"),
+    "a bit": (flip_a_bit, "checksums.sha256: does not match the files beside it; one of them is damaged"),
+    "cut off": (cut_off, "checksums.sha256: does not match the files beside it; one of them is damaged"),
     "state": (without("state.safetensors"), "state.safetensors: cannot be read: No such file"),
     "losses": (without("losses.safetensors"), "losses.safetensors: cannot be read: No such file"),
     "json": (without("checkpoint.json"), "checkpoint.json: missing"),
     "checksums": (without(CHECKSUMS_FILE), "checksums.sha256: cannot be read"),
-    "batch size": (other_options(batch_size=20), "is of a training with --batch-size 20, not 10"),
-    "precision": (other_options(precision="32"), "is of a training with --precision 32, not 64"),
-    "seed": (other_options(seed=3), "is of a training with --seed 3, not 0"),
-    "data": (other_data, "is of a training on other data"),
+    "batch size": (other_options(batch_size=20), "was made with --batch-size 20, not 10"),
+    "precision": (other_options(precision="32"), "was made with --precision 32, not 64"),
+    "seed": (other_options(seed=3), "was made with --seed 3, not 0"),
+    "data": (other_data, "was made with other data"),
     "less": (other_arrays(less), "slots.mean.dense2.bias has shape None, should have (10,)"),
     "more": (other_arrays(lambda arrays: arrays | {"x": np.zeros(2)}), "x has shape (2,), should have None"),
     "nan": (
@@ -201,7 +201,7 @@ DAMAGES = {
         "holds what is no finite",
     ),
     "step": (other_arrays(lambda arrays: arrays | {"step": np.array([2])}), "its files are of different steps"),
-    "epochs": (other_epochs, " epochs are not those of "),
+    "epochs": (other_epochs, " finished epochs do not fit step "),
     "scaled": (other_arrays(lambda arrays: arrays | {"scale": np.ones(3)}), "scale has shape (3,), should have None"),
 }
 
@@ -213,7 +213,9 @@ def test_of_damaged_and_foreign_ones_the_one_before_is_taken(three, capsys, faul
     made = experiment(run_dir=three, resume="auto")
     assert with_checkpoint(made).state.step == 5
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("note: the checkpoint step-000000005 is taken, since a later one can't be: step-000000007: ")
+    assert line.startswith(
+        "note: continuing from step-000000005, since a later checkpoint can't be used: step-000000007: "
+    )
     assert said in line
     for step in (3, 5):
         change(three / "checkpoints" / f"step-00000000{step}")

@@ -1,0 +1,122 @@
+"""How the rows of a comparison look in charts, in all of them alike; and how charts answer to a reader's pointer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from comparison.report.charts import COLOURS, FOR_POINTERS, MORE_COLOURS, darker
+
+# The curves of runs in lockstep lie on each other: every line has a width and a pattern of its own.
+WIDEST, NARROWEST = 5.0, 1.4
+PATTERNS = ([1, 0], [6, 3], [2, 2])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a row is drawn: the colour of its marks, the width and the dashes of its line, the shape of its points."""
+
+    colour: str
+    width: float
+    dashes: list[int]
+    shape: str
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How rows are drawn, by their titles. Their data have the title in the field `row`.
+
+    Attributes:
+      points: whether the legend shows the rows' points, and not their lines.
+    """
+
+    of: dict[str, Look]
+    points: bool = False
+
+    @classmethod
+    def make(cls, names: Sequence[str], titles: Sequence[str]) -> "Looks":
+        """`names`: as `pt tuned`. An implementation has one colour, which is darker where its mode is not plain."""
+        free = iter(MORE_COLOURS * len(names))
+        colours, found = dict(COLOURS), {}
+        widths = np.linspace(WIDEST, NARROWEST, max(2, len(names))).tolist()
+        for number, (name, title) in enumerate(zip(names, titles, strict=True)):
+            implementation, _, mode = name.partition(" ")
+            if implementation not in colours:
+                colours[implementation] = next(free)
+            colour = darker(colours[implementation]) if mode else colours[implementation]
+            found[title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
+        return cls(found)
+
+    @property
+    def titles(self) -> list[str]:
+        return [*self.of]
+
+    @property
+    def place(self) -> alt.Y:
+        """A line of the chart for each row."""
+        return alt.Y("row:N", title=None, scale=alt.Scale(domain=self.titles)).axis(grid=False, ticks=False)
+
+    def colour(self, legend: bool = False) -> alt.Color:
+        return alt.Color("row:N", scale=self._scale("colour"), legend=self._legend() if legend else None)
+
+    def shape(self, legend: bool = False) -> alt.Shape:
+        return alt.Shape("row:N", scale=self._scale("shape"), legend=self._legend() if legend else None)
+
+    def line(self) -> list[Any]:
+        """Colour, width and dashes, with a legend."""
+        legend = self._legend()
+        return [
+            self.colour(legend=True),
+            alt.StrokeWidth("row:O", scale=self._scale("width"), legend=legend),
+            alt.StrokeDash("row:N", scale=self._scale("dashes"), legend=legend),
+        ]
+
+    def _scale(self, attribute: str) -> alt.Scale:
+        return alt.Scale(domain=self.titles, range=[getattr(look, attribute) for look in self.of.values()])
+
+    def _legend(self) -> alt.Legend:
+        symbol = (
+            {"symbolSize": 80, "symbolStrokeWidth": 0} if self.points else {"symbolSize": 250, "symbolType": "stroke"}
+        )
+        return alt.Legend(title=None, orient="top", columns=legend_columns(self.titles), **symbol)
+
+    @property
+    def legend_height(self) -> int:
+        return legend_height(self.titles)
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    longest = max(map(len, names))
+    return 3 if longest <= 12 else 2 if longest <= 24 else 1
+
+
+def legend_height(names: Sequence[str]) -> int:
+    """Pixels, by which a chart grows: a legend stands above it, where it covers nothing."""
+    return 10 + 16 * -(-len(names) // legend_columns(names))
+
+
+def switch() -> alt.Parameter:
+    """The rows that a reader has chosen by clicks in the legend; all of them until then."""
+    return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
+
+
+def told_by_pointer(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
+    """A rule at the x that is nearest to the pointer, which tells the values of all lines there.
+
+    Args:
+      data: with the fields `x`, `key` and `value`.
+      x: the chart's axis.
+      titles: of each key.
+      heading: of `x`.
+    """
+    nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
+    told = [alt.Tooltip("x", title=heading)]
+    told += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
+    seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
+    rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
+    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=told).add_params(nearest)
+    return found
