@@ -24,15 +24,17 @@ from pathlib import Path
 from rich.console import Console
 
 from common.platform.cli import parse_options
-from common.platform.errors import FileError
+from common.platform.errors import FileError, UserError
 from common.platform.files import writing
 from common.platform.program import STOP_SIGNALS, as_program, exit_now, signals_as_ctrl_c
+from comparison.export.to_loggers import log_comparison
 from comparison.export.write import write_tables
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.launchers.choosing import make_launcher
 from comparison.live import LiveView
 from comparison.making import RunMaker
 from comparison.options import CompareConfig
+from comparison.profiling import ProfileMaker
 from comparison.proof import proof_jobs
 from comparison.proving import Prover
 from comparison.report.page import write_report
@@ -51,7 +53,8 @@ def main() -> int:
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
     folder, request = prepare(given, console)
-    interrupted, failure = False, None
+    interrupted = False
+    failure: UserError | None = None
     if given.report_only is None:
         try:
             make_runs(folder, request, console)
@@ -69,7 +72,9 @@ def main() -> int:
             with writing(folder):
                 write_tables(summary)
                 write_report(summary)
-        except FileError as error:
+            if given.report_only is None and not interrupted:
+                log_comparison(summary)
+        except UserError as error:
             failure = failure or error
         print_tables(console, summary, request.options.details)
         if failure is None:
@@ -107,6 +112,8 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
             Prover(folder, launcher, request, view.say).make(proofs)
         maker.make(list(comparison_jobs(options, variants)))
         maker.take_again(variants)
+        if options.profile is not None:
+            ProfileMaker(folder, launcher, request, view.say).make(options.profile, variants, contenders(options))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator
     for offset in range(len(options.all_seeds)):
         for variant in variants if options.sweep_learning_rate == "tune" else ():
             for rate in options.tune_over:
-                config = variant.config.replace(learning_rate=rate, seed=first + offset)
+                config = variant.config.replace(learning_rate=rate, seed=first + offset, logger=(), profile=None)
                 yield Job(variant, options.implementations[0], first + offset, 1, True, config)
 
 
@@ -172,7 +172,7 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
 def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:
     """The runs of a variant in round `number`, which are compared in pairs."""
     return [
-        Job(variant, name, seed, number, False, variant.config.replace(seed=seed, mode=mode))
+        Job(variant, name, seed, number, False, variant.config.replace(seed=seed, mode=mode, profile=None))
         for name, mode in _rotated(contenders(options), _turn(options, seed, number))
     ]
 

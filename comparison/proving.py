@@ -19,13 +19,13 @@ from common.platform.files import read_model, write_model, writing
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.probing import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
-from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, MetricsLine, read_result
+from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
 from comparison.devices import list_gpus
 from comparison.judging import check_whole, judge
-from comparison.launchers import Launcher
-from comparison.program import Ended, Program
+from comparison.launchers import Launcher, Quietly
+from comparison.program import Program
 from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord
 from comparison.store import LOG_FILE, Request
 
@@ -124,7 +124,7 @@ class Prover:
                 session=len(self.request.commands),
             )
             programs.append(program)
-        self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, _Quietly(ended))
+        self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, Quietly(ended))
 
     def _digest(self, job: ProofJob) -> str:
         """Hex digest over all that its losses depend on."""
@@ -142,22 +142,6 @@ class Prover:
             "gpus": list_gpus() if job.config.accelerator == "gpu" and not self.launcher.place else None,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class _Quietly:
-    """See `Follower`: waits for the ends alone."""
-
-    on_end: Callable[[Path, str | None], None]
-
-    def started(self, program: Program) -> None:
-        pass
-
-    def see(self, program: Program, line: MetricsLine) -> None:
-        pass
-
-    def ended(self, program: Program, ended: Ended) -> None:
-        self.on_end(program.run_dir, ended.failure)
 
 
 def _shows_layers(config: TrainConfig) -> bool:

@@ -15,6 +15,7 @@ from rich.console import Console
 from common.data.arrays import check_content
 from common.experiment import Experiment
 from common.platform.errors import UserError
+from common.record.loggers import check_loggers
 from common.spec.options import TrainConfig
 from comparison.baseline import Change, what_changed
 from comparison.cautions import find_warnings
@@ -94,6 +95,7 @@ def hold(folder: Path, option: str) -> None:
 
 def _check(options: CompareConfig, config: TrainConfig) -> None:
     options.check_implementations()
+    check_loggers(options.logger)
     options.interpreters()
     variants = make_variants(options, config)
     check_launcher(options, config, variants)

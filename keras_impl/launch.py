@@ -9,6 +9,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from keras_impl.parallel import make_strategy
+from keras_impl.profiling import TensorFlowProfiler
 from keras_impl.replicas import check_shards, device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
 from keras_impl.train import train
 from tf_impl.launch import classify as classify
@@ -34,6 +35,7 @@ def main(config: TrainConfig) -> None:
         writes=True,
         fetch=fetch_steps,
         synchronize=synchronize,
+        profiler=TensorFlowProfiler(),
     )
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
         train(experiment, strategy, recorder)

@@ -22,6 +22,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.inspection import predict
+from pt_impl.profiling import TorchProfiler
 from pt_impl.rendezvous import prepare_rendezvous
 from pt_impl.replicas import (
     device_name,
@@ -120,6 +121,7 @@ def run_replica(
             measures=launch.local_rank == 0 if launched else rank == 0,
             fetch=fetch_steps,
             synchronize=synchronize,
+            profiler=TorchProfiler(),
         )
         # Of replicas that this program has started itself, their first process tells who has ended.
         told = lost_process_told(lost_another) if launched else nullcontext()

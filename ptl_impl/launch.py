@@ -11,6 +11,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.launch import classify as classify
+from ptl_impl.profiling import TorchProfiler
 from ptl_impl.replicas import (
     device_name,
     fetch_steps,
@@ -47,6 +48,7 @@ def main(config: TrainConfig) -> None:
         measures=launch.local_rank == 0,
         fetch=fetch_steps,
         synchronize=synchronize,
+        profiler=TorchProfiler(),
     )
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), lost_process_told(lost_another):
         with recorder:

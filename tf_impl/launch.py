@@ -18,6 +18,7 @@ from common.spec.options import TrainConfig
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
+from tf_impl.profiling import TensorFlowProfiler
 from tf_impl.replicas import (
     check_shards,
     device_name,
@@ -55,6 +56,7 @@ def main(config: TrainConfig) -> None:
         measures=launch.local_rank == 0,
         fetch=functools.partial(fetch_steps, strategy=strategy),
         synchronize=functools.partial(synchronize, strategy),
+        profiler=TensorFlowProfiler(),
     )
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), lost_process_told(lost_another):
         with recorder:

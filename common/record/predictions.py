@@ -63,3 +63,11 @@ def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> 
     """See `Predictions.confusion`."""
     pairs = labels.astype(np.int64) * num_classes + guesses
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def as_rgb(image: Images) -> Images:
+    """uint8 (H, W, 3), to be looked at: one channel is grey, three are colours, others show their first."""
+    shown = image if image.shape[2] == 3 else np.repeat(image[:, :, :1], 3, axis=2)
+    if image.shape[2] == 1 and image.max() <= 16:
+        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # digits count from 0 to 16
+    return np.ascontiguousarray(shown)

@@ -1,11 +1,14 @@
 """What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.experiment import Experiment
+from common.platform.files import read_model
+from common.record.profile import PROFILE_FILE, Profile
 from common.record.results import EpochLine, RunResult
 from common.record.sinks import Sink
 from common.resolve import describe_batch, describe_devices, describe_settings
@@ -60,7 +63,16 @@ class TrainingProgress(Sink):
         speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
         train_seconds = sum(result.epoch_train_seconds)
         self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
+        if result.config.profile:
+            self._show_profile(result.config.run_dir or Path())
         self._line(f"results: {result.config.run_dir}")
+
+    def _show_profile(self, run_dir: Path) -> None:
+        found = read_model(Profile, run_dir / PROFILE_FILE)
+        self._line(f"profile: {found.title}")
+        for one in found.operations:
+            milliseconds, calls = found.milliseconds(one.seconds), one.calls / found.num_steps
+            self._line(f"{found.share(one.seconds):6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {one.name[:45]}")
 
     def close(self) -> None:
         """Leaves the terminal in order."""

@@ -22,8 +22,11 @@ from common.record.checkpointer import Checkpointer
 from common.record.checkpoints import checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
 from common.record.history import History
+from common.record.loggers.logged_run import LoggedRun
 from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
 from common.record.predictions import Predictions
+from common.record.profile import Profiler
+from common.record.profile_taker import ProfileTaker
 from common.record.progress import TrainingProgress
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, RunResult
 from common.record.sinks import RunFiles, Sink
@@ -53,6 +56,7 @@ class Recorder:
         numbers, to the global ones and the numbers' sums; with several processes they all call it at the same steps.
       synchronize: waits until the device has done what it was given.
       sinks: further ones, beside the run folder's files and the terminal.
+      profiler: the framework's own, for `--profile`.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Recorder:
         fetch: Fetch,
         synchronize: Callable[[], None],
         sinks: Sequence[Sink] = (),
+        profiler: Profiler | None = None,
     ) -> None:
         config, plan = experiment.config, experiment.plan
         self.implementation, self.device_name = implementation, device_name
@@ -78,12 +83,17 @@ class Recorder:
         measures = writes if measures is None else measures
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.clock = RunClock(timeline, self.monitor, synchronize)
-        own = [RunFiles(self.run_dir), TrainingProgress(title, device_name, plan)] if writes else []
-        self.sinks: list[Sink] = [*own, *sinks]
+        self.sinks: list[Sink] = [*sinks]
+        if writes:
+            logged = [LoggedRun(name, implementation, self.run_dir) for name in config.logger]
+            self.sinks = [RunFiles(self.run_dir), TrainingProgress(title, device_name, plan), *logged, *sinks]
         self.at_end = ExitStack()
 
         self.steps_done = self.startup_end = plan.first_step - 1
         self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
+        self.profile = ProfileTaker(
+            implementation, profiler if writes else None, plan, self.warmup_steps, config.profile, synchronize
+        )
         self.pending: list[tuple[Any, Any]] = []
         self.latest: list[tuple[Any, Any]] = []
         self.history = History(plan)
@@ -127,7 +137,8 @@ class Recorder:
             done // every * every + every,
             plan.last_step(plan.epoch_of(done + 1)),
         )
-        return min(stop for stop in (*stops, *self.checkpointer.stops(done)) if stop > done) - done
+        more = (*self.checkpointer.stops(done), *self.profile.stops())
+        return min(stop for stop in (*stops, *more) if stop > done) - done
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
         """Takes this process's share of a step, without fetching it; or of the next `number` steps of an epoch.
@@ -150,6 +161,7 @@ class Recorder:
         if done < self.warmup_steps <= self.steps_done:
             self.clock.end_warmup()
             self.warmup_steps = self.steps_done
+        self.profile.look(self.steps_done, self.run_dir)
         if self.steps_done // every > done // every or self.checkpointer.needs_losses(self.steps_done):
             self._flush()
             self.checkpointer.look(self.steps_done)

@@ -8,6 +8,7 @@ from pathlib import Path
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import write_model
+from common.record.loggers import check_loggers
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 
 
@@ -49,6 +50,7 @@ def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> P
 def with_run_dir(experiment: Experiment, name: str) -> Experiment:
     """The experiment with its run folder made and `config.json` in it; `name` is for a folder that has no name."""
     config = experiment.config
+    check_loggers(config.logger)
     resume, run_dir = config.resume, config.run_dir
     resumed = resume == "auto" or (resume and run_dir and resume.absolute().is_relative_to(run_dir.absolute()))
     run_dir = prepare_run_dir(run_dir, f"{name}-{config.dataset}-{config.model}", bool(resumed))

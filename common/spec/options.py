@@ -19,6 +19,7 @@ MAX_COUNT = 2**31 - 1  # of examples, images at a time and the like: more than a
 Positive = Annotated[int, Field(gt=0, le=4096)]
 ImageShape = tuple[Positive, Positive, Positive]
 Mode = Literal["plain", "tuned"]
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
 ABOUT_MODE = (
     "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
@@ -123,6 +124,20 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
         "output", False, description="also write first_batch.safetensors: activations and gradients on the first batch"
     )
 
+    logger: tuple[LoggerName, ...] = option(
+        "output",
+        (),
+        description="also keep losses, accuracy, rate, speed, hyperparameters and predictions in TensorBoard (files in"
+        " --run-dir), Weights & Biases (offline without an account) or MLflow; needs requirements-loggers.txt",
+    )
+    profile: int | None = option(
+        "output",
+        None,
+        gt=0,
+        le=10**4,
+        description="let the framework's own profiler look at N steps after warm-up: the costliest operations, and a"
+        " trace for Perfetto or TensorBoard; compare.py makes runs of their own for it; unset: never",
+    )
     checkpoint_every: Literal["epoch"] | Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = option(
         "output",
         None,

@@ -3,7 +3,9 @@
 All of them run programs, each a command line and a run folder, and tell how each ended; see `Launcher`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from common.record.results import MetricsLine
@@ -45,3 +47,19 @@ class Launcher(Protocol):
         Raises:
           UserError: nothing can be started, of whatever program.
         """
+
+
+@dataclass(frozen=True)
+class Quietly:
+    """See `Follower`: waits for the ends alone."""
+
+    on_end: Callable[[Path, str | None], None]
+
+    def started(self, program: Program) -> None:
+        pass
+
+    def see(self, program: Program, line: MetricsLine) -> None:
+        pass
+
+    def ended(self, program: Program, ended: Ended) -> None:
+        self.on_end(program.run_dir, ended.failure)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from common.data.formats import Images
 from common.platform.errors import UserError
-from common.record.predictions import Predictions
+from common.record.predictions import Predictions, as_rgb
 from comparison.table import Table
 
 MAX_GALLERY = 24
@@ -72,10 +72,8 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
 
 
 def _picture(image: Images) -> str:
-    """uint8 (H, W, C) as a PNG in a data URI. One channel is grey, three are colours, others show their first."""
-    shown = image if image.shape[2] == 3 else image[:, :, 0]
-    if image.shape[2] == 1 and image.max() <= 16:
-        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # digits count from 0 to 16
+    """uint8 (H, W, C) as a PNG in a data URI."""
+    shown = Image.fromarray(as_rgb(image))
     file = io.BytesIO()
-    Image.fromarray(shown).save(file, format="PNG")
+    (shown if image.shape[2] == 3 else shown.convert("L")).save(file, format="PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -10,6 +10,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.platform.files import write_text
+from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.columns import (
     ABOUT_DETAILS,
     ABOUT_MAIN,
@@ -22,6 +23,7 @@ from comparison.columns import (
 from comparison.conclusions import conclusions, study_conclusions
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.jobs import TITLES, shown_variant
+from comparison.profiling import profile_path, read_profile
 from comparison.remarks import remarks, what_was_compared
 from comparison.report.charts import Drawn, draw
 from comparison.report.findings import decision, findings
@@ -67,6 +69,7 @@ class Section:
     charts: list[Drawn]
     mistakes: list[Mistake]
     num_mistakes: int
+    profiles: list[tuple[str, Profile, str]]  # of a row: its title, and where its trace is
 
 
 def write_report(summary: Summary) -> None:
@@ -94,7 +97,8 @@ def write_report(summary: Summary) -> None:
     results = [run.result for run in summary.runs if run.result]
     first = None if study else next((table for table in summary.tables if table.first_result), None)
     sections = [
-        _section(table, drawn, found=table is not first) for table, drawn in zip(summary.tables, charts, strict=True)
+        _section(summary.folder, table, drawn, found=table is not first)
+        for table, drawn in zip(summary.tables, charts, strict=True)
     ]
     page = environment.get_template("report.html.j2").render(
         title=_title(summary),
@@ -137,13 +141,20 @@ def _title(summary: Summary) -> str:
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
-def _section(table: Table, charts: list[Drawn], found: bool) -> Section:
+def _section(folder: Path, table: Table, charts: list[Drawn], found: bool) -> Section:
     """`found`: whether what was found is said here."""
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     first = len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
+    profiles = [
+        (entry.title, profile, str(profile_path(table.variant, entry.name) / PROFILE_DIR / TRACE_FILE))
+        for entry in table.entries
+        if (profile := read_profile(folder, table.variant, entry.name))
+    ]
     lines, said = what_was_compared(table), conclusions(table) if found else []
-    return Section(shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count)
+    return Section(
+        shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count, profiles
+    )
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:

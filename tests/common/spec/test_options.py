@@ -56,6 +56,8 @@ def test_every_option_survives_the_way_to_an_implementation():
         gradient_clip_val=0.5,
         ema_decay=0.9,
         seed=9,
+        logger=("tensorboard", "wandb"),
+        profile=7,
         accelerator="cpu",
         devices=2,
         strategy="pipeline",

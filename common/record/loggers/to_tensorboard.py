@@ -1,0 +1,63 @@
+"""TensorBoard: event files in the run's folder, under `tensorboard/`.
+
+tensorboardX writes them. TensorFlow's and torch's own writers would bring their framework into the other one's process.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# tensorboardX imports torch where it is installed, for tensors that nobody gives it here.
+ABSENT = {"torch"} - sys.modules.keys()
+sys.modules.update(dict.fromkeys(ABSENT))  # type: ignore[arg-type]
+from tensorboardX import SummaryWriter
+from tensorboardX.summary import hparams
+
+for name in ABSENT:
+    del sys.modules[name]
+
+from common.record.loggers.tracker import Guess, Tracker, Value
+from common.record.predictions import as_rgb
+
+FOLDER = "tensorboard"
+MOST_ROWS = 50  # of the table in a text, which TensorBoard shows as a whole
+
+
+class TensorBoard(Tracker):
+    name = "tensorboard"
+
+    def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
+        # purge_step: of a run that is resumed, what was written before is told anew, and shown once.
+        self._writer = SummaryWriter(str(folder / FOLDER), purge_step=0)
+        self._hyperparameters = {name: "none" if value is None else value for name, value in hyperparameters.items()}
+        self._step = 0
+
+    def numbers(self, by_step: Mapping[int, Mapping[str, float]]) -> None:
+        for self._step, values in by_step.items():
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, self._step)
+
+    def summary(self, values: Mapping[str, float]) -> None:
+        # As `add_hparams` does, but for the second file that it writes, which may get the name of the first.
+        for part in hparams(self._hyperparameters, dict(values)):
+            self._writer.file_writer.add_summary(part)
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, self._step)
+
+    def predictions(self, guesses: Sequence[Guess]) -> None:
+        lines = ["| image | guess | truth | score |", "| ---: | --- | --- | ---: |"]
+        lines += [f"| {one.index} | {one.guess} | {one.truth} | {one.score:.3f} |" for one in guesses[:MOST_ROWS]]
+        self._writer.add_text("predictions", "\n".join(lines), self._step)
+        for one in guesses[:MOST_ROWS]:
+            tag = f"predictions/{one.index}: {one.guess}, truth {one.truth}"
+            self._writer.add_image(tag, as_rgb(one.image), self._step, dataformats="HWC")
+
+    def files(self, paths: Sequence[Path]) -> None:
+        """TensorBoard keeps none: a text names where they are, and has the tables of those in Markdown."""
+        self._writer.add_text("files", "\n".join(f"- `{path}`" for path in paths), self._step)
+        for path in paths:
+            if path.suffix == ".md":
+                self._writer.add_text(path.name, path.read_text(), self._step)
+
+    def end(self, succeeded: bool) -> None:
+        self._writer.close()

@@ -1,0 +1,56 @@
+"""Weights & Biases. Offline where nobody is logged in: `wandb sync FOLDER` sends the run later."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported
+
+import wandb
+
+from common.record.loggers.tracker import Guess, Tracker, Value
+from common.record.predictions import as_rgb
+
+PROJECT = "one-cnn-three-frameworks"  # unless WANDB_PROJECT names another
+
+
+class WeightsAndBiases(Tracker):
+    name = "wandb"
+
+    def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
+        settings = wandb.Settings(silent=True, console="off")
+        setup = wandb.setup(settings)
+        # WANDB_MODE, where it is set, has the last word; without an account and without it, wandb would ask for one.
+        offline = setup.settings.mode == "online" and not wandb.api.api_key
+        self._run = wandb.init(
+            project=setup.settings.project or PROJECT,
+            name=run,
+            dir=str(folder),
+            config=dict(hyperparameters),
+            mode="offline" if offline else None,
+            settings=settings,
+        )
+        self._run.define_metric("*", step_metric="step")
+
+    def numbers(self, by_step: Mapping[int, Mapping[str, float]]) -> None:
+        # A metric of its own is the axis: wandb's own step must not go back, and may not be given twice.
+        for step, values in by_step.items():
+            self._run.log({"step": step, **values})
+
+    def summary(self, values: Mapping[str, float]) -> None:
+        self._run.summary.update(dict(values))
+
+    def predictions(self, guesses: Sequence[Guess]) -> None:
+        table = wandb.Table(columns=["index", "image", "guess", "truth", "score"])
+        for one in guesses:
+            table.add_data(one.index, wandb.Image(as_rgb(one.image)), one.guess, one.truth, one.score)
+        self._run.log({"predictions": table})
+
+    def files(self, paths: Sequence[Path]) -> None:
+        artifact = wandb.Artifact(f"files-{self._run.id}", type="result")
+        for path in paths:
+            artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
+
+    def end(self, succeeded: bool) -> None:
+        self._run.finish(exit_code=0 if succeeded else 1)

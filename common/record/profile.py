@@ -1,0 +1,125 @@
+"""`--profile N`: the framework's own profiler looks at N steps after warm-up; what it saw, by operation."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from common.platform.errors import UserError
+from common.platform.files import write_model
+from common.spec.batches import Plan
+
+PROFILE_FILE = "profile.json"
+PROFILE_DIR = "profile"  # in the run's folder: the framework's own files, and the trace
+TRACE_FILE = "trace.json.gz"  # in Chrome's trace format, which Perfetto opens
+COSTLIEST = 10
+# Collective operations as the frameworks name them: c10d::allreduce_, gloo:all_reduce, ncclDevKernel_AllReduce_Sum...,
+# CollectiveReduceV2, NcclAllReduce.
+COMMUNICATION = re.compile(
+    r"nccl|gloo|c10d|collective|all_?reduce|all_?gather|reduce_?scatter|broadcast_?coalesced|_allgather_base",
+    re.IGNORECASE,
+)
+
+
+class Operation(BaseModel):
+    """All calls of an operation in the profiled steps.
+
+    Attributes:
+      name: as the framework calls it: `aten::addmm`, `Conv2D`.
+      seconds: that it took itself, without the operations that it called; summed over threads or streams.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    calls: int = Field(gt=0)
+    seconds: float = Field(ge=0)
+
+    @property
+    def kind(self) -> Literal["communication", "computation"]:
+        return "communication" if COMMUNICATION.search(self.name) else "computation"
+
+
+class Profile(BaseModel):
+    """`profile.json`.
+
+    Attributes:
+      first_step: of those that were profiled, from 1.
+      wall_seconds: of all of them.
+      computation_seconds, communication_seconds: of all operations, summed over threads or streams.
+      operations: the costliest ones, the first of them first.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    implementation: str
+    first_step: int = Field(gt=0)
+    num_steps: int = Field(gt=0)
+    wall_seconds: float = Field(ge=0)
+    computation_seconds: float = Field(ge=0)
+    communication_seconds: float = Field(ge=0)
+    operations: list[Operation]
+
+    @classmethod
+    def make(
+        cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[Operation]
+    ) -> Self:
+        found = sorted(operations, key=lambda one: -one.seconds)
+        communication = sum(one.seconds for one in found if one.kind == "communication")
+        return cls(
+            implementation=implementation,
+            first_step=first_step,
+            num_steps=num_steps,
+            wall_seconds=wall,
+            computation_seconds=sum(one.seconds for one in found if one.kind == "computation"),
+            communication_seconds=communication,
+            operations=found[:COSTLIEST],
+        )
+
+    def write(self, run_dir: Path) -> None:
+        write_model(run_dir / PROFILE_FILE, self)
+
+    def milliseconds(self, seconds: float) -> float:
+        """Of one step."""
+        return 1e3 * seconds / self.num_steps
+
+    def share(self, seconds: float) -> float:
+        """Of all operations, 0 to 1."""
+        whole = self.computation_seconds + self.communication_seconds
+        return seconds / whole if whole else 0.0
+
+    @property
+    def title(self) -> str:
+        """What is above the operations, in a line."""
+        last = self.first_step + self.num_steps - 1
+        return (
+            f"steps {self.first_step} to {last}, {self.milliseconds(self.wall_seconds):.2f} ms each; operations:"
+            f" computation {self.milliseconds(self.computation_seconds):.2f} ms,"
+            f" communication {self.milliseconds(self.communication_seconds):.2f} ms a step"
+        )
+
+
+class Profiler(Protocol):
+    """The framework's own; each implementation has one in profiling.py."""
+
+    def start(self, folder: Path) -> None:
+        """Before the first of the steps; `folder` is there, and empty."""
+
+    def stop(self) -> Sequence[Operation]:
+        """After the last of them, with the device at rest; leaves a trace in the folder."""
+
+
+def profiled_steps(plan: Plan, warmup_steps: int, number: int) -> range:
+    """The steps to be profiled: the first `number` after warm-up that are in one epoch, without an evaluation between.
+
+    Raises UserError where there are not as many."""
+    for epoch in range(plan.epoch_of(plan.first_step), plan.num_epochs + 1):
+        steps = plan.all_steps(epoch)
+        first = max(steps.start, warmup_steps + 1)
+        if first + number <= steps.stop:
+            return range(first, first + number)
+    most = max(plan.steps_per_epoch if plan.num_epochs > 1 else 0, plan.all_steps(1).stop - 1 - warmup_steps)
+    raise UserError(f"--profile {number}: an epoch has {most} steps after warm-up; profile as many at most")

@@ -1,0 +1,99 @@
+"""What the three tools have kept of runs, read by their own readers and printed as JSON: a process of its own each.
+
+python read_loggers.py tensorboard FOLDER
+"""
+
+import json
+import struct
+import sys
+import types
+from pathlib import Path
+
+
+def of_tensorboard(folder):
+    sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # TensorBoard's own switch: no TensorFlow
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    events = EventAccumulator(folder, size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+    events.Reload()
+    tags = events.Tags()
+    content = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    given = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    hyperparameters = {name: getattr(value, value.WhichOneof("kind")) for name, value in given.items()}
+    return {
+        "numbers": {tag: {one.step: one.value for one in events.Scalars(tag)} for tag in tags["scalars"]},
+        "hyperparameters": hyperparameters,
+        "texts": {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in tags["tensors"]},
+        "images": len(tags["images"]),
+    }
+
+
+def of_wandb(folder):
+    """Its file is LevelDB's log format: blocks of 32 KiB, records with a header of checksum, length and kind."""
+    from wandb.proto import wandb_internal_pb2
+
+    def records(path):
+        data, place, whole = path.read_bytes(), 7, b""
+        while place + 7 <= len(data):
+            if (left := 32768 - place % 32768) < 7:
+                place += left
+                continue
+            length, kind = struct.unpack_from("<HB", data, place + 4)
+            part, place = data[place + 7 : place + 7 + length], place + 7 + length
+            whole = part if kind in (1, 2) else whole + part  # whole, first; middle, last
+            if kind in (1, 4):
+                yield wandb_internal_pb2.Record.FromString(whole)
+
+    (path,) = Path(folder).glob("wandb/offline-run-*/*.wandb")
+    found = {"numbers": {}, "summary": {}, "files": []}
+    for record in records(path):
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            found["hyperparameters"] = {one.key: json.loads(one.value_json) for one in record.run.config.update}
+            found["name"] = record.run.display_name
+        elif kind == "history":
+            values = {"/".join(one.nested_key) or one.key: json.loads(one.value_json) for one in record.history.item}
+            for name, value in values.items():
+                if "/" in name and not name.startswith("predictions"):
+                    found["numbers"].setdefault(name, {})[values["step"]] = value
+        elif kind == "summary":
+            found["summary"] |= {one.key: json.loads(one.value_json) for one in record.summary.update if one.key}
+        elif kind == "artifact":
+            found["files"] += [one.path for one in record.artifact.manifest.contents]
+    (table,) = path.parent.glob("files/media/table/*.table.json")
+    found["predictions"] = json.loads(table.read_text())
+    return found
+
+
+def of_mlflow(uri):
+    import mlflow
+    from mlflow.tracking import MlflowClient
+
+    mlflow.set_tracking_uri(uri)
+    client = MlflowClient(uri)
+    (experiment,) = (one for one in client.search_experiments() if one.name == "one-cnn-three-frameworks")
+    found = []
+    for run in client.search_runs([experiment.experiment_id]):
+        id = run.info.run_id
+        one = {
+            "name": run.info.run_name,
+            "status": run.info.status,
+            "hyperparameters": run.data.params,
+            "summary": run.data.metrics,
+            "files": [file.path for file in client.list_artifacts(id)],
+            "numbers": {
+                name: {metric.step: metric.value for metric in client.get_metric_history(id, name)}
+                for name in run.data.metrics
+                if "/" in name
+            },
+        }
+        if "predictions.json" in one["files"]:
+            table = client.load_table(experiment.experiment_id, "predictions.json", [id])
+            one["predictions"] = {name: table[name].tolist() for name in ("index", "guess", "truth", "score")}
+        found.append(one)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"tensorboard": of_tensorboard, "wandb": of_wandb, "mlflow": of_mlflow}[sys.argv[1]](sys.argv[2])))

@@ -1,0 +1,41 @@
+"""`compare.py --profile N`: a run with the framework's profiler for each row, and what the report shows of it."""
+
+from made_up import MadeUp, comparison
+
+from common.record.profile import Operation, Profile
+from comparison.jobs import contenders, make_variants
+from comparison.profiling import ProfileMaker, profile_path, read_profile
+from comparison.report.page import write_report
+
+
+class Launcher:
+    """Keeps what it is to run; its programs succeed, but for PyTorch's."""
+
+    place = ""
+
+    def run(self, groups, at_once, timeout, follower):
+        self.programs = [program for group in groups for program in group]
+        for program in self.programs:
+            program.run_dir.mkdir(parents=True)
+            if program.implementation != "pt":
+                operations = [Operation(name=f"<conv {number}>", calls=6, seconds=number) for number in range(20)]
+                Profile.make(program.implementation, 11, 3, 0.6, operations).write(program.run_dir)
+
+
+def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
+    summary = comparison(tmp_path, lambda job: MadeUp(), profile=3, repeats=3)
+    assert {run.result.config.profile for run in summary.runs} == {None}  # the measured ones
+    said, launcher, request = [], Launcher(), summary.request
+    variants = make_variants(request.options, request.config)
+    maker = ProfileMaker(tmp_path, launcher, request, said.append)
+    maker.make(3, variants, contenders(request.options))
+    assert said == ["profiling 3 steps of TensorFlow, PyTorch, Lightning"]
+    assert {program.config.profile for program in launcher.programs} == {3}
+    assert {program.config.max_steps for program in launcher.programs} == {39}
+    maker.make(3, variants, contenders(request.options))
+    assert [program.implementation for program in launcher.programs] == ["pt"]  # the others are there
+    assert read_profile(tmp_path, {}, "pt") is None and profile_path({}, "pt tuned").name == "pt-tuned"
+    write_report(summary)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("&lt;conv 19&gt;") == 2 and "&lt;conv 9&gt;" not in page  # ten of each
+    assert 'href="profiles/tf/profile/trace.json.gz"' in page and "steps 11 to 13, 200.00 ms each" in page
