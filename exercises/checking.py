@@ -5,6 +5,7 @@ that these must catch (wrong.py), and where there are some, other right answers 
 """
 
 import importlib.util
+import json
 import multiprocessing
 import os
 import re
@@ -22,6 +23,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import describe_signal
 
@@ -45,6 +48,11 @@ class Seen(NamedTuple):
     status: Status
     what: str = ""
     vague: int = 0
+
+
+_SEEN = TypeAdapter(Seen)
+LOADED = b"loaded"  # what a process sends when it has loaded its modules
+MAX_SENT_BYTES = 2**20
 
 
 class NotPassedError(Exception):
@@ -158,7 +166,7 @@ def _run_check(place: Place, pipe: Connection) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port))
     try:
         checks, work = load(place.checks), load(place.work)
-        pipe.send(None)  # the time begins to run
+        pipe.send_bytes(LOADED)  # the time begins to run
         getattr(checks, place.name)(work)
         seen = Seen("passed")
     except NotPassedError as error:
@@ -168,7 +176,7 @@ def _run_check(place: Place, pipe: Connection) -> None:
             seen = Seen("open", f"{gap[0]} is not filled")
         else:
             seen = Seen("FAILED", _one_line(error, place.work), vague=RAISED)
-    pipe.send(seen)
+    pipe.send_bytes(json.dumps(seen, ensure_ascii=False).encode(errors="replace"))
     if seen.status == "passed":
         time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
     os._exit(0)  # not waiting for whatever the work has started
@@ -269,13 +277,17 @@ def _trouble(seen: list[Seen]) -> Seen | None:
 def _received(pipe: Connection, process: BaseProcess) -> Seen | None:
     """What a process has seen; None: it has loaded its modules."""
     try:
-        seen: Seen | None = pipe.recv()
-    except EOFError:
-        process.join()
-        status = process.exitcode or 0
+        sent = pipe.recv_bytes(MAX_SENT_BYTES)
+        return None if sent == LOADED else _SEEN.validate_json(sent)  # not unpickled: a work may have written it
+    except ValidationError:
+        return Seen("FAILED", "the process has sent something else than a result", vague=3)
+    except (EOFError, OSError):
+        process.join(GRACE_SECONDS)
+        status = process.exitcode
+        if status is None:
+            return Seen("FAILED", "the process has closed its connection to the checker", vague=3)
         ended = f"by itself, with status {status}" if status >= 0 else f"by {describe_signal(-status)}"
         return Seen("FAILED", f"the process has ended {ended}", vague=3)
-    return seen
 
 
 @contextmanager

@@ -40,6 +40,23 @@ def moments(work: ModuleType) -> None:
 
 
 @check(
+    "a sum's gradient is that of all losses, and the one that was given stays",
+    "who else may read the gradient that backward() is given?",
+    ranks=2,
+)
+def backward(work: ModuleType) -> None:
+    group()
+    mine = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    factors, given = torch.arange(3, dtype=torch.float64) + 10 ** dist.get_rank(), []
+    total = work.SumOverProcesses.apply(mine)
+    total.register_hook(given.append)
+    (total * factors).sum().backward()
+    found = mine.grad.tolist()
+    expect(found == [11, 13, 15], f"the gradients of two losses are 1, 2, 3 and 10, 11, 12, and of both {found}")
+    expect(torch.equal(given[0], factors), f"the gradient that was given has become {given[0].tolist()}")
+
+
+@check(
     "the output is one device's",
     "a batch in which all values are the same: what keeps the division from failing?",
     ranks=2,
@@ -78,6 +95,7 @@ def running(work: ModuleType) -> None:
         layer((batch[rows] * factor).requires_grad_())
         wanted(batch * factor)
     expect(not layer.running_mean.requires_grad, "the running mean drags the graph of all steps along")
+    expect(not layer.running_var.requires_grad, "the running variance drags the graph of all steps along")
     found = away(layer.running_mean, wanted.running_mean)
     expect(found < 1e-12, f"after two batches the running mean is {found:.1e} from one device's")
     found = away(layer.running_var, wanted.running_var)
@@ -89,6 +107,7 @@ def evaluation(work: ModuleType) -> None:
     rows, batch = group(), make_batch()
     layer = work.SyncBatchNorm(3).double().eval()
     layer.running_mean += 1.0
+    layer.running_var *= 4.0
     if dist.get_rank() == 0:  # the other would never answer
-        found = away(layer(batch[rows]), (batch[rows] - 1.0) / (1 + 1e-5) ** 0.5)
+        found = away(layer(batch[rows]), (batch[rows] - 1.0) / (4 + 1e-5) ** 0.5)
         expect(found < 1e-12, f"an output is {found:.1e} from what the running averages give")

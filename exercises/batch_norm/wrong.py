@@ -43,6 +43,30 @@ WRONG = [
         "running",
     ),
     Wrong("running averages with a graph", "            with torch.no_grad():\n", "            if True:\n", "running"),
+    Wrong(
+        "a running variance with a graph",
+        "                self.running_var += self.momentum * (variance * count / (count - 1) - self.running_var)\n",
+        "            self.running_var += self.momentum * (variance * count / (count - 1) - self.running_var)\n",
+        "running",
+    ),
+    Wrong(
+        "a variance of 1 in evaluation",
+        "mean, variance = self.running_mean, self.running_var",
+        "mean, variance = self.running_mean, torch.ones_like(self.running_var)",
+        "evaluation",
+    ),
+    Wrong(
+        "reducing the gradient that was given",
+        "        total = gradient.clone()\n        dist.all_reduce(total)\n        return total\n",
+        "        dist.all_reduce(gradient)\n        return gradient\n",
+        "backward",
+    ),
+    Wrong(
+        "the mean of the processes' gradients",
+        "        total = gradient.clone()\n        dist.all_reduce(total)\n        return total\n",
+        "        total = gradient / dist.get_world_size()\n        dist.all_reduce(total)\n        return total\n",
+        "backward",
+    ),
     Wrong("eps outside of the root", "torch.sqrt(variance + self.eps)", "(torch.sqrt(variance) + self.eps)", "output"),
     Wrong(
         "reducing in evaluation", "        else:\n", "        else:\n            global_moments(values)\n", "evaluation"

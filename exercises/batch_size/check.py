@@ -1,6 +1,7 @@
 """Checks of batch_size."""
 
 from types import ModuleType
+from unittest import mock
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from exercises.checking import check, expect
 
 @check("the linear rule", "three times the batch")
 def rate(work: ModuleType) -> None:
-    for factor in (0.25, 1, 3, 16):
+    for factor in (0.25, 1, 1.625, 3, 16):
         found = work.learning_rate(int(work.BASE_BATCH_SIZE * factor))
         wanted = work.BASE_RATE * factor
         expect(
@@ -25,6 +26,8 @@ def speed(work: ModuleType) -> None:
     expect(abs(uneven - 400) < 1e-6, f"64 images and then 16, in 0.1 s each: {uneven:.1f} images/s")
     jittery = work.images_per_second([0.1] * work.WARMUP_STEPS + [0.1, 0.3], [64] * (work.WARMUP_STEPS + 2))
     expect(abs(jittery - 320) < 1e-6, f"64 images in 0.1 s and then 64 in 0.3 s: {jittery:.1f} images/s")
+    paused = work.images_per_second([0.1] * work.WARMUP_STEPS + [0.1, 0.1, 0.6], [64] * (work.WARMUP_STEPS + 3))
+    expect(abs(paused - 240) < 1e-6, f"64 images each in 0.1, 0.1 and 0.6 s: {paused:.1f} images/s")
 
 
 @check("the steps at which the target is reached first", "accuracy goes up and down")
@@ -34,6 +37,19 @@ def steps(work: ModuleType) -> None:
     expect(found == 20, f"the target was reached after 20 steps, lost, and reached again: {found}")
     found = work.steps_to_target([(10, 0.5), (20, target - 0.001)])
     expect(found is None, f"the target was never reached: {found}")
+
+
+@check(
+    "the settings are read where they are written down", "which numbers of the file's head stand in your lines again?"
+)
+def settings(work: ModuleType) -> None:
+    with mock.patch.multiple(work, BASE_RATE=0.5, BASE_BATCH_SIZE=10, WARMUP_STEPS=1, TARGET=0.5):
+        found = work.learning_rate(20)
+        expect(abs(found - 1) < 1e-12, f"with a base rate of 0.5 for 10 images, the rate for 20 is {found:g}")
+        found = work.images_per_second([1.0, 0.1, 0.1], [10, 10, 10])
+        expect(abs(found - 100) < 1e-6, f"with 1 step of warm-up, then 10 images in 0.1 s each: {found:.1f} images/s")
+        found = work.steps_to_target([(10, 0.4), (20, 0.6), (30, 1.0)])
+        expect(found == 20, f"with a target of 0.5, accuracies of 0.4, 0.6 and 1 after 10, 20 and 30 steps: {found}")
 
 
 @check("all pairs have a say, and errors are in steps", "a line through two points knows nothing of the others")

@@ -12,6 +12,23 @@ WRONG = [
         "BASE_RATE * (batch_size / BASE_BATCH_SIZE) ** 0.5",
         "rate",
     ),
+    Wrong(
+        "a rate for whole multiples of 16 alone",
+        "BASE_RATE * batch_size / BASE_BATCH_SIZE",
+        "BASE_RATE * (batch_size // 16) / (BASE_BATCH_SIZE // 16)",
+        "rate",
+    ),
+    Wrong(
+        "a rate with the numbers copied", "BASE_RATE * batch_size / BASE_BATCH_SIZE", "batch_size / 2560", "settings"
+    ),
+    Wrong("five steps of warm-up, whatever is set", SPEED, SPEED.replace("WARMUP_STEPS", "5"), "settings"),
+    Wrong("95 %, whatever is set", "accuracy >= TARGET", "accuracy >= 0.95", "settings"),
+    Wrong(
+        "the typical step: pauses are no part of the time",
+        SPEED,
+        "float(np.mean(step_images[WARMUP_STEPS:]) / np.median(step_seconds[WARMUP_STEPS:]))",
+        "speed",
+    ),
     Wrong("the first steps counted", SPEED, "sum(step_images) / sum(step_seconds)", "speed"),
     Wrong(
         "averaging averages",

@@ -12,14 +12,19 @@ from exercises.checking import check, expect
 @check("fixed point is rounded to the nearest", "0.7 is nearer to 3/4 than to 2/4")
 def fixed(work: ModuleType) -> None:
     values = np.array([0.7, -0.7, 0.1, 1.3, -2.0, 0.0])
-    found = work.to_fixed(values, 8, 2).tolist()
-    expect(found == [3, -3, 0, 5, -8, 0], f"{values.tolist()} in quarters came out as {found}")
+    found = work.to_fixed(values, 8, 2)
+    expect(found.tolist() == [3, -3, 0, 5, -8, 0], f"{values.tolist()} in quarters came out as {found.tolist()}")
+    expect(found.dtype == np.int64, f"the numbers came out as {found.dtype}, not int64")
+    found = work.to_fixed(values, 16, 8).tolist()
+    expect(found == [179, -179, 26, 333, -512, 0], f"{values.tolist()} in parts of 256 came out as {found}")
 
 
 @check("what is too large becomes the largest", "which integers do 8 bits in two's complement hold?")
 def saturated(work: ModuleType) -> None:
     found = work.to_fixed(np.array([31.75, 32.0, 1e6, -32.0, -33.0]), 8, 2).tolist()
     expect(found == [127, 127, 127, -128, -128], f"31.75, 32, 1e6, -32, -33 in quarters came out as {found}")
+    found = work.to_fixed(np.array([60.0, 1e6, -1e6]), 16, 2).tolist()
+    expect(found == [240, 32767, -32768], f"60, 1e6, -1e6 in quarters, in 16 bits, came out as {found}")
 
 
 @check(
@@ -50,14 +55,29 @@ def rounded(work: ModuleType) -> None:
     random = generator.standard_normal(1000).astype(np.float32) * np.float32(10) ** generator.integers(-30, 30, 1000)
     middles = np.array([0x3F808000, 0x3F818000, 0xBF808000, 0x3F808001, 0x3F807FFF], np.uint32).view(np.float32)
     values = np.concatenate([random.astype(np.float32), middles, np.array([0.0, -0.0, 1.0], np.float32)])
-    found, wanted = work.to_bfloat16(values), torch.from_numpy(values).bfloat16().float().numpy()
+    wanted = torch.from_numpy(values).bfloat16().float().numpy()
+    found = work.to_bfloat16(values.copy())
+    expect(found.dtype == np.float32, f"the numbers came out as {found.dtype}, not float32")
     for value, one, other in zip(values.tolist(), found.tolist(), wanted.tolist(), strict=True):
         expect(one == other, f"{value!r} became {one!r}; the nearest is {other!r}")
+
+
+@check("the float32 numbers stay as they are", "do `values` and `bits` share their memory?")
+def untouched(work: ModuleType) -> None:
+    values = np.array([0.1, -0.7], np.float32)
+    work.to_bfloat16(values)
+    expect(values.tolist() == np.array([0.1, -0.7], np.float32).tolist(), f"0.1 and -0.7 have become {values.tolist()}")
 
 
 def weight_and_optimizer() -> tuple[torch.Tensor, torch.optim.Optimizer]:
     weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
     return weight, torch.optim.SGD([weight], lr=0.5, momentum=0.9)
+
+
+def plain_step(weight: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    (weight**2).sum().backward()
+    optimizer.step()
 
 
 @check(
@@ -66,11 +86,9 @@ def weight_and_optimizer() -> tuple[torch.Tensor, torch.optim.Optimizer]:
 def same_step(work: ModuleType) -> None:
     scaled, optimizer = weight_and_optimizer()
     plain, plain_optimizer = weight_and_optimizer()
-    for _ in range(3):
-        work.scaled_step((scaled**2).sum(), optimizer, 1024.0)
-        plain_optimizer.zero_grad()
-        (plain**2).sum().backward()
-        plain_optimizer.step()
+    for scale in (1024.0, 256.0, 4096.0):
+        work.scaled_step((scaled**2).sum(), optimizer, scale)
+        plain_step(plain, plain_optimizer)
     expect(torch.equal(scaled, plain), f"after 3 steps the weights are {scaled.tolist()} instead of {plain.tolist()}")
 
 
@@ -89,13 +107,18 @@ def survives(work: ModuleType) -> None:
 @check("a step that overflows is left out, and the scale halved", "what would one infinite gradient do to the weights?")
 def overflow(work: ModuleType) -> None:
     weight, optimizer = weight_and_optimizer()
+    plain, plain_optimizer = weight_and_optimizer()
+    work.scaled_step((weight**2).sum(), optimizer, 1024.0)  # now there is a momentum
+    plain_step(plain, plain_optimizer)
     before = weight.tolist()
     scale = work.scaled_step((weight * torch.tensor([1.0, torch.inf])).sum(), optimizer, 1024.0)
     expect(weight.tolist() == before, f"after an infinite gradient the weights are {weight.tolist()}")
     expect(scale == 512, f"after an infinite gradient the scale goes from 1024 to {scale:g}")
     scale = work.scaled_step((weight**2).sum(), optimizer, 512.0)
     expect(scale == 512, f"after a good step the scale goes from 512 to {scale:g}")
-    expect(weight.tolist() == [0.0, 0.0], f"the step after it takes the weights to {weight.tolist()}")
+    plain_step(plain, plain_optimizer)
+    told = f"the step after it takes the weights to {weight.tolist()} instead of {plain.tolist()}"
+    expect(torch.equal(weight, plain), told)
 
 
 @check("wherever it overflows", "which numbers are bad, and in how many places can one be?")
@@ -106,8 +129,8 @@ def overflow_anywhere(work: ModuleType) -> None:
             # Nothing is wrong with the loss, nor with the other weights' gradients.
             weights[place].register_hook(lambda gradient, bad=bad: gradient * torch.tensor([1.0, bad]))
             loss = (weights[0] ** 2 + weights[1] ** 2).sum()
-            scale = work.scaled_step(loss, torch.optim.SGD(weights, lr=0.5), 1024.0)
+            scale = work.scaled_step(loss, torch.optim.SGD([{"params": [one]} for one in weights], lr=0.5), 4096.0)
             where = f"the last of two gradients of parameter {place + 1} of 2 is {bad}"
             moved = any(one.tolist() != [1.0, 1.0] for one in weights)
             expect(not moved, f"{where}, and the weights are {[one.tolist() for one in weights]}")
-            expect(scale == 512, f"{where}, and the scale goes from 1024 to {scale:g}")
+            expect(scale == 2048, f"{where}, and the scale goes from 4096 to {scale:g}")

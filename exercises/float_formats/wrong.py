@@ -2,7 +2,56 @@
 
 from exercises.checking import Wrong
 
+HALF = "    half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))\n"
+BFLOAT16 = HALF + "    return ((bits + half) & np.uint32(0xFFFF0000)).view(np.float32)\n"
+STEP = (
+    "    (loss * scale).backward()\n"
+    "    if not all(torch.isfinite(parameter.grad).all() for parameter in parameters):\n        return scale / 2\n"
+    "    for parameter in parameters:\n        parameter.grad /= scale\n    optimizer.step()\n    return scale\n"
+)
+
 WRONG = [
+    Wrong("8 bits, however many are asked for", "2 ** (bits - 1) - 1", "127", "saturated"),
+    Wrong("quarters, whatever is asked for", "values * 2**fraction_bits", "values * 4", "fixed"),
+    Wrong("whole numbers as floats", ".astype(np.int64)", "", "fixed"),
+    Wrong(
+        "cutting off in place, unseen by who compares with the input",
+        BFLOAT16,
+        "    bits &= np.uint32(0xFFFF0000)\n    return values\n",
+        "rounded",
+    ),
+    Wrong(
+        "rounding the caller's own numbers",
+        BFLOAT16,
+        HALF + "    bits += half\n    bits &= np.uint32(0xFFFF0000)\n    return values\n",
+        "untouched",
+    ),
+    Wrong("float64 for float32", ".view(np.float32)\n", ".view(np.float32).astype(np.float64)\n", "rounded"),
+    Wrong(
+        "a smaller rate instead of smaller gradients",
+        "    for parameter in parameters:\n        parameter.grad /= scale\n    optimizer.step()\n",
+        '    rates = [group["lr"] for group in optimizer.param_groups]\n'
+        '    for group in optimizer.param_groups:\n        group["lr"] /= scale\n    optimizer.step()\n'
+        '    for group, rate in zip(optimizer.param_groups, rates):\n        group["lr"] = rate\n',
+        "same_step",
+    ),
+    Wrong(
+        "a step with gradients of zero instead of none: the momentum goes on",
+        STEP,
+        "    (loss * scale).backward()\n"
+        "    bad = not all(torch.isfinite(parameter.grad).all() for parameter in parameters)\n"
+        "    for parameter in parameters:\n"
+        "        parameter.grad = torch.zeros_like(parameter) if bad else parameter.grad / scale\n"
+        "    optimizer.step()\n    return scale / 2 if bad else scale\n",
+        "overflow",
+    ),
+    Wrong("the next scale as a number", "        return scale / 2\n", "        return 512.0\n", "overflow_anywhere"),
+    Wrong(
+        "looking at the first group of parameters alone",
+        "for group in optimizer.param_groups for parameter in group",
+        "for group in optimizer.param_groups[:1] for parameter in group",
+        "overflow_anywhere",
+    ),
     Wrong(
         "cutting off instead of rounding (fixed point)",
         "np.rint(values * 2**fraction_bits)",

@@ -1,6 +1,7 @@
 """Checks of mirrored_strategy."""
 
 from types import ModuleType
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +43,17 @@ def replicas(work: ModuleType) -> None:
     expect(strategy.num_replicas_in_sync == 2, f"of 2 devices came {strategy.num_replicas_in_sync} replica(s)")
 
 
+@check("no more devices are used than were asked for", "4 devices are there, and 3 are wanted")
+def some_devices(work: ModuleType) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+    with mock.patch.object(tf.config, "set_logical_device_configuration"):
+        strategy = work.make_strategy(3)
+    expect(
+        strategy.num_replicas_in_sync == 3, f"of 4 devices 3 were wanted: {strategy.num_replicas_in_sync} replica(s)"
+    )
+
+
 @check("all variables have a copy on each device", "where does a variable learn that it is to be mirrored, and when?")
 def mirrored(work: ModuleType) -> None:
     strategy = two()
@@ -50,6 +62,15 @@ def mirrored(work: ModuleType) -> None:
         copies = [len(strategy.experimental_local_results(one.value)) for one in variables]
         expect(set(copies) == {2}, f"the {name}'s variables have {copies} copies on 2 devices")
     expect(len(optimizer.variables) > 2, "the optimizer has no momenta: it is not built, or it is another one")
+
+
+@check("the optimizer is SGD with the rate and the momentum that are described", "print optimizer.get_config()")
+def described(work: ModuleType) -> None:
+    _, optimizer = work.make_model(two(), (3,))
+    expect(isinstance(optimizer, tf.keras.optimizers.SGD), f"the optimizer is {type(optimizer).__name__}")
+    rate, momentum = (float(optimizer.get_config()[name]) for name in ("learning_rate", "momentum"))
+    expect(abs(rate - work.LEARNING_RATE) < 1e-6, f"on 2 devices the rate is {rate:g}, not {work.LEARNING_RATE:g}")
+    expect(abs(momentum - 0.9) < 1e-6, f"the momentum is {momentum:g}, not 0.9")
 
 
 @check("the devices' shares together are the batch that was asked for", "whose batch size is BATCH_SIZE?")
@@ -84,15 +105,19 @@ def same_training(work: ModuleType) -> None:
 
 @check("the loss of a step is the mean over the whole batch", "the replicas have returned their parts of it")
 def whole_loss(work: ModuleType) -> None:
-    strategy = two()
+    strategy = strategy_of("CPU:0", "CPU:1", "CPU:2")
     with strategy.scope():
         model, optimizer = reference(seed=1)
-    wanted = float(
-        np.mean(tf.keras.losses.sparse_categorical_crossentropy(LABELS[:5], model(IMAGES[:5]), from_logits=True))
-    )
-    (batch,) = distributed(strategy, 5)
-    found = float(work.make_train_step(strategy, model, optimizer)(batch, 5))
-    expect(abs(found - wanted) < 1e-5, f"the mean over 5 examples is {wanted:.4f}, and the step returns {found:.4f}")
+    step = work.make_train_step(strategy, model, optimizer)
+    for count in (5, 2):  # 2, 2 and 1, then 1, 1 and none
+        losses = tf.keras.losses.sparse_categorical_crossentropy(
+            LABELS[:count], model(IMAGES[:count]), from_logits=True
+        )
+        wanted = float(np.mean(losses))
+        (batch,) = distributed(strategy, count)
+        found = float(step(batch, count))
+        told = f"the mean over {count} examples on 3 devices is {wanted:.4f}, and the step returns {found:.4f}"
+        expect(abs(found - wanted) < 1e-5, told)
 
 
 @check("every test example counts the same", "shares of 4 and 3: is the mean of two accuracies the accuracy?")

@@ -11,6 +11,27 @@ WRONG = [
         "        return tf.distribute.MirroredStrategy(['CPU:0'])\n        cpu = tf.config",
         "replicas",
     ),
+    Wrong("two devices, however many are asked for", "[:num_devices]", "[:2]", "some_devices"),
+    Wrong("all devices, however many are asked for", "[:num_devices]", "", "some_devices"),
+    Wrong(
+        "a rate for each replica's own batch",
+        "SGD(LEARNING_RATE, momentum=0.9)",
+        "SGD(LEARNING_RATE * strategy.num_replicas_in_sync, momentum=0.9)",
+        "described",
+    ),
+    Wrong("another optimizer", "SGD(LEARNING_RATE, momentum=0.9)", "Adam(LEARNING_RATE)", "described"),
+    Wrong(
+        "a replica's mean, weighed: not a number where it has no example",
+        LOSS,
+        "            loss = tf.reduce_mean(losses) * tf.cast(tf.size(losses), tf.float32) / count\n",
+        "whole_loss",
+    ),
+    Wrong(
+        "twice the mean of the parts: right for two devices",
+        '        return strategy.reduce("SUM", replica_losses, axis=None)\n',
+        '        return 2 * strategy.reduce("MEAN", replica_losses, axis=None)\n',
+        "whole_loss",
+    ),
     Wrong("the model outside of the scope", "    with strategy.scope():\n", "    if True:\n", "mirrored"),
     Wrong("the optimizer built too late", "        optimizer.build(model.trainable_variables)\n", "", "mirrored"),
     Wrong(

@@ -25,35 +25,30 @@ def make_batch(count: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.randint(3, (count,), generator=generator)
 
 
-def train(work: ModuleType, part_size: int, steps: int) -> tuple[list[float], torch.Tensor, torch.Tensor]:
-    """In this rank's stage: its losses (rank 1), its weights, and those of one process with the whole network."""
+def compare(work: ModuleType, part_size: int, steps: int, first: int = 0) -> None:
+    """This rank's stage is trained as in one process with the whole network. `first`: the rank of stage 0."""
     dist.init_process_group("gloo")
-    rank, (images, labels) = dist.get_rank(), make_batch()
-    stages = make_stages()
-    whole = nn.Sequential(*copy.deepcopy(stages))
-    stage, losses = stages[rank], []
+    images, labels = make_batch()
+    stages, number, other = make_stages(), abs(dist.get_rank() - first), 1 - dist.get_rank()
+    whole, stage = nn.Sequential(*copy.deepcopy(stages)), stages[number]
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.5, momentum=0.9)
     alone = torch.optim.SGD(whole.parameters(), lr=0.5, momentum=0.9)
     for _ in range(steps):
-        if rank == 0:
-            work.first_step(stage, optimizer, list(images.split(part_size)), 1)
+        if number == 0:
+            work.first_step(stage, optimizer, list(images.split(part_size)), other)
         else:
-            losses.append(work.second_step(stage, optimizer, list(labels.split(part_size)), WIDTH, 0))
+            found = work.second_step(stage, optimizer, list(labels.split(part_size)), WIDTH, other)
         alone.zero_grad()
         loss = F.cross_entropy(whole(images), labels)
         loss.backward()
         alone.step()
-        if rank == 1:
-            expect(
-                abs(losses[-1] - loss.item()) < ROUNDING, f"the mean loss is {loss.item():.6f}, not {losses[-1]:.6f}"
-            )
-    return losses, *(torch.cat([one.detach().flatten() for one in net.parameters()]) for net in (stage, whole[rank]))
-
-
-def compare(work: ModuleType, part_size: int, steps: int) -> None:
-    _, weights, wanted = train(work, part_size, steps)
+        if number == 1:
+            expect(abs(found - loss.item()) < ROUNDING, f"the mean loss is {loss.item():.6f}, not {found:.6f}")
+    weights, wanted = (
+        torch.cat([one.detach().flatten() for one in net.parameters()]) for net in (stage, whole[number])
+    )
     difference = (weights - wanted).abs().max().item()
-    where = f"stage {dist.get_rank()}, after {steps} step(s)"
+    where = f"stage {number}, after {steps} step(s)"
     expect(difference < ROUNDING, f"{where}: a weight is {difference:.1e} from that of one process")
 
 
@@ -72,6 +67,11 @@ def equal_parts(work: ModuleType) -> None:
 @check("in unequal parts", "does each example weigh the same?", ranks=2, seconds=6)
 def unequal_parts(work: ModuleType) -> None:
     compare(work, part_size=4, steps=2)
+
+
+@check("rank 1 can have the first stage", "which ranks do your lines name?", ranks=2, seconds=6)
+def ranks_swapped(work: ModuleType) -> None:
+    compare(work, part_size=5, steps=1, first=1)
 
 
 @check(

@@ -18,6 +18,8 @@ WRONG = [
         "        dist.send(torch.full_like(received, loss.item()), other)\n",
         "one_part",
     ),
+    Wrong("sending to rank 1, whoever the other is", "detach(), other)", "detach(), 1)", "ranks_swapped"),
+    Wrong("receiving from rank 0, whoever the other is", "recv(received, other)", "recv(received, 0)", "ranks_swapped"),
     Wrong("an input without a gradient", "received.requires_grad_()", "received", "one_part"),
     Wrong("averaging averages", LOSS, "F.cross_entropy(stage(inputs[-1]), part) / len(labels)", "unequal_parts"),
     Wrong("the parts' means added up", LOSS, "F.cross_entropy(stage(inputs[-1]), part)", "equal_parts"),

@@ -30,16 +30,18 @@ def make_model(dropout: float = 0.0) -> nn.Module:
 def steps(work: ModuleType) -> None:
     model, wanted = make_model(), make_model()
     batches = make_batches(5, 5, 3)
-    work.train_epoch(model, batches, torch.optim.SGD(model.parameters(), lr=0.1))
+    work.train_epoch(model, batches, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    velocities = [torch.zeros_like(parameter) for parameter in wanted.parameters()]
     for images, labels in batches:
         gradients = torch.autograd.grad(F.cross_entropy(wanted(images), labels), list(wanted.parameters()))
         with torch.no_grad():
-            for parameter, gradient in zip(wanted.parameters(), gradients, strict=True):
-                parameter -= 0.1 * gradient
+            for parameter, velocity, gradient in zip(wanted.parameters(), velocities, gradients, strict=True):
+                velocity.mul_(0.9).add_(gradient)
+                parameter -= 0.1 * velocity
     difference = max(
         (one - other).abs().max().item() for one, other in zip(model.parameters(), wanted.parameters(), strict=True)
     )
-    expect(difference < 1e-12, f"a weight is {difference:.1e} from where plain gradient descent takes it")
+    expect(difference < 1e-12, f"a weight is {difference:.1e} from where gradient descent with momentum takes it")
 
 
 class Behind:
@@ -74,7 +76,7 @@ def late_work(work: ModuleType) -> None:
         start = work.clock(device)
         gpu.start(0.3)
         seconds = work.clock(device) - start
-        expect(seconds >= 0.29, f"0.3 s of work were timed as {seconds:.3f} s")
+        expect(0.29 <= seconds < 30, f"0.3 s of work were timed as {seconds:.3f} s")
         gpu.start(0.3)
         start = work.clock(device)
         seconds = work.clock(device) - start
@@ -86,6 +88,16 @@ def no_gpu(work: ModuleType) -> None:
     with mock.patch("torch.cuda.is_available", return_value=False):
         first, second = (work.clock(torch.device("cpu")) for _ in range(2))
     expect(0 <= second - first < 1, f"two readings in a row are {second - first:.3f} s apart")
+
+
+@check("setting the machine's clock changes no time", "which of Python's clocks can be set while they run?")
+def set_clock(work: ModuleType) -> None:
+    with (
+        mock.patch("time.time", side_effect=[5e3, 2e3]),
+        mock.patch("time.time_ns", side_effect=[5 * 10**12, 2 * 10**12]),
+    ):
+        first, second = (work.clock(torch.device("cpu")) for _ in range(2))
+    expect(0 <= second - first < 1, f"the clock was set, and two readings in a row are {second - first:.0f} s apart")
 
 
 @check("every test example counts the same", "the last batch is smaller: is the mean of means the mean?")

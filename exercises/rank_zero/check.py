@@ -21,7 +21,9 @@ save_whole = torch.save
 
 
 def group() -> int:
+    """This process's rank; as on three nodes, where each process is the first one of its node."""
     dist.init_process_group("gloo")
+    os.environ["LOCAL_RANK"] = "0"
     return dist.get_rank()
 
 
@@ -33,9 +35,17 @@ def one_download(work: ModuleType) -> None:
     expect(ranks == [0], f"download was called by ranks {ranks}")
 
 
-@check("nobody reads data that are not complete", "what holds the others back?", ranks=RANKS, seconds=6)
+@check(
+    "nobody reads data that are not complete",
+    "what holds the others back? can a file be there and not be complete?",
+    ranks=RANKS,
+    seconds=6,
+)
 def complete_download(work: ModuleType) -> None:
     rank = group()
+    if rank == 0:
+        Path("data").write_text("ha")  # of a program that was ended in the middle of it
+    dist.barrier()
 
     def download(path: Path) -> None:
         path.write_text("ha")
@@ -99,7 +109,16 @@ def one_save(work: ModuleType) -> None:
     seconds=6,
 )
 def complete_save(work: ModuleType) -> None:
-    saved(work, group())
+    def slowly(real: Any, *arguments: Any, **options: Any) -> None:
+        time.sleep(0.5)
+        real(*arguments, **options)
+
+    rank = group()
+    with (
+        mock.patch("os.replace", functools.partial(slowly, os.replace)),
+        mock.patch("os.rename", functools.partial(slowly, os.rename)),
+    ):
+        saved(work, rank)
     everyone = gathered(Path("model.pt").exists())
     expect(all(everyone), f"whether model.pt was there, by rank: {everyone}")
     expect(torch.load("model.pt")["weight"].tolist() == [0, 1, 2], "model.pt holds something else")
@@ -144,3 +163,5 @@ def replaced(work: ModuleType) -> None:
     expect(Path("open").read_text() == "the last one", "the last file was written over, under its readers' eyes")
     expect("nothing" not in there, "just before the rename the last file was gone already")
     expect(set(folders) <= {last.parent}, "the unfinished file lay in another folder, maybe on another disk")
+    expect(last.read_bytes() != b"the last one", "the last file is still there under its name")
+    expect(torch.load(last)["weight"].tolist() == [0, 1, 2], "model.pt holds something else")

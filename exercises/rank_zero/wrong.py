@@ -5,7 +5,41 @@ from exercises.checking import Wrong
 DOWNLOAD = "    if rank == 0:\n        download(path)\n    dist.barrier()\n"
 SAVE = "        torch.save(weights, unfinished)\n        os.replace(unfinished, path)\n    dist.barrier()\n"
 
+LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
+
 WRONG = [
+    Wrong("downloading once on each node", DOWNLOAD, DOWNLOAD.replace("rank ==", f"{LOCAL_RANK} =="), "one_download"),
+    Wrong(
+        "printing once on each node",
+        "    if rank == 0:\n        print",
+        f"    if {LOCAL_RANK} == 0:\n        print",
+        "one_message",
+    ),
+    Wrong(
+        "saving once on each node",
+        "    if rank == 0:\n        unfinished",
+        f"    if {LOCAL_RANK} == 0:\n        unfinished",
+        "one_save",
+    ),
+    Wrong(
+        "taking a file that is there for a complete one",
+        DOWNLOAD,
+        DOWNLOAD.replace("rank == 0:", "rank == 0 and not path.exists():"),
+        "complete_download",
+    ),
+    Wrong(
+        "the barrier before the rename",
+        SAVE,
+        "        torch.save(weights, unfinished)\n    dist.barrier()\n"
+        "    if rank == 0:\n        os.replace(unfinished, path)\n",
+        "complete_save",
+    ),
+    Wrong(
+        "saving only where nothing is saved yet",
+        "    if rank == 0:\n        unfinished",
+        "    if rank == 0 and not path.exists():\n        unfinished",
+        "replaced",
+    ),
     Wrong("downloading in every process", DOWNLOAD, "    download(path)\n    dist.barrier()\n", "one_download"),
     Wrong("nobody waits for the data", DOWNLOAD, "    if rank == 0:\n        download(path)\n", "complete_download"),
     Wrong(

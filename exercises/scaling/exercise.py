@@ -28,7 +28,7 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
     batch_sizes = set()
     for path in sorted(folder.glob("**/result.json")):
         result = read_result(path.parent)
-        if result.config.verify_steps:  # of the proof that all runs are the same training: a few steps in 64 bits
+        if result.config.verify_steps or result.config.profile:  # a proof's few steps, or slowed by a profiler
             continue
         batch_sizes.add(result.config.batch_size)
         mode = result.config.mode

@@ -5,7 +5,33 @@ from exercises.checking import Wrong
 RIGHT = "        right = (self.network(images).argmax(dim=1) == labels).double().mean()\n"
 STEP = "        return F.cross_entropy(self.network(images), labels)\n"
 
+METRIC = '        self.accuracy(self.network(images), labels)\n        self.log("test_accuracy", self.accuracy)\n'
+
 WRONG = [
+    Wrong("a loss divided by the devices, too", STEP, STEP[:-1] + " / self.trainer.world_size\n", "two_devices"),
+    Wrong(
+        "a rate for each device's own batch",
+        "lr=LEARNING_RATE, momentum",
+        "lr=LEARNING_RATE * self.trainer.world_size, momentum",
+        "two_devices",
+    ),
+    Wrong(
+        "a metric that is never reset",
+        METRIC,
+        "        self.accuracy.update(self.network(images), labels)\n\n"
+        "    def on_validation_epoch_end(self) -> None:\n"
+        '        self.log("test_accuracy", self.accuracy.compute())\n',
+        "counted_anew",
+    ),
+    Wrong(
+        "leaving examples out of the shares", "shuffle=True, seed", "drop_last=True, shuffle=True, seed", "all_shares"
+    ),
+    Wrong(
+        "a device's number on its node for its number, in testing",
+        "        rank, world_size = self.trainer.global_rank, self.trainer.world_size\n        # Gap 6",
+        "        rank, world_size = self.trainer.local_rank, self.trainer.world_size\n        # Gap 6",
+        "test_shares",
+    ),
     Wrong(
         "doing the Trainer's work again",
         STEP,
@@ -19,13 +45,13 @@ WRONG = [
     Wrong("the mean over classes", ', average="micro"', "", "accuracy"),
     Wrong(
         "averaging averages of devices",
-        '        self.accuracy(self.network(images), labels)\n        self.log("test_accuracy", self.accuracy)\n',
+        METRIC,
         RIGHT + '        self.log("test_accuracy", right, sync_dist=True, batch_size=1)\n',
         "accuracy",
     ),
     Wrong(
         "one device's accuracy for everybody's",
-        '        self.accuracy(self.network(images), labels)\n        self.log("test_accuracy", self.accuracy)\n',
+        METRIC,
         RIGHT + '        self.log("test_accuracy", right)\n',
         "uneven_shares",
     ),

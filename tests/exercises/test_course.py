@@ -65,7 +65,10 @@ def test_every_folder_is_an_activity_and_listed():
     assert set(re.findall(r"`(\w+)`", (EXERCISES / "instructors.md").read_text())) >= set(ACTIVITIES)
 
 
-@pytest.mark.parametrize("page", ["multi_gpu.md", *(f"{name}/README.md" for name in ACTIVITIES)])
+PAGES = {"multi_gpu.md": "multi_gpu_answers.md", **{f"{name}/README.md": f"{name}/answers.md" for name in ACTIVITIES}}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_every_page_asks_before_it_runs(page):
     text = (EXERCISES / page).read_text()
     parts = [
@@ -82,6 +85,45 @@ def test_every_page_asks_before_it_runs(page):
     before = text[places[3] : places[4]]
     assert len(re.findall(r"^\d\. .*\?", before, re.MULTILINE | re.DOTALL)) and "?" in before
     assert "\n$ " in text[places[5] :]
+
+
+def numbered(text):
+    """The entries of a numbered list, each with its number."""
+    parts = re.split(r"^(\d+)\. ", text, flags=re.MULTILINE)
+    return list(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+
+
+def section(text, title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_prediction_and_question_has_its_answer(page):
+    asked, answered = ((EXERCISES / name).read_text() for name in (page, PAGES[page]))
+    title = asked.partition("\n")[0].removeprefix("# ")
+    assert answered.startswith(f"# Answers: {title}\n")
+    for part in ("Before you run it", "Questions"):
+        answers = numbered(section(answered, part))
+        numbers = [number for number, _ in numbered(section(asked, part))]
+        assert numbers and [number for number, _ in answers] == numbers, part
+        for number, answer in answers:
+            right, *wrong = re.split(r"^ *Often answered: ", answer, flags=re.MULTILINE)
+            assert right.strip() and len(wrong) == 1 and wrong[0].strip(), f"{part}, {number}"
+
+
+def test_the_quiz_has_an_answer_to_each_question_from_an_activity():
+    asked, answered = (numbered((EXERCISES / name).read_text()) for name in ("quiz.md", "quiz_answers.md"))
+    numbers = list(range(1, 21))
+    assert [number for number, _ in asked] == [number for number, _ in answered] == numbers
+    taught = [re.findall(r"\]\(([\w/]+\.md)\)", answer) for _, answer in answered]
+    assert all(taught) and {page for pages in taught for page in pages} == set(PAGES)
+
+
+def test_pages_of_students_do_not_link_to_answers():
+    for page in (*PAGES, "README.md", "quiz.md"):
+        assert "answers.md" not in (EXERCISES / page).read_text(), page
+    links = (EXERCISES / "instructors.md").read_text()
+    assert all(f"]({page})" in links for page in (*PAGES.values(), "quiz.md", "quiz_answers.md"))
 
 
 CLASSICAL = {

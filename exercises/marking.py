@@ -1,0 +1,226 @@
+"""Marks the works of a whole class: a table on the terminal, and a CSV file with what each check has seen."""
+
+import difflib
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from rich.console import Console
+
+from common.platform.cli import parse_options, positional
+from common.platform.errors import UserError
+from common.platform.files import write_text
+from common.platform.machine import num_cores
+from exercises import sandbox, verdicts
+from exercises.checking import FOLDER
+from exercises.course import ACTIVITIES
+from exercises.marks_table import WIDTH, cell, shown, tables, to_csv
+from exercises.sandbox import Limits
+from exercises.verdicts import Verdict
+
+ABOUT = "Marks a class: FOLDER holds a sub-folder for each student, with NAME.py or NAME/exercise.py for each activity."
+MAX_WORK_BYTES = 2**20
+MAX_NAMED = 20  # files that are no works
+PROJECT, WORK = "/marked/project", "/marked/work"  # as a sandbox shows them
+Report = Callable[[str], None]
+
+
+class MarkOptions(BaseModel):
+    """`python -m exercises mark --help` prints all of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: Annotated[list[Path], Field(max_length=1)] = positional("FOLDER", "a sub-folder for each student")
+    activities: list[str] | None = Field(None, min_length=1, description="which to mark; unset: all that occur")
+    csv: Path | None = Field(None, description="file for a line per student, activity and check; unset: none")
+    seconds: float = Field(300.0, gt=0, le=86400, description="limit for all checks of one work")
+    memory_mib: int = Field(4096, ge=256, description="memory that all processes of one work may take, in MiB")
+    no_sandbox: bool = Field(False, description="true: run the works with your rights, on your files and your network")
+
+    @field_validator("activities")
+    @classmethod
+    def _are_activities(cls, names: list[str] | None) -> list[str] | None:
+        for name in names or ():
+            if name not in ACTIVITIES:
+                near = difflib.get_close_matches(name, ACTIVITIES, n=1)
+                raise ValueError(f"{name} is no activity{f'; {near[0]}?' if near else ''} (python -m exercises list)")
+        return names
+
+    @field_validator("csv")
+    @classmethod
+    def _can_be_written(cls, path: Path | None) -> Path | None:
+        if path and path.is_dir():
+            raise ValueError("is a folder; name a file")
+        if path and not path.parent.is_dir():
+            raise ValueError(f"there is no folder {path.parent}")
+        return path
+
+
+# --- What there is to mark ---
+
+
+@dataclass(frozen=True)
+class Class:
+    """The students' names, their works by student and activity, and what else lies there, with those who have it."""
+
+    students: list[str]
+    works: dict[tuple[str, str], Path]
+    others: dict[str, list[str]]
+
+
+def find(folder: Path) -> Class:
+    """What a class has handed in.
+
+    Links are not followed: they could lead to another student's work. Hidden files are passed over.
+
+    Raises:
+      UserError: there is no such folder, or there are no sub-folders.
+    """
+    if not folder.is_dir():
+        raise UserError(f"FOLDER {folder}: there is no such folder")
+    students = sorted(one.name for one in _entries(folder) if one.is_dir() and not one.is_symlink())
+    if not students:
+        raise UserError(f"FOLDER {folder}: has no sub-folders; it needs one for each student, with the works in it")
+    works: dict[tuple[str, str], Path] = {}
+    others: dict[str, list[str]] = {}
+    for one in _entries(folder):
+        if one.name not in students:
+            others.setdefault(one.name, []).append("the class")
+    for student in students:
+        for path in _files(folder / student):
+            parts = path.relative_to(folder / student).parts
+            activity = path.stem if len(parts) == 1 else parts[0]
+            is_work = activity in ACTIVITIES and (parts == (f"{activity}.py",) or parts == (activity, "exercise.py"))
+            if is_work and _is_file(path) and (student, activity) not in works:
+                works[student, activity] = path
+            else:
+                others.setdefault(str(Path(*parts)), []).append(student)
+    return Class(students, works, others)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if not one.name.startswith((".", "__pycache__")))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a student's folder, before those of its sub-folders; of deeper folders the names alone."""
+    entries = _entries(folder)
+    yield from (one for one in entries if one.is_symlink() or not one.is_dir())
+    for one in entries:
+        if one.is_dir() and not one.is_symlink():
+            yield from _entries(one)
+
+
+def _is_file(path: Path) -> bool:
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_WORK_BYTES
+
+
+# --- Marking ---
+
+
+def mark_work(activity: str, work: Path, limits: Limits, sandboxed: bool, stop: threading.Event) -> list[Verdict]:
+    """A verdict for each check of the activity, whatever the work does.
+
+    In the sandbox there are the checker, the checks and the work; no solution, and nothing of another student's.
+    """
+    with tempfile.TemporaryDirectory(prefix="mark-") as name, tempfile.TemporaryFile() as result:
+        folder = Path(name)
+        copied = folder / "work" / f"{activity}.py"
+        copied.parent.mkdir()
+        shutil.copyfile(work, copied, follow_symlinks=False)
+        inside = {FOLDER.parent / "common": f"{PROJECT}/common", _checker(folder, activity): f"{PROJECT}/exercises"}
+        inside[copied.parent] = WORK
+        for path in (copied.parent, copied):
+            path.chmod(0o755)
+        file = f"{WORK}/{copied.name}" if sandboxed else str(copied)
+        command = [sys.executable, "-m", "exercises", "check-json", activity, file, str(result.fileno())]
+        start = PROJECT if sandboxed else str(FOLDER.parent)
+        ended = sandbox.run(command, start, inside, limits, stop, result, sandboxed)
+        result.seek(0)
+        return verdicts.read(result.read(verdicts.MAX_BYTES), activity, ended)
+
+
+def _checker(folder: Path, activity: str) -> Path:
+    """A folder `exercises` without solutions and pages: the checker, and the checks of one activity."""
+    place = folder / "exercises"
+    (place / activity).mkdir(parents=True)
+    for path in [*FOLDER.glob("*.py"), FOLDER / activity / "check.py"]:
+        copied = place / path.relative_to(FOLDER)
+        shutil.copyfile(path, copied)
+        copied.chmod(0o644)
+    for path in (place, place / activity):
+        path.chmod(0o755)
+    return place
+
+
+def mark_class(
+    found: Class, activities: Sequence[str], limits: Limits, sandboxed: bool, report: Report
+) -> dict[tuple[str, str], list[Verdict]]:
+    """The verdicts of all works, as many at a time as there are cores; `report` is told of each."""
+    stop = threading.Event()
+    wanted = [(student, activity) for student in found.students for activity in activities]
+
+    def one(key: tuple[str, str]) -> list[Verdict]:
+        if stop.is_set():
+            return []
+        try:
+            marks = mark_work(key[1], found.works[key], limits, sandboxed, stop)
+        except OSError as error:
+            text = f"the work can not be read: {error.strerror}".encode(errors="replace").decode()
+            marks = [Verdict(check=name, status="FAILED", seen=text) for name in verdicts.titles(key[1])]
+        report(f"{key[0]}: {key[1]}: {cell(marks)}")
+        return marks
+
+    keys = [key for key in wanted if key in found.works]
+    pool = ThreadPoolExecutor(num_cores())
+    try:
+        return dict(zip(keys, pool.map(one, keys), strict=True))
+    finally:
+        stop.set()  # in case of Ctrl-C
+        pool.shutdown(cancel_futures=True)
+
+
+# --- The command ---
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Marks a class as the command line says; 0 when all were marked. Raises UserError for a mistake in the options."""
+    options = parse_options(MarkOptions, "python -m exercises mark", ABOUT, arguments)
+    found = find(options.folder[0])
+    occurring = [name for name in ACTIVITIES if any(activity == name for _, activity in found.works)]
+    activities = [name for name in ACTIVITIES if name in options.activities] if options.activities else occurring
+    if not activities:
+        raise UserError(f"FOLDER {options.folder[0]}: holds no work, STUDENT/NAME.py or STUDENT/NAME/exercise.py")
+    limits = Limits(seconds=options.seconds, memory_mib=options.memory_mib)
+    notes = Console(stderr=True, width=WIDTH, highlight=False, markup=False, soft_wrap=True)
+    if options.no_sandbox:
+        notes.print("warning: --no-sandbox true: the works run with your rights; they can read and change your files")
+    else:
+        sandbox.check_available()
+    marks = mark_class(found, activities, limits, not options.no_sandbox, lambda line: notes.print(shown(line)))
+    out = Console(width=WIDTH, highlight=False, markup=False)
+    for number, table in enumerate(tables(found.students, activities, marks)):
+        out.print(*([""] * (number > 0)), table, sep="\n")
+    if options.csv:
+        write_text(options.csv, to_csv(found.students, activities, marks))
+        out.print(shown(f"{options.csv}: written"), soft_wrap=True)
+    if found.others:
+        notes.print(shown(f"note: not marked, since they are no works of an activity: {_named(found.others)}"))
+    return 0
+
+
+def _named(others: dict[str, list[str]]) -> str:
+    """The files, with those who have them: `notes.txt (anna), README.md (12 students)`."""
+    texts = [
+        f"{name} ({owners[0] if len(owners) == 1 else f'{len(owners)} students'})" for name, owners in others.items()
+    ]
+    return ", ".join(texts[:MAX_NAMED]) + (f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else "")

@@ -1,0 +1,66 @@
+"""The marks of a class, as tables for a terminal and as CSV for a spreadsheet."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from exercises.verdicts import Verdict, titles
+
+HEADER = ("student", "activity", "check", "title", "status", "seen")
+WIDTH = 80
+FORMULA = ("=", "+", "-", "@")  # what a spreadsheet would compute instead of showing it
+
+Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; what is missing is not in it
+
+
+def cell(found: list[Verdict] | None) -> str:
+    """Of a table: how many checks have passed, of how many."""
+    if found is None:
+        return "-"
+    return f"{sum(one.status == 'passed' for one in found)}/{len(found)}"
+
+
+def tables(students: Sequence[str], activities: Sequence[str], marks: Marks) -> Iterator[Table]:
+    """A row for each student and a column for each activity, in as many tables as it takes for WIDTH columns."""
+    first = min(max(len("student"), *map(len, students)), WIDTH // 3)
+    left = list(activities)
+    while left:
+        number, width = 0, first
+        while number < len(left) and (width := width + 2 + len(left[number])) <= WIDTH:
+            number += 1
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column("student", width=first, overflow="fold")
+        for name in left[:number]:
+            table.add_column(name, no_wrap=True)
+        for student in students:
+            table.add_row(shown(student), *(cell(marks.get((student, name))) for name in left[:number]))
+        yield table
+        left = left[number:]
+
+
+def shown(text: str) -> Text:
+    """For a terminal, which control characters would change."""
+    return Text("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+def to_csv(students: Sequence[str], activities: Sequence[str], marks: Marks) -> str:
+    """A line for each student, activity and check, below HEADER."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(HEADER)
+    for student in students:
+        for activity in activities:
+            found = {one.check: (one.status, one.seen) for one in marks.get((student, activity), ())}
+            for name, title in titles(activity).items():
+                row = (student, activity, name, title, *found.get(name, ("missing", "")))
+                lines.writerow([_one_line(one) for one in row])
+    return text.getvalue()
+
+
+def _one_line(text: str) -> str:
+    """What a spreadsheet shows as it is: in one line, and no formula."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text).strip()
+    return f"'{line}" if line.startswith(FORMULA) else line

@@ -1,0 +1,101 @@
+"""What the checks of one work have found: written in a sandbox, and read outside, where nothing of it is trusted."""
+
+import ast
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from exercises.checking import FOLDER, NOT_ENDED
+from exercises.course import MAX_ENDLESS, make_checker
+
+PR_SET_DUMPABLE = 4  # linux/prctl.h
+MAX_BYTES = 2**20  # of what is read of a work's verdicts
+MAX_LETTERS = 1000  # of what a check has seen
+
+
+class Verdict(BaseModel):
+    """How a check went; `seen` is empty where it has passed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    check: str
+    status: Literal["passed", "FAILED", "open"]
+    seen: str = Field("", max_length=MAX_LETTERS)
+
+
+def titles(activity: str) -> dict[str, str]:
+    """The checks of an activity by their functions' names, in order; read without importing a framework."""
+    functions = ast.parse((FOLDER / activity / "check.py").read_text(encoding="utf-8")).body
+    return {
+        one.name: str(ast.literal_eval(decorator.args[0]))
+        for one in functions
+        if isinstance(one, ast.FunctionDef)
+        for decorator in one.decorator_list
+        if isinstance(decorator, ast.Call)
+    }
+
+
+# --- In the sandbox ---
+
+
+def write(activity: str, work: Path, descriptor: int) -> None:
+    """Checks `work`, and writes a line of JSON for each check as soon as it is done.
+
+    Processes of the work do not have `descriptor`. Nor can they take it from this process, whose memory and descriptors
+    the system shows to root alone from here on.
+    """
+    os.set_inheritable(descriptor, False)
+    if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("this process can't be hidden")
+
+    def tell(check: str, status: Literal["passed", "FAILED", "open"], seen: str) -> None:
+        verdict = Verdict(check=check, status=status, seen=seen[:MAX_LETTERS])
+        text = json.dumps(verdict.model_dump(), ensure_ascii=False).encode(errors="replace")
+        os.write(descriptor, text + b"\n")
+
+    try:
+        compile(work.read_text(encoding="utf-8"), work, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        for name in titles(activity):
+            tell(name, "FAILED", f"the file is not valid Python: {line}")
+        return
+    checker = make_checker(activity)
+    endless = 0
+    for name in checker.checks:
+        if endless == MAX_ENDLESS:
+            tell(name, "FAILED", f"skipped: {MAX_ENDLESS} checks ran out of time")
+            continue
+        seen = checker.run(name, work)
+        endless += seen.vague == NOT_ENDED
+        tell(name, seen.status, seen.what)
+
+
+# --- Outside ---
+
+
+def read(content: bytes, activity: str, ended: str | None) -> list[Verdict]:
+    """A verdict for each check of the activity, in order, whatever a sandbox has left.
+
+    Args:
+      content: lines as `write` makes them, in the checks' order. After one that is something else none counts.
+      ended: why the checks were ended before all were done; None if they were not.
+    """
+    lines = iter(content[:MAX_BYTES].splitlines())
+    reason = f"the checks were ended: {ended}" if ended else "the checker has not told of this check"
+    found: list[Verdict] = []
+    for name in titles(activity):
+        try:
+            one = Verdict.model_validate_json(next(lines, b""))
+        except ValidationError:
+            one = None
+        if one is None or one.check != name:
+            lines = iter(())
+            one = Verdict(check=name, status="FAILED", seen=reason[:MAX_LETTERS])
+        found.append(one)
+    return found

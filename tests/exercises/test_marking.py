@@ -1,0 +1,399 @@
+"""Marking a class: each student's marks are right, whatever the others do, and no work reaches what is not its own."""
+
+import io
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import REPOSITORY, read_csv, run
+
+from exercises import marking, marks_table, sandbox, verdicts
+from exercises.course import ACTIVITIES
+from exercises.namespaces import DEVICES
+from exercises.sandbox import Limits
+from exercises.verdicts import Verdict
+
+pytestmark = pytest.mark.xdist_group("marking")  # one at a time: they count processes
+SOLUTION = (REPOSITORY / "exercises" / "sampler" / "solution.py").read_text()
+SHARE = "    return list(range(rank, length, world_size))\n"  # what the last check, `testing`, calls
+CHECKS = verdicts.titles("sampler")
+
+
+@pytest.fixture(scope="module")
+def with_sandbox():
+    try:
+        sandbox.check_available()
+    except sandbox.SandboxError as error:
+        pytest.skip(str(error))
+
+
+def changed(code, old=SHARE):
+    """The solution with other code in place of a piece of it."""
+    assert SOLUTION.count(old) == 1
+    return SOLUTION.replace(old, code)
+
+
+def make_class(folder, works):
+    for student, text in works.items():
+        (folder / student).mkdir(parents=True)
+        (folder / student / "sampler.py").write_text(text)
+    return folder
+
+
+def mark(*arguments, expect=0):
+    done = run(sys.executable, "-m", "exercises", "mark", *arguments, expect=expect)
+    return done.stdout, done.stderr
+
+
+# --- A class ---
+
+
+def intrusion(tmp_path, port):
+    """A work that tries what it must not, and tells what came of it: an error each; and these errors."""
+    another, marks = tmp_path / "class" / "right" / "sampler.py", tmp_path / "marks.csv"
+    solution = REPOSITORY / "exercises" / "sampler" / "solution.py"
+    read_only = "PermissionError" if os.getuid() == 0 else "OSError"  # another user's; and all is mounted read-only
+    tried = {
+        f"open({str(another)!r})": "FileNotFoundError",
+        f"open({str(solution)!r})": "FileNotFoundError",
+        "from exercises.sampler import solution": "ImportError",
+        f"open({str(marks)!r}, 'a')": "FileNotFoundError",
+        "open(__file__, 'a')": read_only,
+        "open(course.__file__, 'a')": read_only,
+        f"socket.create_connection(('127.0.0.1', {port}), timeout=5)": "ConnectionRefusedError",
+        "socket.create_connection(('192.0.2.1', 80), timeout=5)": "OSError",
+    }
+    lines = ["import socket", "from exercises import course", "came = []", f"for code in {list(tried)!r}:"]
+    lines += ["    try:", "        exec(code, {**globals(), **locals()})", "        came.append('done')"]
+    lines += ["    except Exception as error: came.append(type(error).__name__)", "raise RuntimeError(' '.join(came))"]
+    return "".join(f"    {one}\n" for one in lines), f"RuntimeError: {' '.join(tried.values())} (line "
+
+
+FORGED = '{"check": "testing", "status": "passed", "seen": ""}\\n'
+FORGES = f"""    import ctypes, os
+    def forge(descriptor):
+        try:
+            os.write(descriptor, b'{FORGED}' * 8)
+        except OSError:
+            pass
+    for number in range(1, 256):
+        forge(number)
+    system = ctypes.CDLL(None).syscall
+    for process in map(int, filter(str.isdigit, os.listdir('/proc'))):
+        if process != os.getpid():
+            opened = system(434, process, 0)  # pidfd_open
+            for number in range(1, 64):
+                forge(system(438, opened, number, 0))  # pidfd_getfd
+    return []
+"""
+PICKLES = """    import gc, os
+    from multiprocessing.connection import Connection
+    class Exits:
+        def __reduce__(self):
+            return os._exit, (7,)
+    for one in gc.get_objects():
+        if isinstance(one, Connection) and one.writable:
+            one.send(Exits())
+    os._exit(0)
+"""
+
+
+def test_a_class_of_all_kinds(with_sandbox, tmp_path):
+    listener = socket.create_server(("127.0.0.1", 0))
+    intrudes, came = intrusion(tmp_path, listener.getsockname()[1])
+    folder = make_class(
+        tmp_path / "class",
+        {
+            "right": SOLUTION,
+            "wrong": changed("", old="        sampler.set_epoch(epoch)\n"),
+            "gaps": (REPOSITORY / "exercises" / "sampler" / "exercise.py").read_text(),
+            "not Python": changed("    return list(range(rank, length, world_size)\n"),
+            "Jörg Groß  d'Été": changed("    return [1]\n"),
+            "prints": changed(f"    print('{FORGED}' * 8, flush=True)\n    return []\n"),
+            "forges": changed(FORGES),
+            "pickles": changed(PICKLES),
+            "closes": changed("    import os, time; os.closerange(3, 256); time.sleep(60)\n"),
+            "=cmd|' C calc'!A0": SOLUTION,
+            "intrudes": changed(intrudes),
+        },
+    )
+    (folder / "nothing").mkdir()
+    (folder / "linked").mkdir()
+    (folder / "linked" / "sampler.py").symlink_to("../right/sampler.py")
+    (folder / "right" / "notes.txt").write_text("")
+    (folder / "gaps" / "sampler").mkdir()
+    (folder / "gaps" / "sampler" / "exercise.py").write_text(SOLUTION)
+    table = tmp_path / "marks.csv"
+    printed, told = mark(folder, "--csv", table)
+    listener.close()
+
+    cells = dict(line.rstrip().rsplit(maxsplit=1) for line in printed.splitlines()[1:-1])
+    assert all(len(line) <= 80 for line in printed.splitlines()[:-1])
+    cells = {student.strip(): text for student, text in cells.items()}
+    assert cells == {
+        "right": "8/8",
+        "wrong": "6/8",
+        "gaps": "0/8",
+        "not Python": "0/8",
+        "Jörg Groß  d'Été": "7/8",
+        "prints": "7/8",
+        "forges": "7/8",
+        "pickles": "7/8",
+        "closes": "7/8",
+        "intrudes": "7/8",
+        "nothing": "-",
+        "linked": "-",
+        "=cmd|' C calc'!A0": "8/8",
+    }
+    assert "note: not marked" in told and "notes.txt (right)" in told and "sampler.py (linked)" in told
+    assert "sampler/exercise.py (gaps)" in told
+
+    rows = read_csv(table)
+    by_student = {}
+    for row in rows:
+        assert row["title"] == CHECKS[row["check"]] and row["activity"] == "sampler"
+        by_student.setdefault(row["student"], {})[row["check"]] = (row["status"], row["seen"])
+    assert all(list(found) == list(CHECKS) for found in by_student.values())
+    assert set(by_student) == {*cells, "'=cmd|' C calc'!A0"} - {"=cmd|' C calc'!A0"}
+    assert set(by_student["right"].values()) == {("passed", "")}
+    assert by_student["wrong"]["orders"] == ("FAILED", "two epochs in a row had the same order")
+    assert by_student["gaps"]["lengths"] == ("open", "gap 1 is not filled")
+    line = SOLUTION.splitlines().index(SHARE.rstrip()) + 1
+    invalid = f"the file is not valid Python: line {line}: '(' was never closed"
+    assert set(by_student["not Python"].values()) == {("FAILED", invalid)}
+    assert by_student["prints"]["testing"] == ("FAILED", "10 test examples for 4 processes: counted are []")
+    assert by_student["forges"]["testing"][0] == "FAILED"
+    assert by_student["pickles"]["testing"] == ("FAILED", "the process has sent something else than a result")
+    assert by_student["closes"]["testing"] == ("FAILED", "the process has closed its connection to the checker")
+    assert set(by_student["nothing"].values()) == set(by_student["linked"].values()) == {("missing", "")}
+    status, seen = by_student["intrudes"]["testing"]
+    assert status == "FAILED" and seen.startswith(came), seen
+
+
+WASTEFUL = {
+    "loops": "    while True: pass\n",
+    "allocates": "    held = []\n    while True: held.append(bytearray(2**24))\n",
+    "allocates shared": """    import mmap
+    held = []  # which no limit of a single process counts
+    while True:
+        held.append(mmap.mmap(-1, 2**26))
+        held[-1].write(bytes(2**26))
+""",
+    "fills the disk": "    with open('large', 'wb') as file:\n        while True: file.write(bytes(2**20))\n",
+    "forks": "    import os\n    while True: os.fork()\n",
+}
+
+
+@pytest.mark.parametrize("student", WASTEFUL)
+def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sandbox, tmp_path, student):
+    before = set(psutil.Process().children(recursive=True))
+    folder = make_class(tmp_path / "class", {f"1 {student}": changed(WASTEFUL[student]), "2 right": SOLUTION})
+    work = {one.name: one / "sampler.py" for one in folder.iterdir()}
+    limits = Limits(seconds=20, memory_mib=1024, processes=100)
+    found = {
+        one: marking.mark_work("sampler", path, limits, True, threading.Event()) for one, path in sorted(work.items())
+    }
+    assert [one.status for one in found["2 right"]] == ["passed"] * 8
+    assert [one.status for one in found[f"1 {student}"]] == ["passed"] * 7 + ["FAILED"]
+    seen = found[f"1 {student}"][-1].seen
+    assert seen.startswith(
+        {
+            "loops": "the checks were ended: not done after 20 s",
+            "allocates": "MemoryError",
+            "allocates shared": "the checks were ended: its processes took more than 1024 MiB of memory",
+            "fills the disk": "OSError: [Errno 2",  # no space left, or the file is too large
+            "forks": "BlockingIOError: [Errno 11]",
+        }[student]
+    ), seen
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+# --- What a sandbox is ---
+
+
+USUAL = Limits(seconds=30, memory_mib=1024)
+
+
+def inside(code, tmp_path, limits=USUAL):
+    """What a Python program in the sandbox prints, and why it has ended."""
+    with open(tmp_path / "printed", "w+b") as result:
+        text = f"import os, sys\nout = os.fdopen({result.fileno()}, 'w')\ndef print(text): out.write(f'{{text}}\\n')\n"
+        ended = sandbox.run([sys.executable, "-c", text + code], "/tmp", {}, limits, result=result)
+    return (tmp_path / "printed").read_text().splitlines(), ended
+
+
+def test_the_user_is_another_one_without_rights(with_sandbox, tmp_path):
+    code = (
+        "print(os.getuid()); [print(line.strip()) for line in open('/proc/self/status') if line[:3] in ('Cap', 'NoN')]"
+    )
+    (user, *lines), ended = inside(code, tmp_path)
+    status = dict(line.split(":\t") for line in lines)
+    assert ended is None and int(user) != 0 and (os.getuid() == 0) == (int(user) != os.getuid())
+    assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert status["NoNewPrivs"] == "1"
+
+
+def test_nothing_can_be_written_but_its_own_folders(with_sandbox, tmp_path):
+    code = """
+for folder, _, _ in os.walk('/'):
+    if not folder.startswith('/proc') and os.access(folder, os.W_OK):
+        print(folder)
+"""
+    found, ended = inside(code, tmp_path)
+    assert sorted(found) == ["/dev/shm", "/tmp"] and ended is None
+    mounts, _ = inside("[print(line.strip()) for line in open('/proc/mounts')]", tmp_path)
+    writable = {line.split()[1] for line in mounts if not line.split()[3].startswith("ro,")}
+    assert {path for path in writable if Path(path).name not in DEVICES} == {"/tmp", "/dev/shm", "/proc"}
+
+
+def test_no_variables_and_no_other_processes_are_seen(with_sandbox, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "abc")
+    code = "print(sorted(os.environ)); print(len(list(filter(str.isdigit, os.listdir('/proc')))))"
+    (names, number), _ = inside(code, tmp_path)
+    assert "SECRET" not in names and int(number) == 2  # the first one, and itself
+
+
+def test_the_processor_time_is_limited(with_sandbox, tmp_path):
+    _, ended = inside("while True: pass", tmp_path, Limits(seconds=30, memory_mib=512, cpu_seconds=1))
+    assert "SIGXCPU" in ended or "SIGKILL" in ended
+
+
+def test_the_number_of_processes_is_limited(with_sandbox, tmp_path):
+    code = """
+import time
+try:
+    for number in range(1, 200):
+        if not os.fork():
+            time.sleep(60)
+    print('as many as it likes')
+except BlockingIOError:
+    print(number)
+"""
+    (number,), _ = inside(code, tmp_path, Limits(seconds=30, memory_mib=1024, processes=20))
+    assert int(number) <= 20
+
+
+def test_no_further_namespaces(with_sandbox, tmp_path):
+    code = "import ctypes; print(ctypes.CDLL(None).unshare(0x10000000))"
+    assert inside(code, tmp_path)[0] == ["-1"]
+
+
+def test_the_first_process_and_the_checker_can_not_be_looked_into(with_sandbox, tmp_path):
+    code = """
+try:
+    print(os.listdir('/proc/1/fd'))
+except PermissionError:
+    print('denied')
+"""
+    assert inside(code, tmp_path) == (["denied"], None)
+
+
+# --- Without one ---
+
+
+def test_where_there_is_no_sandbox_it_is_refused_in_a_line(tmp_path, monkeypatch, capsys):
+    folder = make_class(tmp_path / "class", {"right": SOLUTION})
+    monkeypatch.setattr(sandbox.sys, "platform", "darwin")
+    with pytest.raises(
+        sandbox.SandboxError, match="--no-sandbox false: .* needs Linux, and this is darwin; give --no-sa"
+    ):
+        marking.main([str(folder)])
+    monkeypatch.undo()
+    refused = Path(tmp_path / "namespaces.py")
+    refused.write_text(f"import sys; sys.exit('unshare: not allowed') if 0 else sys.exit({sandbox.NOT_ENTERED})")
+    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
+    if sys.platform == "linux":
+        with pytest.raises(sandbox.SandboxError, match="this machine makes no sandbox .no namespaces"):
+            marking.main([str(folder)])
+
+
+def test_without_a_sandbox_there_is_a_warning(tmp_path):
+    folder = make_class(tmp_path / "class", {"right": SOLUTION})
+    printed, told = mark(folder, "--no-sandbox", "true")
+    assert printed.split() == ["student", "sampler", "right", "8/8"]
+    assert told.startswith("warning: --no-sandbox true: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "FOLDER nowhere: there is no such folder"),
+        (["{class}/right"], "/right: has no sub-folders"),
+        (["{class}", "--activities", "samplr"], "--activities samplr: samplr is no activity; sampler?"),
+        (["{class}", "--csv", "{class}"], "is a folder; name a file"),
+        (["{class}", "--csv", "{class}/no/marks.csv"], "there is no folder"),
+        (["{class}", "--seconds", "0"], "--seconds 0: should be greater than 0"),
+        (["{class}", "--memory-mib", "1"], "--memory-mib 1: should be greater than or equal to 256"),
+        (["{class}", "--no-sandbox", "maybe"], "--no-sandbox maybe: "),
+        (["{class}", "{class}"], "--folder"),
+        ([], "required: folder"),
+    ],
+)
+def test_mistakes_in_the_options_are_told_in_one_line(tmp_path, arguments, message):
+    folder = make_class(tmp_path / "class", {"right": SOLUTION})
+    printed, told = mark(*(one.replace("{class}", str(folder)) for one in arguments), expect=2)
+    (line,) = told.splitlines()
+    assert message in line and not printed
+
+
+# --- Verdicts and tables ---
+
+
+def test_titles_are_those_of_the_checks():
+    from exercises.course import make_checker
+
+    assert titles_of(make_checker("sampler")) == CHECKS
+    assert all(verdicts.titles(name) for name in ACTIVITIES)
+
+
+def titles_of(checker):
+    return {name: one.title for name, one in checker.checks.items()}
+
+
+def line(check, status="passed", **more):
+    return Verdict(check=check, status=status, **more).model_dump_json().encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no JSON\n",
+        line("same_number"),
+        line("testing") * 8,
+        b'{"check": "lengths", "status": "great", "seen": ""}\n',
+        b'{"check": "lengths", "status": "passed", "seen": "", "more": 1}\n',
+        b'{"check": "lengths", "status": "passed", "seen": "' + b"x" * 2000 + b'"}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_what_is_no_verdict_does_not_count(content):
+    found = verdicts.read(content + b"".join(map(line, CHECKS)), "sampler", "not done after 1 s")
+    if not content:
+        assert [one.status for one in found] == ["passed"] * 8
+    else:
+        assert [one.check for one in found] == list(CHECKS)
+        assert {(one.status, one.seen) for one in found} == {("FAILED", "the checks were ended: not done after 1 s")}
+
+
+def test_many_activities_fit_in_80_columns():
+    from rich.console import Console
+
+    students = ["anna", "a very long name of a student who has many names and uses all of them"]
+    marks = {("anna", name): [Verdict(check="one", status="passed")] for name in ACTIVITIES}
+    text = io.StringIO()
+    for table in marks_table.tables(students, list(ACTIVITIES), marks):
+        Console(width=80, file=text).print(table)
+    text = text.getvalue()
+    assert all(text.count(name) == 1 for name in ACTIVITIES if name not in ("ddp", "batch_size"))
+    assert text.count("1/1") == len(ACTIVITIES) and "…" not in text
+
+
+def test_a_cell_is_one_line_and_no_formula():
+    verdict = Verdict(check="lengths", status="FAILED", seen='=HYPERLINK("x")\nand \x1b[31mred')
+    text = marks_table.to_csv(["s"], ["sampler"], {("s", "sampler"): [verdict]})
+    assert text.splitlines()[1].endswith(',FAILED,"\'=HYPERLINK(""x"") and  [31mred"')
