@@ -157,6 +157,16 @@ def test_every_check_has_a_mistake_that_it_rejects():
         assert checks == caught, name
 
 
+def test_the_slides_ask_before_they_tell():
+    slides = (EXERCISES / "slides" / "course.md").read_text().split("\n---\n")
+    titles = [
+        found[1] for slide in slides if (found := re.search(r"^## (.*): (?:predict|the idea)$", slide, re.MULTILINE))
+    ]
+    assert titles[::2] == titles[1::2] and len(titles[::2]) == len(ACTIVITIES) + 1  # and the classical programs
+    asked = [slide for slide in slides if ": predict\n" in slide]
+    assert all("_class: question" in slide and "?" in slide for slide in asked) and len(asked) == len(titles) / 2
+
+
 # --- A student's view ---
 
 
