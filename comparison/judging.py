@@ -1,4 +1,4 @@
-"""What the proofs say: whether two rows are the same training, and where they part."""
+"""What the proofs say: whether two rows are the same training, and at which step they begin to differ."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,7 +30,7 @@ class Proof:
     Attributes:
       same: whether they are the same training; None where that is not known.
       difference: the largest one in the loss of a step; None where there is none.
-      note: where they part, or why it is not known.
+      note: at which step they begin to differ, or why it is not known.
     """
 
     same: bool | None

@@ -1,4 +1,4 @@
-"""How far the losses of two runs are apart, and where two trainings part."""
+"""How much the losses of two runs differ, and in which step and layer two trainings begin to differ."""
 
 import math
 from pathlib import Path

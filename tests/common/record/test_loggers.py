@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.xdist_group("loggers")]
 
 def environment(folder):
     own = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db", "WANDB_MODE": "offline", "HOME": str(folder)}
+    own["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'tests' / 'comparison'}:{REPOSITORY / 'tests'}"
     return {**os.environ, **own}
 
 
@@ -33,7 +34,7 @@ def read(tool, place):
 def train(implementation, folder, *options):
     command = [sys.executable, "-m", f"{implementation}_impl", "--run-dir", str(folder / "r"), "--epochs", "2"]
     command += ["--train-size", "300", "--log-every-n-steps", "3", "--threads-per-device", "1", *options]
-    return subprocess.run(command, cwd=REPOSITORY, env=environment(folder), capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def test_no_tool_brings_a_framework_along():
 def test_a_comparison_is_a_run_with_its_report(tmp_path):
     """In a process of its own: the tools change settings of the whole process."""
     code = """
-import sys; sys.path.insert(0, "tests/comparison"); sys.path.insert(0, "tests")
+import sys
 from pathlib import Path
 from made_up import MadeUp, comparison
 from comparison.export.to_loggers import log_comparison
@@ -162,7 +163,7 @@ write_tables(summary); write_report(summary); log_comparison(summary)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "c")],
-        cwd=REPOSITORY,
+        cwd=tmp_path,
         env=environment(tmp_path),
         capture_output=True,
         text=True,
