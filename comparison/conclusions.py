@@ -50,7 +50,7 @@ def _tuning(plain: Entry, tuned: Entry) -> str | None:
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
     """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
-        found = " to ".join(dict.fromkeys((f"{ratio.least:.2f}", f"{ratio.most:.2f}")))
+        found = _least_to_most(ratio)
         rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
         return f"{name} trained {found} times as fast as {other} in {rounds}, too few to be sure"
     if ratio.low is None or ratio.high is None:
@@ -62,6 +62,11 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
         between = f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
         return f"{other} trained {1 / ratio.estimate:.2f} times as fast as {name} {between}"
     return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {between}"
+
+
+def _least_to_most(ratio: Ratio) -> str:
+    """`1.05 to 1.21`, or one number where they are alike."""
+    return " to ".join(dict.fromkeys((f"{ratio.least:.2f}", f"{ratio.most:.2f}")))
 
 
 def _same_training(table: Table, entries: Sequence[Entry]) -> str:
@@ -101,7 +106,7 @@ def _scaled(one: StudyRow) -> str:
     assert one.speed_up
     efficiency = " to ".join(dict.fromkeys(f"{share:.0%}" for share in one.efficiencies))
     if one.speed_up.estimate is None:
-        times = " to ".join(dict.fromkeys((f"{one.speed_up.least:.2f}", f"{one.speed_up.most:.2f}")))
+        times = _least_to_most(one.speed_up)
         between = ", in too few rounds to be sure"
     else:
         times, between = f"{one.speed_up.estimate:.2f}", ""

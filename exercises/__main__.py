@@ -3,7 +3,6 @@
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
 import argparse
-import difflib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from pathlib import Path
 from common.platform.machine import num_cores
 from common.platform.program import as_program
 from exercises.checking import FOLDER
-from exercises.course import ACTIVITIES, PROGRAMS, mark, prove, prove_program
+from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_program
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -31,8 +30,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.command == "check":
         for name in options.names:
             if name not in ACTIVITIES:
-                near = difflib.get_close_matches(name, ACTIVITIES, n=1)
-                check.error(f"{name}: no such activity{f'; {near[0]}?' if near else ''} (python -m exercises list)")
+                check.error(f"{name}: no such activity{nearest(name)}")
         if bool(options.names) == options.all:
             check.error("name an activity, or give --all")
         if options.file and (len(options.names) != 1 or options.solutions):

@@ -57,17 +57,30 @@ def make_checker(name: str) -> Checker:
     return Checker(FOLDER / name / "check.py", ACTIVITIES[name])
 
 
+def not_python(work: Path) -> str | None:
+    """Why a file can't be a work: what is wrong in which line; None if it is Python."""
+    try:
+        compile(work.read_text(encoding="utf-8"), work, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        return f"the file is not valid Python: {line}"
+    return None
+
+
+def nearest(name: str) -> str:
+    """What to say after the name of an activity that there is not: `; sampler? (python -m exercises list)`."""
+    near = difflib.get_close_matches(name, ACTIVITIES, n=1)
+    return f"{f'; {near[0]}?' if near else ''} (python -m exercises list)"
+
+
 # --- For a student ---
 
 
 def mark(name: str, work: Path) -> bool:
     """Prints which checks of the activity `name` the file `work` passes, with hints; True if it passes all."""
     print(f"{name}: {_shown(work)}", flush=True)
-    try:
-        compile(work.read_text(encoding="utf-8"), work, "exec")
-    except (SyntaxError, ValueError) as error:
-        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        _wrapped("  FAILED  ", f"the file is not valid Python: {line}")
+    if trouble := not_python(work):
+        _wrapped("  FAILED  ", trouble)
         return False
     checker = make_checker(name)
     passed = endless = 0

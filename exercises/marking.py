@@ -1,6 +1,5 @@
 """Marks the works of a whole class: a table on the terminal, and a CSV file with what each check has seen."""
 
-import difflib
 import shutil
 import stat
 import sys
@@ -21,7 +20,7 @@ from common.platform.files import write_text
 from common.platform.machine import num_cores
 from exercises import sandbox, verdicts
 from exercises.checking import FOLDER
-from exercises.course import ACTIVITIES
+from exercises.course import ACTIVITIES, nearest
 from exercises.marks_table import WIDTH, cell, shown, tables, to_csv
 from exercises.sandbox import Limits
 from exercises.verdicts import Verdict
@@ -50,8 +49,7 @@ class MarkOptions(BaseModel):
     def _are_activities(cls, names: list[str] | None) -> list[str] | None:
         for name in names or ():
             if name not in ACTIVITIES:
-                near = difflib.get_close_matches(name, ACTIVITIES, n=1)
-                raise ValueError(f"{name} is no activity{f'; {near[0]}?' if near else ''} (python -m exercises list)")
+                raise ValueError(f"{name} is no activity{nearest(name)}")
         return names
 
     @field_validator("csv")

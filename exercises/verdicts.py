@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from exercises.checking import FOLDER, NOT_ENDED
-from exercises.course import MAX_ENDLESS, make_checker
+from exercises.course import MAX_ENDLESS, make_checker, not_python
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 MAX_BYTES = 2**20  # of what is read of a work's verdicts
@@ -58,12 +58,9 @@ def write(activity: str, work: Path, descriptor: int) -> None:
         text = json.dumps(verdict.model_dump(), ensure_ascii=False).encode(errors="replace")
         os.write(descriptor, text + b"\n")
 
-    try:
-        compile(work.read_text(encoding="utf-8"), work, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+    if trouble := not_python(work):
         for name in titles(activity):
-            tell(name, "FAILED", f"the file is not valid Python: {line}")
+            tell(name, "FAILED", trouble)
         return
     checker = make_checker(activity)
     endless = 0
