@@ -6,14 +6,18 @@
     python compare.py --sweep batch-size=32,64,128 --target-accuracy 0.97
     python compare.py --help
 
-Exit status: 0 if all runs have finished, share a table, and none is a different training or not proved; 1 if not; 2 for
-a mistake in the options, before anything is started; 130 after Ctrl-C.
+Exit status:
+    0: all runs have succeeded, they share a table (one for each variant of a sweep), and no row is a different training
+       or not proved
+    1: at least one of these is not true
+    2: a mistake in the options, found before anything is started
+    130: Ctrl-C
 """
 
 # ruff: noqa: E402
 import gc
 
-gc.disable()  # until all is imported: looking for garbage meanwhile takes an eighth of the time, and finds none
+gc.disable()  # during imports: the garbage collector would take an eighth of their time and find nothing
 
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
@@ -58,11 +62,11 @@ def main() -> int:
     if given.report_only is None:
         try:
             make_runs(folder, request, console)
-        except FileError as error:  # what is finished is shown all the same
+        except FileError as error:  # the finished runs are still shown
             failure = error
         except KeyboardInterrupt:
             interrupted = True
-            for number in STOP_SIGNALS:  # the report of what is finished takes a second or two, and is wanted
+            for number in STOP_SIGNALS:  # ignored until the report of the finished runs is made, in a second or two
                 signal.signal(number, signal.SIG_IGN)
 
     runs, missing = find_runs(folder, request)
@@ -97,7 +101,7 @@ def main() -> int:
 
 
 def make_runs(folder: Path, request: Request, console: Console) -> None:
-    """Makes every run that is missing."""
+    """Makes every missing run, proof and profile."""
     options = request.options
     variants = make_variants(options, request.config)
     found, missing = find_runs(folder, request, failed=False)

@@ -1,4 +1,4 @@
-"""Makes a data set of memory-mapped arrays out of a folder of images; `--help` prints the options.
+"""Makes a data set of memory-mapped arrays from a folder of images; `--help` prints the options.
 
 python make_dataset.py --images photos --output data/photos --image-shape 64 64 3
 python compare.py --dataset arrays --data-dir data/photos
@@ -9,7 +9,7 @@ from common.platform.program import as_program
 
 if __name__ == "__main__":
     with as_program("make_dataset.py"):
-        # Imported here: Ctrl-C meanwhile ends in one line.
+        # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from rich.console import Console
 
         from common.data.image_folder import convert

@@ -1,1 +1,1 @@
-"""Benchmarks: how near each implementation is to what its framework can do. Each script runs alone; see docs."""
+"""Benchmarks: how close each implementation comes to its framework's limit. Each script runs alone; see docs."""

@@ -1,4 +1,4 @@
-"""What --accumulate-grad-batches costs: memory, which must not grow with the number of batches, and speed.
+"""The cost of --accumulate-grad-batches in memory, which must not grow with the number of batches, and in speed.
 
 python -m benchmarks.accumulation
 """
@@ -13,7 +13,7 @@ from common.record.results import read_result
 from common.spec.options import TrainConfig
 
 BATCH_SIZE, MANY = 64, 16
-# Batch size and batches of a step.
+# Name -> batch size and number of batches in a step.
 WAYS = {"one batch": (BATCH_SIZE, 1), "accumulated": (BATCH_SIZE, MANY), "as large": (BATCH_SIZE * MANY, 1)}
 
 

@@ -1,4 +1,4 @@
-"""What checkpoints cost the training loop, which goes on while they are written.
+"""The cost of checkpoints for the training loop, which continues while they are written.
 
 python -m benchmarks.checkpoints
 """

@@ -1,8 +1,8 @@
-"""Two CPU devices against one, each with one thread, with batches of 512, which leave communication little to do.
+"""Compares two CPU devices with one, each with one thread. Batches of 512 need little communication.
 
-In 32-bit floats and without a compiler in both modes.
+Both modes train in 32-bit floats and without a compiler.
 
-What is lost around a step where communication shows is told by `benchmarks.limit --tasks two-devices`.
+`benchmarks.limit --tasks two-devices` measures the loss around a step where communication matters.
 
     python -m benchmarks.devices --data-dir DIR
 """
@@ -15,7 +15,7 @@ from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
-# What tuned mode is to reach on two CPU cores.
+# Targets of tuned mode on two CPU cores.
 SPEED_UP = {"tf tuned": 1.5, "pt tuned": 1.7, "ptl tuned": 1.7}
 
 

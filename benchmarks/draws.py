@@ -1,4 +1,4 @@
-"""What it costs that dropout and augmentation are in lockstep: the same beside each framework's own.
+"""The cost of dropout and augmentation in lockstep, compared with each framework's own.
 
 python -m benchmarks.draws
 """

@@ -1,6 +1,7 @@
-"""Pairs from inside a run: after each of its epochs the bare loop takes as many steps, in the same process.
+"""Pairs of times within a run: after each epoch the bare loop takes as many steps, in the same process.
 
-Pairs of two processes are some seconds apart, in which a shared machine changes more than what is measured here.
+Two processes would be some seconds apart. In that time the speed of a shared machine changes by more than the
+differences that are measured here.
 """
 
 from collections.abc import Callable
@@ -55,6 +56,6 @@ class BesideBare(Sink):
 
 
 def train_beside(make_bare: MakeBare, launch: ModuleType, config: TrainConfig) -> None:
-    """A run beside the bare loop; `launch`: of the implementation, whose recorder gets one sink more."""
+    """A run in turns with the bare loop. `launch`: the implementation's module; its recorder gets one more sink."""
     launch.Recorder = partial(Recorder, sinks=[BesideBare(make_bare)])
     launch.main(config)

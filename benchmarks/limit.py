@@ -1,10 +1,10 @@
-"""Efficiency: each implementation's images per second over those of a bare loop of its framework.
+"""Efficiency: each implementation's images per second divided by those of a bare loop of its framework.
 
-The bare loop takes the same training step over one batch that is already in memory as the network's input, with
-the same threads and devices, in the same process, in turns with the implementation's own epochs: what the
-framework gives when nothing stands around the step. PyTorch's is Lightning's limit too, and TensorFlow's is Keras's.
+The bare loop takes the same training step on one batch that is already in memory as the network's input. It uses the
+same threads, devices and process, and takes turns with the implementation's own epochs. Its speed is that of the
+framework with nothing around the step. PyTorch's bare loop is Lightning's limit too, and TensorFlow's is Keras's.
 
-Both modes train in 32-bit floats without a compiler, and meet the same bare loop.
+Both modes train in 32-bit floats without a compiler, and are compared with the same bare loop.
 
     python -m benchmarks.limit --data-dir DIR
 """
@@ -24,7 +24,7 @@ MNIST = {"dataset": "mnist", "model": "lenet", "batch_size": 128, "train_size": 
 TASKS: dict[Task, dict[str, Any]] = {
     "lenet-mnist": MNIST,
     "cnn-digits": {"dataset": "digits", "model": "cnn", "batch_size": 32, "epochs": 40},
-    # Each with one thread; the bare loop under the same DDP or MirroredStrategy.
+    # Each device has one thread; the bare loop uses the same DDP or MirroredStrategy.
     "two-devices": {**MNIST, "devices": 2, "threads_per_device": 1},
     # Images of CIFAR-10's shape; a step takes seconds, so there are two in an epoch.
     "resnet18-cifar": {
@@ -38,16 +38,16 @@ TASKS: dict[Task, dict[str, Any]] = {
         "epochs": 5,
     },
 }
-# So that what differs is what stands around the step, and not the step itself.
+# The step itself must be the same, so that only the code around it makes a difference.
 SAME_STEP: dict[str, Any] = {"precision": "32", "compile": False}
-# What tuned mode is to reach on two CPU cores; plain mode is what it is.
+# Targets of tuned mode on two CPU cores; plain mode has no target.
 REACH: dict[Task, dict[str, float]] = {
     "lenet-mnist": {"tf tuned": 0.95, "pt tuned": 0.97, "ptl tuned": 0.95},
     "cnn-digits": {"tf tuned": 0.85, "pt tuned": 0.85, "ptl tuned": 0.75},
     "two-devices": {"tf tuned": 0.95, "pt tuned": 0.95, "ptl tuned": 0.95},
     "resnet18-cifar": {"pt tuned": 0.95, "ptl tuned": 0.95},
 }
-LIGHTNING_OVER_PYTORCH = 0.95  # of the tuned ones on lenet-mnist
+LIGHTNING_OVER_PYTORCH = 0.95  # target for the tuned modes on lenet-mnist
 
 
 class TasksConfig(ImplementationsConfig):
@@ -59,7 +59,7 @@ class LimitConfig(ModesConfig, TasksConfig):
 
 
 def task_config(task: Task, options: TasksConfig) -> TrainConfig:
-    """What is trained in a task, in plain mode and with every setting left at auto."""
+    """The options of a task's training, in plain mode and with every setting left at auto."""
     return TrainConfig(**TASKS[task], data_dir=options.data_dir.absolute(), accelerator="cpu")
 
 

@@ -1,7 +1,7 @@
-"""The machine: the fastest matrix products in each precision, and runs as a share of that.
+"""The machine's peak: the fastest matrix products in each precision, and the speed of runs as a share of it.
 
-A training step is counted as three forward passes (the backward pass takes two: gradients of inputs and of
-weights), whose operations come from the model's specification.
+A training step is counted as three forward passes, since the backward pass counts as two: gradients of inputs and of
+weights. The operations of a forward pass come from the model's specification.
 
     python -m benchmarks.machine [--comparison DIR]
 """
@@ -28,11 +28,11 @@ class MachineConfig(BenchmarkConfig):
 
 
 def share_of_peak(result: RunResult, peaks: dict[str, float]) -> float | None:
-    """A run's operations per second over the fastest matrix product in its precision; None without steps."""
+    """A run's operations per second divided by those of the fastest product in its precision; None without steps."""
     if result.images_per_second is None:
         return None
     peak = peaks[result.config.precision.removesuffix("-mixed")]
-    if result.accelerator == "gpu":  # each device has its own; on the CPU they share the cores
+    if result.accelerator == "gpu":  # each GPU has its own peak; CPU devices share the cores
         peak *= result.devices
     return PASSES * result.flops_per_image * result.images_per_second / peak
 

@@ -1,7 +1,8 @@
-"""Measures of tuned mode that no option switches: its images per second over those without one of them, in pairs.
+"""Measures of tuned mode that no option switches: tuned mode's speed divided by that without a measure, in pairs.
 
-Each speed is taken relative to the bare loop in the same process, as in benchmarks.limit: the two of a pair run one
-after the other, and the machine changes more meanwhile than most measures give. In 32-bit floats, without a compiler.
+Each speed is relative to the bare loop in the same process, as in benchmarks.limit. The two runs of a pair follow each
+other, and meanwhile the machine's speed changes by more than most measures gain. All runs are in 32-bit floats, without
+a compiler.
 
     python -m benchmarks.measures --data-dir DIR
 """

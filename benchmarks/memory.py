@@ -1,7 +1,7 @@
-"""Memory that doesn't grow with the data: trains on a set of memory-mapped arrays larger than it may take.
+"""Memory that doesn't grow with the data: trains on a set of memory-mapped arrays larger than the allowed memory.
 
-The set is a sparse file: its size is real, its content zeros, its speed means nothing. Private memory is what
-belongs to a process alone (RssAnon in proc(5)); pages of mapped files are the kernel's to drop at any time.
+The arrays are sparse files: their size is real, but they contain zeros, and the speed means nothing. Private memory
+belongs to one process alone (RssAnon in proc(5)). The kernel may drop pages of mapped files at any time.
 
     python -m benchmarks.memory
 """
@@ -43,7 +43,7 @@ class MemoryConfig(ModesConfig):
 
 
 def make_sparse_set(folder: Path, num_train: int) -> None:
-    """Arrays of zeros that take no room on the disk, with labels that count through the classes."""
+    """Writes arrays of zeros that need no space on the disk, with labels that count through the classes."""
     folder.mkdir()
     for part, count in (("train", num_train), ("test", 256)):
         path = array_path(folder, part, "images")
@@ -57,10 +57,10 @@ def make_sparse_set(folder: Path, num_train: int) -> None:
 
 
 class PrivateMemory(threading.Thread):
-    """Looks at a process tree until it ends.
+    """Measures the private memory of a process tree until it ends.
 
     Attributes:
-      samples: seconds since the first process began, and the largest RssAnon of any of its processes then, in bytes.
+      samples: seconds since the first process began, and the largest RssAnon of a process at that time, in bytes.
     """
 
     def __init__(self, pid: int) -> None:
@@ -89,10 +89,10 @@ def private_bytes(pid: int) -> int:
 def watch_run(
     name: str, implementation: str, config: TrainConfig, log_path: Path, environment: dict[str, str] | None = None
 ) -> PrivateMemory:
-    """Makes a run and looks at it. Raises UserError, with its `name`, where it fails.
+    """Makes a run and measures its private memory. Raises UserError, with its `name`, if it fails.
 
     Args:
-      environment: variables besides those of this process.
+      environment: environment variables besides those of this process.
     """
     with open(log_path, "w") as log:
         command = [sys.executable, "-m", f"{implementation}_impl", *to_arguments(config)]
@@ -132,7 +132,7 @@ def main() -> None:
         )
         found[row.name] = max(size for _, size in watch_run(row.name, row.implementation, config, log_path).samples)
         assert read_result(run_dir).num_steps == options.steps
-        # One process holds all of TensorFlow's replicas; of PyTorch's, each has its own.
+        # All replicas of TensorFlow are in one process; each replica of PyTorch has its own process.
         per_replica = found[row.name] / (options.devices if row.implementation in ("tf", "keras") else 1)
         table.add_row(row.name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
     console.print(table)

@@ -1,7 +1,7 @@
-"""What connects replicas: latency and bandwidth, from all-reduces of 4 KiB to 4 MiB among 2, 3 and 4 processes.
+"""Latency and bandwidth between replicas, from all-reduces of 4 KiB to 4 MiB among 2, 3 and 4 processes.
 
     python -m benchmarks.network                                   processes of this machine
-    python -m benchmarks.network --rate 100mbit                    on nodes of their own, on a network of that speed
+    python -m benchmarks.network --rate 100mbit                    each on its own node, on a network of that speed
     torchrun --nnodes 2 ... benchmarks/loops/pt_all_reduce.py FILE    on a real cluster; then
     python -m benchmarks.network --measured FILE FILE
 
@@ -34,7 +34,7 @@ Count = Annotated[int, Field(ge=2, le=64)]
 
 
 class NetworkConfig(FolderConfig):
-    """`python -m benchmarks.network --help` prints all of it."""
+    """`python -m benchmarks.network --help` prints all options."""
 
     processes: list[Count] = Field([2, 3, 4], min_length=1, description="numbers of processes to measure")
     rate: str | None = Field(
@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def measure(count: int, rate: str | None, folder: Path) -> list[AllReduce]:
-    """Among so many processes of this machine; with `rate` each on a node of its own. Raises UserError."""
+    """Times all-reduces of `count` processes on this machine; with `rate`, each on its own node. Raises UserError."""
     path = folder.absolute() / f"all-reduce-{count}.json"
     run_replicas(count, rate, folder, [str(REPOSITORY / "benchmarks" / "loops" / "pt_all_reduce.py"), str(path)])
     return read(path)
 
 
 def run_replicas(count: int, rate: str | None, folder: Path, words: Sequence[str]) -> None:
-    """`torchrun ... words` in so many processes, to their end. Raises UserError where one fails."""
+    """Runs `torchrun ... words` in `count` processes until they end. Raises UserError if one fails."""
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     if rate is None:

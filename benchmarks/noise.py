@@ -1,8 +1,8 @@
-"""What another busy program costs each implementation, and what helps: fewer threads, sleeping ones, cores apart.
+"""The cost of another busy program for each implementation, and what helps: fewer threads, sleeping threads, own cores.
 
-PyTorch's threads (OpenMP) wait for each other in a loop. Where another program takes the core of one, the others burn
-theirs meanwhile. Each setting is measured with nobody else at work, and beside as many busy loops as the machine has
-cores, or half as many, in turns.
+PyTorch's threads (OpenMP) wait for each other in a loop. If another program takes the core of one thread, the others
+waste their cores meanwhile. Each setting is measured alone and beside `--busy` busy loops, in turns. By default there
+are half as many busy loops as the machine has cores.
 
     python -m benchmarks.noise
 """
@@ -71,7 +71,7 @@ def main() -> None:
 
 @contextmanager
 def busy_loops(number: int) -> Iterator[None]:
-    """Python programs that do nothing, each as fast as a core lets it."""
+    """Runs `number` Python programs that do nothing but keep a core busy."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY_LOOP]) for _ in range(number)]
     try:
         yield

@@ -1,6 +1,7 @@
-"""Batch normalisation on several replicas: by how much the training parts from that on one device.
+"""Batch normalisation on several replicas: how far the training differs from that on one device.
 
-In 64 bits, PyTorch; tests/parity/test_residual_networks.py holds that the others are the same on as many devices.
+PyTorch is measured, in 64 bits. tests/parity/test_residual_networks.py checks that the other implementations give the
+same losses on as many devices.
 
     python -m benchmarks.normalisation
 """

@@ -1,7 +1,7 @@
-"""Runs programs in turns and compares their speeds in pairs of the same round, since machines drift.
+"""Runs programs in turns and compares their speeds in pairs of the same round, since the speed of machines drifts.
 
-Every program takes the options of a run, `--run-dir` among them, and leaves its speed there: an implementation
-in `result.json`, a loop of `benchmarks.loops` in `speed.json`.
+Every program takes the options of a run, and writes its speed to the folder of `--run-dir`: an implementation to
+`result.json`, a loop of `benchmarks.loops` to `speed.json`.
 """
 
 import json
@@ -41,14 +41,14 @@ class FolderConfig(BaseModel):
 
 
 class BenchmarkConfig(FolderConfig):
-    """And of those that measure speed."""
+    """The options of benchmarks that measure speed."""
 
     rounds: int = Field(7, gt=0, description="rounds; each runs every program once, in rotating order")
     data_dir: Path = Field(Path("data"), description="folder of data sets, as for a run")
 
 
 class ImplementationsConfig(BenchmarkConfig):
-    """And of those that measure implementations."""
+    """The options of benchmarks that measure implementations."""
 
     implementations: list[Implementation] = Field(
         ["tf", "pt", "ptl", "keras"], min_length=1, description="which are measured"
@@ -56,7 +56,7 @@ class ImplementationsConfig(BenchmarkConfig):
 
 
 class ModesConfig(ImplementationsConfig):
-    """And of those that measure them in several modes."""
+    """The options of benchmarks that measure implementations in several modes."""
 
     mode: list[Mode] = Field(["plain", "tuned"], min_length=1, description="the modes to measure, a row each")
 
@@ -67,7 +67,7 @@ class ModesConfig(ImplementationsConfig):
 
 @dataclass(frozen=True)
 class Row:
-    """An implementation in a mode, called as in the tables of compare.py: `pt`, `pt tuned`."""
+    """An implementation in a mode, named as in the tables of compare.py: `pt`, `pt tuned`."""
 
     implementation: Implementation
     mode: Mode
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Program:
-    """What is measured: `<starter> python -m <module> <arguments>` with the options of `config`."""
+    """A program to measure: `<starter> python -m <module> <arguments>` with the options of `config`."""
 
     name: str
     module: str
@@ -90,10 +90,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Pair:
-    """A question: how does `name` stand to `reference` in the same round, and what is to be reached.
+    """The ratio of `name` to `reference` in the same round, and its target.
 
     Attributes:
-      reference: None for the samples of `name` as they are.
+      reference: None for the samples of `name` themselves.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Pair:
         return f"{self.name} / {self.reference}" if self.reference else self.name
 
     def values(self, samples: dict[str, list[float]]) -> list[float]:
-        """One of each round."""
+        """One value for each round."""
         if self.reference is None:
             return samples[self.name]
         return [one / other for one, other in zip(samples[self.name], samples[self.reference], strict=True)]
@@ -117,10 +117,10 @@ Samples = dict[str, list[float]]
 def measure(
     programs: Sequence[Program], rounds: int, folder: Path, console: Console, what: str = "images_per_second"
 ) -> Samples:
-    """What each program has measured, a sample a round.
+    """Runs the programs; returns the samples of `what` that each has measured, one for each round.
 
     Raises:
-      UserError: a program that fails; the message names its log.
+      UserError: a program fails; the message names its log.
     """
     samples: Samples = {program.name: [] for program in programs}
     for number in range(rounds):
@@ -134,12 +134,12 @@ def measure(
 
 
 def run(program: Program, run_dir: Path) -> dict[str, Any]:
-    """Runs a program to its end; returns what it has left."""
+    """Runs a program to its end; returns the results that it has written, and `process_seconds`."""
     run_dir.mkdir(parents=True)
     config = program.config.replace(run_dir=run_dir.absolute())
     command = [*program.starter, sys.executable, "-m"]
     if program.module.startswith("benchmarks.loops.pt_") and config.devices not in (1, "auto"):
-        # Workers that pt_impl started by itself would not know what the loop has put into it.
+        # Workers that pt_impl started by itself would lack what the loop has changed in it.
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
         config = config.replace(devices="auto")
     command += [program.module, *program.arguments, *to_arguments(config)]
@@ -155,7 +155,7 @@ def run(program: Program, run_dir: Path) -> dict[str, Any]:
 
 
 def write_speed(run_dir: Path | None, **values: float) -> None:
-    """What a loop leaves in its run folder: `images_per_second` and whatever else it has measured."""
+    """Writes what a loop has measured to its run folder: `images_per_second` and other values."""
     assert run_dir is not None
     write_text(run_dir / SPEED_FILE, json.dumps(values) + "\n")
 
@@ -167,7 +167,7 @@ def _shown(value: float) -> str:
 def report(
     title: str, what: str, samples: Samples, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
 ) -> None:
-    """Prints medians with the middle half of the samples, and writes all of them to `<title>.json`."""
+    """Prints medians with the middle half of the samples, and writes all samples to `<title>.json`."""
     table = Table(title=title, box=None)
     for heading, side in (("", "left"), ("median", "right"), ("middle half", "right"), ("reach", "right")):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def report(
 
 
 def write_document(title: str, folder: Path, console: Console, found: dict[str, Any]) -> None:
-    """Writes what was found, with the command, the machine and the commit, to `<title>.json`, and says where."""
+    """Writes the results, with the command, the machine and the commit, to `<title>.json`, and prints its path."""
     document = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
@@ -199,7 +199,7 @@ def write_document(title: str, folder: Path, console: Console, found: dict[str, 
 
 
 def make_folder(config: FolderConfig, name: str) -> Path:
-    """The folder for all that a benchmark writes. Raises UserError where it holds something."""
+    """The folder for all that a benchmark writes. Raises UserError if it is not empty."""
     folder = config.output_dir or new_run_dir(name, Path("results"))
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):

@@ -1,7 +1,7 @@
-"""TensorFlow's replicas on one machine: two processes, which mpirun starts, against two logical devices of one process.
+"""TensorFlow's replicas on one machine: compares two processes, started by mpirun, with two devices of one process.
 
-In one process the replicas share TensorFlow's threads, and gradients are added in memory; processes send them through
-sockets (gRPC). PyTorch and Lightning have a process for each replica anyway; their two are measured beside them.
+In one process the replicas share TensorFlow's threads, and gradients are added in memory. Processes send them through
+sockets (gRPC). PyTorch and Lightning have a process for each replica anyway; those of PyTorch are measured too.
 
     python -m benchmarks.processes --data-dir DIR
 """

@@ -1,4 +1,4 @@
-"""How fast matrices are multiplied: the loop around each framework's own product."""
+"""The speed of matrix products: the loop around each framework's own product."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,10 @@ REPEATS, ENOUGH_SECONDS = 10, 2.0  # where a precision is emulated, one product 
 
 
 def flops_per_second(size: int, multiply: Callable[[], object], synchronize: Callable[[], None]) -> float:
-    """Of the fastest of several products of two matrices, (size, size) each; `synchronize` waits for the device."""
+    """Operations per second of the fastest of several products of two matrices, (size, size) each.
+
+    `synchronize` waits for the device.
+    """
     seconds: list[float] = []
     while len(seconds) < REPEATS and sum(seconds) < ENOUGH_SECONDS:
         synchronize()
@@ -24,10 +27,10 @@ def flops_per_second(size: int, multiply: Callable[[], object], synchronize: Cal
 
 
 def prepare_half_precision(config: TrainConfig, package: str, probe_module: str) -> None:
-    """Before the first product on the CPU: these are half precision's own, and need the same care as a run.
+    """Tries out half precision before the first product on the CPU, as before a run.
 
     Raises:
-      UserError: a processor that dies of them.
+      UserError: the processor crashes in half precision.
     """
     if config.accelerator == "cpu":
         try_out(HALF_PRECISIONS, package, probe_module)

@@ -1,8 +1,8 @@
-"""What 32 bits do to a training: how far its losses are from the same training's in 64 bits, and why so far.
+"""The effect of 32 bits on a training: how far its losses are from those of the same training in 64 bits, and why.
 
-Beside each framework in 32 bits stands PyTorch in 64 bits whose layers' outputs and their gradients are rounded to 32
-bits, and nothing else. Where that parts from the reference as fast as the frameworks do, what is seen is how the
-training magnifies rounding, and no mistake of anybody's.
+Each framework in 32 bits is compared with PyTorch in 64 bits, in which only the layers' outputs and their gradients are
+rounded to 32 bits. If this training departs from the reference as fast as the frameworks do, the cause is that training
+magnifies rounding errors, and not a mistake in a framework.
 
     python -m benchmarks.rounding
 """

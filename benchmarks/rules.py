@@ -1,7 +1,7 @@
-"""Update rules: what Keras's own do, and by how much the training then parts from the shared one.
+"""Update rules: how far a training with Keras's own rules departs from one with the shared rules.
 
-In 64 bits, so that a difference is one of the rule. PyTorch's own rules are the shared ones; TensorFlow with the shared
-rules is in the table to show how small a difference is that comes from rounding.
+All runs are in 64 bits, so that a difference comes from the rule. PyTorch's own rules are the shared ones. TensorFlow
+with the shared rules is in the table to show how small the differences are that come from rounding.
 
     python -m benchmarks.rules
 """
@@ -51,14 +51,14 @@ def main() -> None:
 
 
 def losses(program: Program, folder: Path) -> Losses:
-    """Of every step."""
+    """Runs a program; returns the loss of every step."""
     run_dir = folder / program.name.replace(" ", "-").replace("'", "")
     run(program, run_dir)
     return np.array(read_step_losses(run_dir))
 
 
 def largest_differences(reference: Losses, other: Losses, steps: Sequence[int]) -> list[float]:
-    """Relative, up to each of `steps`."""
+    """The largest relative difference of a loss up to each of `steps`."""
     apart = np.abs(other - reference) / reference
     return [float(apart[:step].max()) for step in steps]
 

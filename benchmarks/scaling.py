@@ -1,6 +1,7 @@
-"""What the model of a step's time (benchmarks/step_model.py) predicts for 8 to 1,024 devices: each network of ours.
+"""Predictions of the model of a step's time (benchmarks/step_model.py) for 8 to 1,024 devices and each of our networks.
 
-Weak scaling: each device has as many examples as one alone. Strong scaling: all of them together have what one had.
+Weak scaling: each device has as many examples as one device alone. Strong scaling: all devices together have as many
+examples as one device alone.
 
     python -m benchmarks.scaling --flops-per-second 20e12 --bytes-per-second 3e9 --latency-seconds 1e-5
 """
@@ -24,7 +25,7 @@ from common.spec.options import ModelName
 DEVICES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SHOWN = (8, 64, 256, 1024)
 PASSES = 3  # a forward pass, and a backward one that costs twice as much
-# Each network with images that it is made for.
+# Each network with the shape of the images that it is made for.
 NETWORKS: dict[ModelName, tuple[int, int, int]] = {
     "cnn": (8, 8, 1),
     "lenet": (28, 28, 1),
@@ -37,15 +38,15 @@ NETWORKS: dict[ModelName, tuple[int, int, int]] = {
 
 @dataclass(frozen=True)
 class Published:
-    """What others have measured, in weak scaling, and what the model needs to predict it.
+    """A published measurement of weak scaling, and what the model needs to predict it.
 
     Attributes:
       alone: images per second of one GPU; a P100, by TensorFlow's benchmarks of 2017 (guide/performance/benchmarks of
         TensorFlow 1), synthetic data.
-      examples: of each GPU.
-      parameters: by torchvision's documentation.
-      card_bits: that a server's network card sends in a second; a ring passes each server once.
-      efficiency: that was measured.
+      examples: examples per step of each GPU.
+      parameters: number of parameters, by torchvision's documentation.
+      card_bits: bits that a server's network card sends in a second; a ring passes each server once.
+      efficiency: the measured efficiency.
     """
 
     name: str
@@ -62,8 +63,8 @@ class Published:
         return efficiency(computation, self.examples, 4 * self.parameters, self.devices, network, strong=False)
 
 
-# Horovod's documentation (docs/benchmarks.rst), 128 servers with four GPUs; Goyal et al. 2017, "Accurate, Large
-# Minibatch SGD", 32 servers with eight, as a share of one server.
+# Sources: Horovod's documentation (docs/benchmarks.rst), 128 servers with four GPUs each; Goyal et al. 2017, "Accurate,
+# Large Minibatch SGD", 32 servers with eight GPUs each, where the efficiency is relative to one server.
 PUBLISHED = (
     Published("Inception V3, Horovod", 512, 142, 64, 23.8e6, 25e9, 0.90),
     Published("VGG-16, Horovod", 512, 154, 64, 138.4e6, 25e9, 0.68),
@@ -72,7 +73,7 @@ PUBLISHED = (
 
 
 class ScalingConfig(FolderConfig):
-    """`python -m benchmarks.scaling --help` prints all of it."""
+    """`python -m benchmarks.scaling --help` prints all options."""
 
     flops_per_second: float = Field(
         20e12, gt=0, description="operations per second of a device in training, with 32-bit or mixed floats"
@@ -128,7 +129,7 @@ def main() -> None:
 
 
 def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
-    """Weak scaling on the left, strong scaling on the right: efficiency over devices."""
+    """Plots efficiency over devices: weak scaling on the left, strong scaling on the right."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for place, way in enumerate(("weak", "strong"), start=1):
         axes = figure.add_subplot(1, 2, place)

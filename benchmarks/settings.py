@@ -1,6 +1,6 @@
-"""Settings: each implementation's images per second with a setting over those without, in pairs.
+"""Settings: each implementation's images per second with a setting, divided by those without it, in pairs.
 
-What options switch, one at a time; what none does is in `benchmarks.measures`.
+The settings are those that options switch, one at a time. `benchmarks.measures` has those without an option.
 
 python -m benchmarks.settings --data-dir DIR
 """
@@ -25,15 +25,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "compiled bf16": {**TUNED, "compile": True, "precision": "bf16-mixed"},
     "tuned": {"mode": "tuned"},
 }
-# Each of them over the other one. Data on the device are a part of `tuned 32-bit`.
+# The first of each pair is divided by the second. `tuned 32-bit` includes data on the device.
 PAIRS = [
     ("tuned 32-bit", "plain"),
     ("tuned", "plain"),
     ("tuned 32-bit", "tuned, data on host"),
     *((name, "tuned 32-bit") for name in ("bf16-mixed", "16-mixed", "compiled", "compiled bf16")),
 ]
-LEFT_OUT = {"keras": {"tuned, data on host"}}  # where its data always are
-EPOCHS = {"lenet-mnist": 2, "two-devices": 2, "cnn-digits": 20}  # of float16 on a CPU, a step takes long
+LEFT_OUT = {"keras": {"tuned, data on host"}}  # Keras's data are always on the host
+EPOCHS = {"lenet-mnist": 2, "two-devices": 2, "cnn-digits": 20}  # a step in float16 takes long on a CPU
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""What each process holds of a network, by --strategy: all of it, its share of every weight, or one of two stages.
+"""Memory of a process by --strategy: it stores the whole network, its share of every weight, or one of two stages.
 
-Private memory, see benchmarks.memory, of the largest process while it trains; on the CPU, where PyTorch's and
-Lightning's processes are the replicas. Every process also holds the framework, the activations of its share of a batch,
-and the initial weights that all begin with, in 64 bits.
+This is the private memory, see benchmarks.memory, of the largest process while it trains. On the CPU each process of
+PyTorch and Lightning is a replica. Every process also stores the framework, the activations of its share of a batch,
+and the initial weights that all processes begin with, in 64 bits.
 
     python -m benchmarks.sharding
 """
@@ -34,7 +34,7 @@ CONFIG = TrainConfig(
     accelerator="cpu",
     threads_per_device=1,
 )
-# What is freed goes back to the system at once; glibc would keep it, and nothing would be seen.
+# Returns freed memory to the system at once. By default glibc would keep it, and nothing would be seen.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 

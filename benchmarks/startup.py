@@ -1,4 +1,4 @@
-"""Start-up: from the command to the end of the first step, and where it goes.
+"""Start-up time, from the command to the end of the first step, and its phases.
 
 python -m benchmarks.startup
 """

@@ -1,16 +1,16 @@
-"""How long a step of data-parallel training takes: a model with four numbers of the machines.
+"""A model of the time of a step of data-parallel training, with four numbers of the machines.
 
 A replica computes its share of the batch, and the gradients are added over all replicas by a ring:
 
     all-reduce of S bytes over N replicas = 2 (N - 1) (latency + S / N / bandwidth)
 
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations"; each replica
-sends 2 (N - 1) messages of S / N bytes. gloo, PyTorch's library on CPUs, does it in this way, and so does NCCL on GPUs
-with large messages.
+sends 2 (N - 1) messages of S / N bytes. gloo, PyTorch's library on CPUs, uses this algorithm; NCCL on GPUs uses it for
+large messages.
 
-Gradients are sent in buckets while the backward pass goes on, as DistributedDataParallel does (Li et al. 2020, "PyTorch
-Distributed: Experiences on Accelerating Data Parallel Training"): a bucket starts when its gradients are there and the
-one before has been sent.
+Gradients are sent in buckets during the backward pass, as DistributedDataParallel does (Li et al. 2020, "PyTorch
+Distributed: Experiences on Accelerating Data Parallel Training"). The sending of a bucket starts when its gradients are
+computed and the previous bucket has been sent.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-# DistributedDataParallel's own: the first bucket is smaller, so that sending begins early.
+# DistributedDataParallel's defaults: the first bucket is smaller, so that sending begins early.
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
 BACKWARD_SHARE = 2 / 3  # of a step's computation: each product of the forward pass has two in the backward pass
 
 
 @dataclass(frozen=True)
 class Network:
-    """What connects replicas: seconds that a message takes at least, and bytes that each one sends in a second."""
+    """The network between replicas: the least seconds of a message, and the bytes that a replica sends in a second."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -37,7 +37,7 @@ class Network:
 
     @classmethod
     def fit(cls, measured: Sequence["AllReduce"]) -> "Network":
-        """The one whose relative errors are smallest: the sum of their logarithms' amounts, since some are outliers."""
+        """The network with the smallest sum of |log(modelled / measured)|; not of squares, since some are outliers."""
         seconds = np.array([one.seconds for one in measured])
         messages = np.array([2 * (one.replicas - 1) for one in measured])
         sent = messages / [one.replicas for one in measured] * [one.num_bytes for one in measured]
@@ -53,7 +53,7 @@ class Network:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """One that was measured."""
+    """A measured all-reduce."""
 
     replicas: int
     num_bytes: int
@@ -62,7 +62,7 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class Computation:
-    """Of one replica without others: seconds of a step whatever its examples, and seconds for each of these."""
+    """The computation of one replica alone: constant seconds of a step, and seconds for each of its examples."""
 
     step_seconds: float
     example_seconds: float
@@ -72,7 +72,7 @@ class Computation:
 
     @classmethod
     def fit(cls, small: tuple[int, float], large: tuple[int, float]) -> "Computation":
-        """From the seconds of a step with two numbers of examples."""
+        """From two pairs: a number of examples, and the seconds of a step with them."""
         per_example = max(0.0, (large[1] - small[1]) / (large[0] - small[0]))
         return cls(max(0.0, small[1] - small[0] * per_example), per_example)
 
@@ -80,11 +80,11 @@ class Computation:
 def step_seconds(
     computation: Computation, examples: float, gradient_bytes: float, replicas: int, network: Network
 ) -> float:
-    """Of one step.
+    """Seconds of one step.
 
     Args:
-      examples: of each replica.
-      gradient_bytes: of all weights.
+      examples: number of examples of each replica.
+      gradient_bytes: size of the gradients of all weights.
     """
     computing = computation.seconds(examples)
     if replicas == 1:
@@ -98,7 +98,7 @@ def step_seconds(
 
 
 def buckets(gradient_bytes: float) -> list[float]:
-    """Bytes of each."""
+    """The size of each bucket in bytes."""
     first = min(FIRST_BUCKET_BYTES, gradient_bytes)
     rest = gradient_bytes - first
     whole = int(rest // BUCKET_BYTES)
@@ -108,10 +108,10 @@ def buckets(gradient_bytes: float) -> list[float]:
 def efficiency(
     computation: Computation, examples: float, gradient_bytes: float, replicas: int, network: Network, strong: bool
 ) -> float:
-    """Speed of all replicas as a share of that many times one's.
+    """Speed of all replicas, divided by their number times the speed of one replica.
 
     Args:
-      examples: of one replica alone; with `strong` those of all together, so that each has its share.
+      examples: number of examples of one replica; with `strong`, of all replicas together, each with its share.
     """
     share = examples / replicas if strong else examples
     alone = examples / computation.seconds(examples)

@@ -1,8 +1,9 @@
-"""How well the model of a step's time (benchmarks/step_model.py) does: held against steps that are measured.
+"""The accuracy of the model of a step's time (benchmarks/step_model.py), compared with measured steps.
 
-PyTorch's plain DistributedDataParallel with 1, 2, 3 and 4 replicas, each on a node of its own, on networks of two
-speeds. The model knows one replica alone, at two batch sizes, and the network, from all-reduces alone; it is not told
-of the steps. The nodes share this machine's cores: where replicas outnumber them, one computes so much longer.
+PyTorch's plain DistributedDataParallel is measured with 1, 2, 3 and 4 replicas, each on its own node, on networks of
+two speeds. The model is fitted to one replica alone, at two batch sizes, and to all-reduces on the network; it does not
+use the measured steps. The nodes share this machine's cores: with more replicas than cores, computing takes longer by
+that factor.
 
     python -m benchmarks.step_time --data-dir DIR                  needs root
 """
@@ -30,7 +31,7 @@ STEPS, WARMUP = 60, 10
 
 
 class StepTimeConfig(BenchmarkConfig):
-    """`python -m benchmarks.step_time --help` prints all of it."""
+    """`python -m benchmarks.step_time --help` prints all options."""
 
     rounds: int = Field(3, gt=0, description="rounds; of each measurement the middle one counts")
     rates: list[str] = Field(["100mbit", "1gbit"], min_length=1, description="speeds of networks, as tc writes them")
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def steps(base: TrainConfig, batch_size: int, replicas: int, rate: str | None, rounds: int, folder: Path) -> float:
-    """Seconds of a step with so many examples for each replica, the middle one of several runs."""
+    """Seconds of a step with `batch_size` examples for each replica: the median of `rounds` runs."""
     seconds = []
     for number in range(rounds):
         run_dir = folder.absolute() / f"{rate or 'alone'}-{replicas}x{batch_size}-{number + 1}"

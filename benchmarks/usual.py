@@ -1,4 +1,4 @@
-"""The usual way: each implementation against the same training as its framework's own tutorials write it.
+"""The usual way: each implementation is compared with the same training in the style of its framework's tutorials.
 
 The tutorials train in 32-bit floats, as plain mode does. `--mode tuned` chooses its own settings.
 
@@ -12,9 +12,9 @@ from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
-# Whose tutorial each is set against: TensorFlow's own train with Keras.
+# Implementation -> the framework of the tutorial it is compared with. TensorFlow's own tutorials train with Keras.
 TUTORIAL: dict[Implementation, Implementation] = {"tf": "tf", "pt": "pt", "ptl": "ptl", "keras": "tf"}
-# What tuned mode is to reach on two CPU cores.
+# Targets of tuned mode on two CPU cores.
 REACH = {"tf tuned": 1.2, "pt tuned": 2.5, "ptl tuned": 2.5}
 
 

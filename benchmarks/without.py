@@ -1,4 +1,4 @@
-"""Tuned mode without one of its measures: how the programs `benchmarks/loops/*_without.py` take it away."""
+"""Tuned mode without one of its measures, for the programs `benchmarks/loops/*_without.py`."""
 
 import sys
 from collections.abc import Callable
@@ -24,7 +24,7 @@ MEASURES: dict[Implementation, list[str]] = {
     ],
     "keras": ["several-steps", "no-autotune"],
 }
-NOTHING = "nothing"  # which takes none of them away
+NOTHING = "nothing"  # removes no measure
 
 
 def run_without(
@@ -33,11 +33,11 @@ def run_without(
     """`python -m benchmarks.loops.<implementation>_without MEASURE` with the options of a run.
 
     Args:
-      without: measure -> takes it away, in this process.
+      without: measure -> function that removes it, in this process.
       make_bare, launch: see `train_beside`.
 
     Raises:
-      UserError: a measure that is not known.
+      UserError: the measure is not known.
     """
     # sys.argv stays as it is: Lightning starts further replicas with it.
     measure, *arguments = sys.argv[1:] or [""]
@@ -50,7 +50,7 @@ def run_without(
 
 
 def replace(owner: Any, **pieces: Any) -> None:
-    """Sets attributes of a module or a class, which must be there."""
+    """Sets attributes of a module or a class, which must exist already."""
     for name, piece in pieces.items():
         assert hasattr(owner, name), f"{owner} has no {name}"
         setattr(owner, name, piece)

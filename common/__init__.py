@@ -1,1 +1,1 @@
-"""What the implementations share: specifications, data, timing and results. Imports no framework."""
+"""Code that all implementations share: specifications, data, timing and results. It imports no framework."""

@@ -1,4 +1,4 @@
-"""Which devices a run computes on, and how many of which nodes: what "auto" comes to, before any data are read."""
+"""Replaces "auto" in the options for devices, nodes and strategy, before any data are read."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from common.platform.machine import num_cores
 from common.spec.device_options import DEVICES_OF, Accelerator, Strategy
 from common.spec.options import TrainConfig
 
-# What starts an implementation on several nodes.
+# How an implementation is started on several nodes.
 LAUNCHERS = {
     "PyTorch": "torchrun, srun or mpirun",
     "Lightning": "torchrun, srun or mpirun; or by hand, with NODE_RANK, MASTER_ADDR and MASTER_PORT set on each",
@@ -20,16 +20,16 @@ LAUNCHERS = {
 def resolve_devices(
     config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
 ) -> TrainConfig:
-    """`config` with every "auto" replaced.
+    """Returns `config` with every "auto" of its device options replaced.
 
     Args:
-      title: of the framework, for messages.
-      num_gpus: GPUs that the framework can use on this node.
-      strategies: that the framework has for several devices; the first one is what "auto" stands for in one process,
-        and multi_worker_mirrored among processes that a launcher has started.
+      title: name of the framework, for messages.
+      num_gpus: number of GPUs that the framework can use on this node.
+      strategies: the framework's strategies for several devices. With "auto" the first one is used. Processes that a
+        launcher has started use multi_worker_mirrored instead if the strategies include mirrored.
 
     Raises:
-      UserError: an accelerator, a strategy, a number of devices or of nodes that is not to be had.
+      UserError: the accelerator, strategy, number of devices or number of nodes is not available.
     """
     strategy = config.strategy
     if strategy not in ("auto", "single_device", *strategies):
@@ -61,7 +61,7 @@ def resolve_devices(
 
 
 def _resolve_accelerator(config: TrainConfig, title: str, num_gpus: int) -> Accelerator:
-    """Raises UserError for a GPU where there is none."""
+    """The accelerator. Raises UserError if a GPU is asked for and there is none."""
     accelerator = config.accelerator
     if config.stages:
         accelerator = "gpu" if "gpu" in config.stages else "cpu"
@@ -74,7 +74,7 @@ def _resolve_accelerator(config: TrainConfig, title: str, num_gpus: int) -> Acce
 
 
 def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
-    """Raises UserError where a launcher says otherwise than --num-nodes, or nobody has started the nodes' processes."""
+    """The number of nodes. Raises UserError if a launcher says otherwise, or if the nodes' processes are missing."""
     nodes, said = config.num_nodes, launch.num_nodes
     if nodes == "auto":
         nodes = said or 1
@@ -98,13 +98,13 @@ def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
 def _launched(
     config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
 ) -> tuple[Strategy, int]:
-    """Strategy and devices of each node, of processes that a launcher has started.
+    """Strategy and number of devices per node, for processes that a launcher has started.
 
     Args:
-      num_gpus: to be used; 0 on the CPU.
+      num_gpus: number of GPUs of this node that may be used; 0 on the CPU.
 
     Raises:
-      UserError: the framework has nothing for them, or another number of devices was asked for.
+      UserError: the framework has no strategy for these processes, or --devices asks for another number.
     """
     processes, launcher, strategy = launch.local_world_size, launch.started_by, config.strategy
     assert processes is not None
@@ -115,7 +115,7 @@ def _launched(
         raise UserError(f"{launcher} has started {launch.world_size} processes; {title} needs one: use --devices N")
     if not mirrored and launcher == "TF_CONFIG":
         raise UserError(f"TF_CONFIG names {launch.world_size} workers; {title} is started by {LAUNCHERS[title]}")
-    # Of TensorFlow's processes each one has an equal share of its node's GPUs; else a process is a device.
+    # In TensorFlow, each process has an equal share of its node's GPUs. Otherwise, each process has one device.
     devices = max(processes, num_gpus) if mirrored else processes
     if config.devices not in ("auto", devices) and not (mirrored and num_gpus):
         on = " on this node" if launch.num_nodes != 1 else ""
@@ -129,7 +129,7 @@ def _launched(
 
 
 def _check_strategy(config: TrainConfig, launch: Launch) -> None:
-    """Raises UserError where other options, all of them resolved, do not go with the strategy."""
+    """Raises UserError if other options, all of them resolved, do not fit the strategy."""
     devices, strategy = config.devices, config.strategy
     if config.num_nodes != 1 and strategy in ("single_device", "dp", "pipeline"):
         raise UserError(f"--strategy {strategy}: is for one node, not {config.num_nodes}")

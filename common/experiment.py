@@ -1,4 +1,4 @@
-"""All that a configuration determines before any framework comes in."""
+"""Everything that a configuration determines without a framework: data, network, weights, steps and update rule."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ from common.spec.options import TrainConfig
 from common.spec.state import TrainState
 from common.spec.update_rule import UpdateRule
 
-BYTES_PER_WEIGHT = 16  # at the least: drawn in 64 bits, and then a framework's copy and its gradient
-MAX_STEPS = 50_000_000  # the learning rate of each is made before the first one
+BYTES_PER_WEIGHT = 16  # at least: 8 for the initial weight (64 bits), 4 for a framework's copy, 4 for its gradient
+MAX_STEPS = 50_000_000  # the learning rates of all steps are computed before the first step
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Experiment:
     """Data, augmentation, network, initial weights, steps and update rule of one configuration.
 
     Attributes:
-      state: that the training goes on from, see `common.record.checkpoints`; None where it begins anew.
+      state: the state that training continues from, see `common.record.checkpoints`; None if it starts from scratch.
     """
 
     config: TrainConfig
@@ -35,20 +35,22 @@ class Experiment:
     state: TrainState | None = None
 
     def __deepcopy__(self, memo: object) -> "Experiment":
-        """Itself: nothing in it changes, and a copy would read all of a data set into memory."""
+        """Returns itself: an experiment never changes, and a copy would read the whole data set into memory."""
         return self
 
     @property
     def first_weights(self) -> Weights:
-        """Those with which this process begins."""
+        """The weights with which this process starts."""
         return self.state.weights if self.state else self.initial_weights
 
     @classmethod
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":
-        """With the data set of `config` unless another one is given.
+        """The experiment of `config`, with the data set of `config` unless `dataset` is given.
 
-        Raises UserError where the configuration can't be trained: data, image size, augmentation, weights,
-        warm-up."""
+        Raises:
+          UserError: the configuration can't be trained, because of data, image size, number of steps, augmentation,
+            warm-up, memory or weights.
+        """
         dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         plan = config.plan(len(dataset.train_images))

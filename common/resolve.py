@@ -1,4 +1,4 @@
-"""What the "auto" of settings comes to on this machine, decided once, before any data are read."""
+"""Replaces "auto" in the settings by values for this machine, once, before any data are read."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,12 @@ from common.spec.device_options import Precision
 from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
 
-MAX_RESIDENT_BYTES = 512 * 2**20  # of a data set that is put into every device's memory unasked
+MAX_RESIDENT_BYTES = 512 * 2**20  # largest data set that "auto" in mode tuned puts into every device's memory
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `--mode` decides of the settings that are left at auto; the defaults are those of plain."""
+    """The values that `--mode` chooses for settings left at auto; the defaults are those of mode plain."""
 
     precision: Precision = "32"
     compile: bool = False
@@ -25,11 +25,14 @@ class Settings:
 
 
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
-    """`config` with precision, compile, tf32 and data_on decided; `tuned`: what `--mode tuned` makes of auto here.
+    """Returns `config` with precision, compile, tf32 and data_on resolved.
+
+    Args:
+      tuned: values for settings left at auto in mode tuned, on this machine.
 
     Raises:
-      UserError: TF32 on a CPU, which has no such products; half precision on a CPU that dies of it; synchronised batch
-        normalisation in a compiled step of several replicas.
+      UserError: TF32 on a CPU, which does not have it; half precision on a CPU on which it crashes; a compiled step
+        with strategy pipeline, or with synchronised batch normalisation over several replicas.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
@@ -47,14 +50,14 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
 
 
 def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
-    """`config`, or with 32 bits instead where half precision dies on this processor.
+    """Returns `config`, with 32 bits instead if half precision crashes on this processor.
 
     Args:
-      config: with "auto" replaced.
-      by_hand: whether the user has named the precision.
+      config: "auto" is already replaced.
+      by_hand: whether the user has chosen the precision.
 
     Raises:
-      UserError: a precision named by hand that no instruction set makes work here.
+      UserError: the user has chosen a precision that crashes here with every instruction set.
     """
     finding = Finding.current()
     if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
@@ -71,14 +74,14 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
 
 
 def describe_settings(config: TrainConfig) -> str:
-    """Of a resolved configuration: `32-bit`, `bf16-mixed, compiled`, `32-bit, fsdp`."""
+    """The settings of a resolved configuration, to display: `32-bit`, `bf16-mixed, compiled`, `32-bit, fsdp`."""
     found = [f"{config.precision}-bit" if config.precision.isdecimal() else config.precision]
     if config.compile is True:
         found.append("compiled")
     if config.tf32 is True and config.precision != "64":
         found.append("TF32")
     usual = ("single_device",) if config.num_shards == 1 else ("ddp", "mirrored", "multi_worker_mirrored")
-    if config.strategy not in usual:  # not "auto"'s
+    if config.strategy not in usual:  # "auto" would not choose it
         found.append(config.strategy)
     if config.microbatches > 1:
         found.append(f"{config.microbatches} microbatches")
@@ -86,13 +89,13 @@ def describe_settings(config: TrainConfig) -> str:
 
 
 def describe_batch(config: TrainConfig) -> str:
-    """`batch 64`, `batch 16, 4 accumulated`."""
+    """The batch size, to display: `batch 64`, `batch 16, 4 accumulated`."""
     accumulated = f", {config.accumulate_grad_batches} accumulated" if config.accumulate_grad_batches > 1 else ""
     return f"batch {config.batch_size}{accumulated}"
 
 
 def describe_devices(config: TrainConfig, device_name: str) -> str:
-    """What a resolved configuration trains on: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
+    """The devices of a resolved configuration, to display: `2 x cpu (AMD EPYC), 1 CPU thread each`."""
     threads = f"{config.threads_per_device} CPU thread{'s' if config.threads_per_device != 1 else ''} each"
     kinds = " and ".join(config.stages) if config.stages else f"{config.devices} x {config.accelerator}"
     nodes = f"{config.nodes} nodes with " if config.nodes > 1 else ""
@@ -103,18 +106,18 @@ def describe_devices(config: TrainConfig, device_name: str) -> str:
 
 
 def bf16_helps(config: TrainConfig) -> bool:
-    """Whether `--mode tuned` takes bf16-mixed on this CPU, if that works here; measured: docs/performance.md.
+    """Whether `--mode tuned` uses bf16-mixed on this CPU, if it works here; measured in docs/performance.md.
 
-    In the small layers of digits the conversions' own work outweighs what they gain.
+    In the small layers for digits, the conversions to bfloat16 cost more time than they save.
     """
     return cpu_has_bf16() and config.dataset != "digits"
 
 
 def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> None:
-    """Tries out half precision if the run may use it on the CPU, see `try_out`; else does nothing.
+    """Tests half precision if the run may use it on the CPU, see `try_out`; otherwise does nothing.
 
     Args:
-      config: as given, "auto" not yet replaced; `resolve_settings` decides when it has been.
+      config: as given, before "auto" is replaced; `resolve_settings` uses the result of the test.
     """
     if config.accelerator == "gpu" and not config.stages:
         return

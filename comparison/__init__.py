@@ -1,4 +1,4 @@
-"""What compare.py is made of: running implementations, checking the lockstep, tables. Imports no framework.
+"""The parts of compare.py: they run implementations, check the lockstep and make tables. They import no framework.
 
 In a notebook: `comparison.load(DIR)`.
 """

@@ -1,4 +1,4 @@
-"""A comparison beside an earlier one: what has changed, and what may be said of it."""
+"""The changes between an earlier comparison, the baseline, and this one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +14,17 @@ from comparison.numbers import points
 from comparison.proof import proof_path
 from comparison.table import Entry, Table
 
-Folders = tuple[Path, Path]  # of the earlier comparison and of this one
+Folders = tuple[Path, Path]  # the folders of the earlier comparison and of this one
 
 
 @dataclass
 class Change:
-    """A row beside the same row of an earlier comparison; None is what is not known, or can't be set side by side.
+    """A row compared with the same row of an earlier comparison; None means not known, or not comparable.
 
     Attributes:
-      lines: all that can be said of it, each a sentence.
-      accuracy, speed: then and now: shares; images per second, medians.
-      same_training: as the proofs of both say.
+      lines: all findings, a sentence each.
+      accuracy, speed: earlier and now. Accuracies are shares, speeds are medians of images per second.
+      same_training: whether both rows are the same training, by the proofs of both comparisons.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Folders) -> list[Change]:
-    """Of each row, in their order."""
+    """The change of each row, in the order of the rows."""
     changes = []
     for table in tables:
         for entry in table.entries:
@@ -58,7 +58,7 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Fol
 
 
 def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -> Iterator[str]:
-    """Fills in the change."""
+    """Yields the lines of the change, and fills in its other fields."""
     new_result, old_result = entry.runs[0].result, old.runs[0].result
     assert new_result and old_result and entry.row and old.row
     if settings := different_settings(old_result, new_result, same_seed=False):
@@ -71,7 +71,7 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -
     if old_result.device_name != new_result.device_name:
         machines.append(f"device: {old_result.device_name} and {new_result.device_name}")
     codes = old_result.code, new_result.code
-    # Two trees with uncommitted changes may be any two, also at the same commit.
+    # With uncommitted changes, the code may differ although the commit is the same.
     code_changed = codes[0] != codes[1] or old_result.code_sha256 != new_result.code_sha256
     if versions:
         yield f"versions changed: {'; '.join(versions)}"
@@ -85,7 +85,7 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -
 
 
 def _training(entry: Entry, folders: Folders, change: Change) -> str:
-    """Whether the very same training, as the runs in 64 bits prove."""
+    """Says whether both rows are exactly the same training, as proved by the runs in 64 bits."""
     earlier, now = (folder / proof_path(entry.variant, entry.name) for folder in folders)
     proof = judge_folders(earlier, now)
     change.same_training = proof.same

@@ -1,4 +1,4 @@
-"""What might mislead a reader of the tables, each in one line."""
+"""Warnings about everything that might mislead a reader of the tables, one line each."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,11 +9,11 @@ from comparison.table import Table
 
 
 def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, repeats: int) -> list[str]:
-    """In the order in which a reader should know.
+    """All warnings, in the order in which a reader should see them.
 
     Args:
       verified: whether rows had to be proved to be the same training.
-      repeats: rounds that were asked for; further ones were taken for those that were disturbed.
+      repeats: number of rounds that were asked for; further rounds were made to replace disturbed ones.
     """
     found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
     found += [*_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]

@@ -1,4 +1,4 @@
-"""Rows as text: what stands in which column, for people."""
+"""The columns of the tables for people: each shows a value of a row as text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def row_name(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Column(Generic[Kind]):
-    """Left out of a table in which all its cells are empty."""
+    """A column with a heading of two lines. A table leaves it out if all its cells are empty."""
 
     first: str
     second: str
@@ -43,7 +43,7 @@ class Column(Generic[Kind]):
 
 
 def in_one_line(heading: str) -> str:
-    """`efficiency`."""
+    """A heading in one line; a word that was hyphenated at the end of the first line is joined again."""
     return heading.replace("\n", " ").replace("- ", "").strip()
 
 
@@ -113,13 +113,13 @@ ABOUT_STUDY = (
 
 
 def spread(row: Row) -> str:
-    """The middle half, or what lies between the least and the most; empty for a single run."""
+    """The range of images/s: the middle half or, with few runs, lowest to highest; empty for a single run."""
     low, high = row.speed.spread or (None, None)
     return span(low, high, short_rate) if low != high else ""
 
 
 def few_rounds(row: Row) -> str:
-    """The least and the most of single rounds' ratios, where they are too few for a ratio."""
+    """The lowest and the highest ratio of a single round, if there are too few rounds for a ratio; else empty."""
     speed = row.speed
     if speed.ratio is not None or speed.ratio_min is None or speed.ratio_max is None:
         return ""
@@ -127,7 +127,7 @@ def few_rounds(row: Row) -> str:
 
 
 def same_training(row: Row) -> str:
-    """Of a row; the first one is what the others are held to."""
+    """Whether a row is the same training as the first row: `yes`, `no` or `not proved`; else empty."""
     if row.lockstep.same_training is None:
         return "not proved" if row.status == "not proved" else ""
     return "yes" if row.lockstep.same_training else "no"
@@ -142,12 +142,12 @@ def reached(row: Row) -> str:
 
 
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
-    """The tables of numbers that say all of `rows`, the one that matters first; see `_cells`."""
+    """The numbers of `rows` in several tables, the main one first; see `_cells`."""
     return _cells([MAIN, TARGET, *([DETAILS, TIMES, DEVICE] if details else [])], rows, row_name)
 
 
 def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
-    """Rows beside those of an earlier comparison; empty where nothing can be set side by side."""
+    """The changes since an earlier comparison as a table; empty if no row can be compared."""
     columns = [
         Column[Change]("accuracy", "points", lambda one: "" if not one.accuracy else points(*one.accuracy)),
         Column[Change]("images/s", "then", lambda one: rate(one.speed[0] if one.speed else None)),
@@ -166,7 +166,7 @@ def _interval(ratio: Ratio) -> str:
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
-    """The same numbers for a sweep: speed and scaling, then what was reached."""
+    """The tables of a sweep: the first has speed and scaling, the second has accuracy and target."""
     of_row = {(column.first, column.second): column for column in MAIN + DETAILS + TARGET}
 
     def lifted(first: str, second: str) -> Column[StudyRow]:
@@ -210,7 +210,7 @@ def _ends(one: StudyRow) -> tuple[float | None, float | None]:
 def _cells(
     groups: Sequence[Sequence[Column[Kind]]], rows: Sequence[Kind], name: Callable[[Kind], str]
 ) -> list[pd.DataFrame]:
-    """A DataFrame of text for each group, indexed by the rows' names; its columns are the headings."""
+    """A DataFrame of text for each group of columns. The index has the rows' names; the columns are the headings."""
     names = [name(row) for row in rows]
     tables = []
     for group in groups:

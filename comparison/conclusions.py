@@ -1,4 +1,4 @@
-"""What a comparison has found, in sentences: who trained how many times as fast as whom, and if it was the same."""
+"""The conclusions of a comparison, in sentences: ratios of speeds, and whether all rows are the same training."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from comparison.table import Entry, Table, speed_ratio
 
 
 def conclusions(table: Table) -> list[str]:
-    """A sentence each; none where fewer than two rows can be set side by side."""
+    """The conclusions of a table, one sentence each; none if fewer than two rows can be compared."""
     good = [entry for entry in table.entries if _counts(entry)]
     lines: list[str] = []
     modes: list[Mode] = ["plain", "tuned"]
@@ -23,12 +23,12 @@ def conclusions(table: Table) -> list[str]:
 
 
 def _counts(entry: Entry) -> bool:
-    """Whether its speed may be set beside others': not of another training."""
+    """Whether an entry has a speed that may be compared: not if it is a different training, or not proved."""
     return bool(entry.row and entry.row.status in ("ok", "some failed") and entry.row.speed.images_per_second)
 
 
 def _fastest(entries: Sequence[Entry]) -> Iterator[str]:
-    """The one with the highest median against each of the others, the nearest first."""
+    """Compares the entry with the highest median speed with each of the others, the next fastest first."""
     if len(entries) < 2:
         return
     speeds = {entry.name: entry.row.speed.images_per_second or 0.0 for entry in entries if entry.row}
@@ -40,7 +40,7 @@ def _fastest(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _tuning(plain: Entry, tuned: Entry) -> str | None:
-    """What tuning gives an implementation, over its own plain runs in the same rounds."""
+    """The gain by tuning, compared with plain runs of the same implementation in the same rounds; None if not known."""
     if plain.implementation != tuned.implementation or (plain.mode, tuned.mode) != ("plain", "tuned"):
         return None
     ratio, num_rounds = speed_ratio(plain, tuned)
@@ -58,14 +58,15 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
     between = f"({ratio.low:.2f} to {ratio.high:.2f})"
     if ratio.verdict == "no difference shown":
         return f"{name} and {other}: no difference in speed is shown: ratio {ratio.estimate:.2f} {between}"
-    if ratio.verdict == "slower":  # its median is higher, by runs of rounds in which the other has none
+    # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
+    if ratio.verdict == "slower":
         between = f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
         return f"{other} trained {1 / ratio.estimate:.2f} times as fast as {name} {between}"
     return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {between}"
 
 
 def _least_to_most(ratio: Ratio) -> str:
-    """`1.05 to 1.21`, or one number where they are alike."""
+    """`1.05 to 1.21`, or one number if both are the same."""
     return " to ".join(dict.fromkeys((f"{ratio.least:.2f}", f"{ratio.most:.2f}")))
 
 
@@ -81,7 +82,7 @@ def _same_training(table: Table, entries: Sequence[Entry]) -> str:
 
 
 def study_conclusions(study: Study) -> list[str]:
-    """A sentence for each line of the charts, then who was fastest where, then if it was the same training."""
+    """A sentence for each line of the charts, then the fastest row for each value, then whether all train the same."""
     lines = []
     for series in dict.fromkeys(one.series for one in study.rows):
         members = [one for one in study.rows if one.series == series and one.row.speed.images_per_second]
@@ -116,7 +117,7 @@ def _scaled(one: StudyRow) -> str:
 
 
 def _extremes(option: str, members: Sequence[StudyRow]) -> str:
-    """Of one line: where its speed was highest and lowest, and its accuracy."""
+    """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
     by_speed = sorted(members, key=lambda one: one.row.speed.images_per_second or 0.0)
     slowest, fastest = by_speed[0], by_speed[-1]
     said = f"fastest with {option} {fastest.x} ({rate(fastest.row.speed.images_per_second)} images/s)"
@@ -129,7 +130,7 @@ def _extremes(option: str, members: Sequence[StudyRow]) -> str:
 
 
 def _fastest_by_value(study: Study) -> list[str]:
-    """`highest median speed: PyTorch with devices 1, Lightning with 2`; where there is a choice."""
+    """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
     best: dict[str, list[str]] = {}
     if len({one.row.title for one in study.rows}) < 2:
         return []

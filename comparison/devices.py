@@ -1,4 +1,4 @@
-"""One kind of device for all: a run on the CPU beside one on a GPU compares machines, not frameworks."""
+"""Chooses the same kind of device for all: a CPU run against a GPU run would compare machines, not frameworks."""
 
 import json
 import shutil
@@ -17,13 +17,14 @@ from comparison.runner import run_process
 
 
 def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: float, console: Console) -> TrainConfig:
-    """`config` with `--accelerator auto` replaced by what all implementations can use.
+    """`config` with `--accelerator auto` replaced by devices that all implementations can use.
 
-    Where there is an NVIDIA GPU, each implementation is asked what it sees (`--dry-run`); the GPUs are used if
-    all of them see one, as many as all of them see. One that can't be asked has no say: its row will tell why.
+    If the machine has an NVIDIA GPU, `--dry-run` finds out how many GPUs each implementation sees. If each of them sees
+    at least one, GPUs are used: the number asked for, or else as many as every implementation sees. An implementation
+    whose `--dry-run` fails is ignored here; its row will show the reason.
 
     Raises:
-      UserError: more devices asked for than there are GPUs.
+      UserError: more devices are asked for than there are GPUs that all implementations can use.
     """
     if config.accelerator != "auto" or config.stages:
         return config
@@ -55,7 +56,7 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
 
 
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU, whatever the frameworks make of it."""
+    """Whether this machine has an NVIDIA GPU, even if the frameworks can't use it."""
     if shutil.which("nvidia-smi") is None:
         return False
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""Rows, runs, epochs and steps of a comparison as DataFrames. docs/comparison.md says what is in each column.
+"""Rows, runs, epochs and steps of a comparison as DataFrames. docs/columns.md says what is in each column.
 
-A column has the type of the field it comes from, also where all its values are missing.
+A column has the type of the field that it comes from, even if all its values are missing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from comparison.row import Row
 from comparison.store import Run
 from comparison.summary import Summary
 
-# Int64 and boolean are pandas' own types: whole numbers stay whole where some are missing.
+# Int64 and boolean are pandas' own types: whole numbers stay whole although some values are missing.
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "str"}
 OPTIONS = fields_of_kind(TrainConfig, "data", "network", "training", "machine", "setting")
 WHICH_RUN = {
@@ -40,10 +40,10 @@ def rows_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def runs_frame(summary: Summary) -> pd.DataFrame:
-    """A line for each run, the earliest first: the raw samples, with the options that it was run with."""
+    """A line for each run, the earliest first: the raw samples, with the options of the run."""
     columns = {"run_dir": str, "table": int, **_fields(Record), **_fields(TrainConfig, OPTIONS)}
     numbers = {name: kind for name, kind in _fields(RunResult).items() if _leaves(kind) <= DTYPES.keys()}
-    # The result has a number called warmup_steps too; the column is the option's.
+    # The result also has a number called warmup_steps; the column has the option with this name.
     columns |= {name: kind for name, kind in numbers.items() if name not in columns}
     columns |= {f"{phase}_seconds": float for phase in PHASES}
     return _frame((_run_line(summary, table, run) for table, run in summary.numbered_runs), columns)
@@ -83,7 +83,7 @@ def _run_line(summary: Summary, table: int, run: Run) -> dict[str, Any]:
 
 
 def _frame(lines: Iterable[dict[str, Any]], columns: Mapping[str, Any]) -> pd.DataFrame:
-    """Of `lines`, what `columns` name; these say of which type each is."""
+    """The DataFrame of `lines` with the columns that `columns` names, each with its type."""
     cells = [[_as_cell(line.get(name)) for name in columns] for line in lines]
     return pd.DataFrame(cells, columns=list(columns), dtype=object).astype(
         {name: _dtype(annotation) for name, annotation in columns.items()}
@@ -91,26 +91,26 @@ def _frame(lines: Iterable[dict[str, Any]], columns: Mapping[str, Any]) -> pd.Da
 
 
 def _as_cell(value: Any) -> Any:
-    """Variants of a sweep and lists are told in words: `batch-size=32,devices=2`, `28 28 1`."""
+    """The value of a cell. Variants of a sweep and lists become text: `batch-size=32,devices=2`, `28 28 1`."""
     if isinstance(value, dict):
         return variant_name(value)
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
 def _fields(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
-    """Name -> type, in the order of the schema, whose version is left out."""
+    """Name -> type, in the order of the schema: the fields in `names`, or else all but the schema's version."""
     chosen = schema.model_fields.keys() - {"schema_version"} if names is None else names
     return {name: field.annotation for name, field in schema.model_fields.items() if name in chosen}
 
 
 def _dtype(annotation: Any) -> str:
-    """Of the column; what is no number is told in words."""
+    """The pandas dtype of a column: `str` unless all values have one type of DTYPES."""
     (*several, leaf) = _leaves(annotation)
     return "str" if several else DTYPES.get(leaf, "str")
 
 
 def _leaves(annotation: Any) -> set[type]:
-    """The types that values may have, None and "auto" apart, which nothing resolved has: `int | None` is {int}."""
+    """The types that values may have: `int | None` gives {int}. "auto" is left out: no resolved option has it."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return {type(value) for value in parts if value != "auto"}

@@ -1,4 +1,4 @@
-"""From raw runs to tables: which of them can be set side by side."""
+"""Groups raw runs into tables: the runs of a table can be compared with each other."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ def make_tables(
     verify: bool = True,
     keep_disturbed: bool = False,
 ) -> list[Table]:
-    """From the runs in a comparison's folder; the tables of one variant follow each other.
+    """The tables of the runs in a comparison's folder; the tables of one variant follow each other.
 
     Args:
-      names: of the rows, in the order in which they stand in a table.
+      names: the names of the rows, in their order in a table.
       verify: whether rows must be proved to be the same training.
-      keep_disturbed: whether rounds that others' load has disturbed count as all do.
+      keep_disturbed: whether rounds that other programs have disturbed count like all others.
     """
     tables: list[Table] = []
     variants: list[Values] = []
@@ -33,7 +33,7 @@ def make_tables(
             variants.append(run.record.variant)
     for variant in variants:
         chosen = [run for run in runs if run.record.variant == variant and not run.record.tuning]
-        # By their rows: the first one asked for is the reference, whichever ran first.
+        # In the order of the rows: the reference is the row that was asked for first, even if another one ran first.
         chosen.sort(key=lambda run: names.index(run.record.name))
         found = _group(chosen, variant, len(tables) + 1)
         for table in found:
@@ -47,7 +47,7 @@ def make_tables(
 
 
 def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
-    """The tables of one variant. Failed runs stand with their implementation's others, or in the first table."""
+    """The tables of one variant. A failed run is in the table of its row's other runs, else in the first table."""
     tables: list[Table] = []
     for run in runs:
         if run.result is None:
@@ -78,16 +78,16 @@ def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
 
 
 def _apart(table: Table, run: Run) -> list[str]:
-    """Why a run can't stand in a table; empty if it can."""
+    """The reasons why a run can't be in a table; empty if it can."""
     first, result = table.first_result, run.result
     assert first is not None and result is not None
     partner = table.same_seed(run)
     if partner and partner.result:
         found = different_settings(partner.result, result)
-    else:  # what depends on the seed differs
+    else:  # another seed: what depends on the seed may differ
         found = different_settings(first, result, same_seed=False)
     entry = table.entry(run.record.name)
-    # Of the same implementation only: frameworks may name the same device differently.
+    # Only within the same row: frameworks may name the same device differently.
     names = [entry.runs[0].result.device_name, result.device_name] if entry and entry.runs[0].result else []
     if len(set(names)) > 1:
         found.append(f"device: {names[0]} and {names[1]}")

@@ -1,4 +1,4 @@
-"""Whether the files of a run belong together, and to the run that was asked for: a result is not taken on trust."""
+"""Checks that the files of a run belong together, and that they belong to the run that was asked for."""
 
 import hashlib
 from datetime import datetime
@@ -15,15 +15,15 @@ from common.spec.options import TrainConfig
 from comparison.jobs import Job
 from comparison.record import Record
 
-# What a run's digest covers: all that tables and the report are made of.
+# The files that a run's digest covers: tables and the report are made from them.
 COVERED_FILES = (CONFIG_FILE, METRICS_FILE, PREDICTIONS_FILE, RESULT_FILE)
-CLOCK_SECONDS = 2.0  # by which the clocks of a run and of who looks on may part: one of them counts whole seconds
-# Predictions are computed once more, in other batches: a score that is as good as equal may fall the other way.
+CLOCK_SECONDS = 2.0  # allowed difference between the clocks of a run and of its starter: one counts whole seconds
+# Predictions are computed once more, in other batches. Where two scores are nearly equal, the guess may change.
 DIFFERENT_GUESSES = 0.002
 
 
 def files_sha256(run_dir: Path) -> str:
-    """Hex digest over the names and contents of `COVERED_FILES`. Raises UserError where one can't be read."""
+    """Hex digest over the names and contents of `COVERED_FILES`. Raises UserError if one of them can't be read."""
     digest = hashlib.sha256()
     for name in COVERED_FILES:
         try:
@@ -35,7 +35,7 @@ def files_sha256(run_dir: Path) -> str:
 
 
 def check_job(record: Record, job: Job, path: Path) -> None:
-    """Raises UserError where a record is not of the run that `job` asks for."""
+    """Raises UserError if a record does not belong to the run that `job` asks for."""
     asked = Record.identity_of(job)
     _check_same(path, {name: getattr(record, name) for name in asked}, asked)
 
@@ -47,11 +47,11 @@ def _check_same(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> Non
 
 
 def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[float], epochs: list[EpochLine]) -> None:
-    """Raises UserError where a run's files contradict each other, or are not as they were when it ended.
+    """Raises UserError if a run's files contradict each other, or have been changed since the run ended.
 
     Args:
-      losses: of its steps.
-      epochs: all of them.
+      losses: the loss of every step.
+      epochs: all evaluations.
     """
     path = run_dir / RESULT_FILE
     _check_process(path, record, result)
@@ -79,7 +79,7 @@ def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[f
 
 
 def _check_process(path: Path, record: Record, result: RunResult) -> None:
-    """Raises UserError where the result is not of the process that was started for it."""
+    """Raises UserError if the result is not from the process that was started for the run."""
     asked = {"implementation": record.implementation, "mode": record.mode, "seed": record.seed}
     found = {"implementation": result.implementation, "mode": result.config.mode, "seed": result.config.seed}
     _check_same(path, found, asked)

@@ -1,4 +1,4 @@
-"""Intervals and verdicts from raw samples. How honest they are is tested on simulated timings."""
+"""Intervals and verdicts from raw samples. Tests with simulated timings check how often they are right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,23 +9,24 @@ from numpy.typing import NDArray
 from scipy import stats
 
 CONFIDENCE = 0.95
-# Asked of Student's interval with so few rounds, in which a drift of the machine looks like a difference: on simulated
-# machines that drift it then leaves out the truth in about 5 %, see tests/comparison/test_intervals.py.
+# Number of rounds -> confidence of Student's interval. In few rounds, a drift of the machine looks like a difference.
+# On simulated machines that drift, these intervals miss the true ratio in about 5 % of the cases, see
+# tests/comparison/test_intervals.py.
 CONFIDENCE_OF_FEW = {3: 0.99, 4: 0.99, 5: 0.97}
 RESAMPLES = 4999
-TRIM = 0.25  # of the pairs at either end; what is left is the interquartile mean
-MIN_FOR_QUARTILES = 4  # of fewer samples a quartile would be made up between two of them
-MIN_ROUNDS = 3  # below it no ratio is given, and no interval
-WARM_UP_FROM = 5  # with so many rounds, the first one only warms the machine up
-MIN_BOOTSTRAP = 9  # a bootstrap of fewer pairs is too narrow; see tests/comparison/test_intervals.py
-SAME = 1e-12  # samples that differ by less, all in all, are equal to rounding
+TRIM = 0.25  # share of the pairs left out at either end; the mean of the others is the interquartile mean
+MIN_FOR_QUARTILES = 4  # a quartile of fewer samples would only be interpolated between two of them
+MIN_ROUNDS = 3  # with fewer rounds there is no ratio and no interval
+WARM_UP_FROM = 5  # with this number of rounds or more, the first round is only a warm-up
+MIN_BOOTSTRAP = 9  # the bootstrap interval of fewer pairs is too narrow; see tests/comparison/test_intervals.py
+SAME = 1e-12  # if the range of samples is smaller, they are equal up to rounding
 
 Verdict = Literal["faster", "slower", "no difference shown"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate; the ends of its 95 % interval are None where there are too few samples for one."""
+    """An estimate and the ends of its 95 % interval, which are None with too few samples."""
 
     estimate: float
     low: float | None
@@ -34,10 +35,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of speeds, its 95 % interval, and what it says in words; all of them None with too few rounds.
+    """A ratio of speeds, its 95 % interval, and its verdict in words; all of these are None with too few rounds.
 
     Attributes:
-      least, most: of the ratios of single rounds.
+      least, most: the lowest and the highest ratio of a single round; of any two runs if they are not paired.
     """
 
     least: float
@@ -49,7 +50,7 @@ class Ratio:
 
 
 def mean_interval(samples: Sequence[float]) -> Interval:
-    """The mean with Student's t interval; without one for a single sample."""
+    """The mean with Student's t interval; a single sample has no interval."""
     mean = float(np.mean(samples))
     if len(samples) < 2:
         return Interval(mean, None, None)
@@ -68,13 +69,14 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
 def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     """How many times as fast as the reference, from pairs measured in the same round, in the order of the rounds.
 
-    What slows a whole round cancels in its pair. From WARM_UP_FROM rounds on, the first one is left out, in
-    which caches are cold for whoever comes first. The estimate is the trimmed mean of the logarithms of the
-    ratios, which a few outliers hardly move; its interval a percentile bootstrap over rounds, as Wilcox
-    recommends for trimmed means ("Introduction to Robust Estimation and Hypothesis Testing"). With fewer
-    pairs than MIN_BOOTSTRAP that is too narrow, and the interval is the hull of it and Student's t interval, of which
-    more is asked with CONFIDENCE_OF_FEW rounds.
-    A difference is shown where the interval leaves out 1, unless the medians that stand beside it say the opposite.
+    Whatever slows down a whole round cancels out in its pair. From WARM_UP_FROM rounds on, the first round is left out:
+    in it, caches are cold for the run that comes first. The estimate is the trimmed mean of the logarithms of the
+    ratios, which a few outliers hardly change. Its interval is a percentile bootstrap over rounds, as Wilcox recommends
+    for trimmed means ("Introduction to Robust Estimation and Hypothesis Testing"). With fewer pairs than MIN_BOOTSTRAP
+    this interval is too narrow. It is then widened to contain Student's t interval, which has a higher confidence for
+    the numbers of rounds in CONFIDENCE_OF_FEW.
+
+    The verdict is a difference if the interval does not contain 1, unless the ratio of the medians says the opposite.
     """
     logs = np.log(np.asarray(speeds) / np.asarray(reference))
     least, most = float(np.exp(logs.min())), float(np.exp(logs.max()))
@@ -105,9 +107,9 @@ def _trimmed_mean(values: NDArray[np.float64], axis: int = -1) -> Any:
 
 
 def unpaired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
-    """The same for samples that belong to no common round: Welch's t interval of the logarithms.
+    """The same for samples that are not paired by rounds: Welch's t interval of the logarithms.
 
-    Less can be seen so: what slowed one whole set of runs looks like a difference.
+    This is weaker than pairs: whatever slowed down one whole set of runs looks like a difference.
     """
     logs, reference_logs = np.log(speeds), np.log(reference)
     least, most = float(min(speeds) / max(reference)), float(max(speeds) / min(reference))
@@ -132,10 +134,11 @@ OUTLIER_Z, MIN_FOR_OUTLIERS = 3.5, 5
 
 
 def outliers(speeds: Sequence[float], least: float) -> list[int]:
-    """Indices of speeds whose logarithms have a modified z-score above OUTLIER_Z and that are off by more than `least`.
+    """Indices of outliers: speeds with a modified z-score above OUTLIER_Z that differ from the median by over `least`.
 
-    The modified z-score is the distance from the median in median absolute deviations, scaled to be standard deviations
-    where samples are normal. Of fewer than MIN_FOR_OUTLIERS nothing can be said.
+    The modified z-score is the distance of a speed's logarithm from the median, divided by the median absolute
+    deviation. This is scaled to equal the standard deviation if samples are normal. `least` is a share of the median.
+    With fewer speeds than MIN_FOR_OUTLIERS there are no outliers.
     """
     logs = np.log(speeds)
     if len(logs) < MIN_FOR_OUTLIERS:
@@ -146,9 +149,9 @@ def outliers(speeds: Sequence[float], least: float) -> list[int]:
 
 
 def outlying(sample: float, others: Sequence[float], least: float) -> bool:
-    """Whether `sample` is off the others' median by more than `least` of it and by more than three of their spreads.
+    """Whether `sample` differs from the others' median by more than the share `least` and by more than three spreads.
 
-    The spread is the median absolute deviation, scaled to be the standard deviation where samples are normal.
+    The spread is the others' median absolute deviation, scaled to equal the standard deviation if they are normal.
     """
     median = float(np.median(others))
     spread = float(stats.median_abs_deviation(others, scale="normal"))

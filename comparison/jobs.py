@@ -1,4 +1,4 @@
-"""What is to be run: every implementation, for every variant of a sweep, seed and round, in a fair order."""
+"""The runs to be made: every implementation, for every variant of a sweep, seed and round, in a fair order."""
 
 import itertools
 import math
@@ -18,40 +18,40 @@ from comparison.options import CompareConfig
 
 MAX_RUNS = 100_000  # of one comparison
 
-Values = dict[str, str]  # option without dashes in front -> value, as text: {"batch-size": "32"}
+Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
 
 
 TITLES = {"tf": "TensorFlow", "keras": "Keras", "pt": "PyTorch", "ptl": "Lightning"}
 
 
 def row_name(implementation: str, mode: Mode) -> str:
-    """Which row of a table: `pt`, `pt tuned`."""
+    """The name of a row: `pt`, `pt tuned`."""
     return implementation if mode == "plain" else f"{implementation} {mode}"
 
 
 def row_title(implementation: str, mode: Mode) -> str:
-    """What people call it: `PyTorch`, `PyTorch tuned`."""
+    """The name of a row for people: `PyTorch`, `PyTorch tuned`."""
     return row_name(TITLES.get(implementation, implementation), mode)
 
 
 def variant_name(values: Values) -> str:
-    """`batch-size=32,devices=2`; empty where nothing is swept."""
+    """`batch-size=32,devices=2`; empty if nothing is swept."""
     return ",".join(f"{option}={value}" for option, value in values.items())
 
 
 def shown_variant(values: Values) -> str:
-    """`batch-size 32, devices 2`, for people; empty where nothing is swept."""
+    """`batch-size 32, devices 2`, for people; empty if nothing is swept."""
     return ", ".join(f"{option} {value}" for option, value in values.items())
 
 
 def in_brackets(values: Values) -> str:
-    """` (batch-size 32, devices 2)`, to stand behind a name; empty where nothing is swept."""
+    """` (batch-size 32, devices 2)`, to follow a name; empty if nothing is swept."""
     return f" ({shown_variant(values)})" if values else ""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration of a sweep; the only one, without values, where nothing is swept."""
+    """One configuration of a sweep. If nothing is swept, there is one variant, without values."""
 
     values: tuple[tuple[str, str], ...]
     config: TrainConfig
@@ -66,9 +66,9 @@ class Job:
     """One run.
 
     Attributes:
-      round: from 1; what is compared in pairs belongs to the same seed and round.
-      tuning: whether it is there to choose a learning rate, and in no table.
-      config: all but the run folder.
+      round: from 1; runs that are compared in pairs have the same seed and round.
+      tuning: whether the run only helps to choose a learning rate; such a run is in no table.
+      config: all options except the run folder.
     """
 
     variant: Variant
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of its row."""
+        """The name of its row."""
         return row_name(self.implementation, self.config.mode)
 
     @property
@@ -89,7 +89,7 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """Its folder, within the comparison's."""
+        """The run's folder, relative to the comparison's folder."""
         parts = ["tuning" if self.tuning else "runs", self.variant.name]
         if self.tuning:
             parts.append(f"learning-rate={self.config.learning_rate:g}")
@@ -98,10 +98,10 @@ class Job:
 
 
 def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
-    """The cross product of all sweeps; learning rates are kept or scaled, not yet tuned.
+    """The variants: the cross product of all sweeps. Learning rates are kept or scaled here, and tuned later.
 
     Raises:
-      UserError: a sweep that is none, or a value that its option doesn't take.
+      UserError: a sweep is not valid, an option does not accept a value, or there are too many runs.
     """
     swept: dict[str, list[str]] = {}
     for item in options.sweep:
@@ -123,7 +123,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         except ValidationError as error:
             raise UserError(f"--sweep {_name(texts)}: {error.errors()[0]['msg']}") from None
         if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
-            # Every replica the same share of the machine: more replicas are more of it, as with GPUs.
+            # Every replica gets the same share of the machine: more replicas use more of it, as with GPUs.
             most = max(map(int, swept["devices"]))
             config = config.replace(threads_per_device=max(1, num_cores() // most))
         scalings = {"both": ["strong", "weak"]}.get(options.scaling, [options.scaling])
@@ -131,10 +131,10 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
             scaled, shown = config, {**texts, "scaling": scaling} if scaling else texts
             if scaling == "weak":
                 if config.devices == 1 and len(scalings) > 1:
-                    continue  # the same as strong
+                    continue  # the same run as in strong scaling
                 scaled = config.replace(batch_size=config.batch_size * int(texts["devices"]))
             if options.sweep_learning_rate == "linear":
-                # Goyal et al. 2017, "Accurate, Large Minibatch SGD": as the batch grows, so does the rate.
+                # Goyal et al. 2017, "Accurate, Large Minibatch SGD": the rate is proportional to the batch size.
                 scaled = scaled.replace(scale_learning_rate=base.examples_per_step)
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
     if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
@@ -146,10 +146,10 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
 
 
 def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
-    """Runs that choose the learning rate of each variant: the first implementation, with seeds of their own.
+    """Runs that choose the learning rate of each variant: by the first implementation, with separate seeds.
 
-    One implementation is enough, since all are the same training; other seeds, since a rate chosen for how
-    well it did on the seeds that are reported would be reported as better than it is.
+    One implementation is enough, since all are the same training. The seeds are not those of the tables: a rate that
+    was chosen by its results with the seeds of the tables would look better there than it is.
     """
     first = max(options.all_seeds) + 1
     for offset in range(len(options.all_seeds)):
@@ -160,9 +160,10 @@ def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator
 
 
 def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
-    """Rounds outside, so that a machine that drifts hits all variants and implementations alike.
+    """The runs of all rounds.
 
-    Every round begins with another implementation, and another variant, than the one before.
+    Rounds are the outer loop, so that a drift of the machine affects all variants and implementations alike. Every
+    round begins with another variant and another implementation than the round before.
     """
     for number, seed in itertools.product(range(1, options.repeats + 1), options.all_seeds):
         for variant in _rotated(variants, _turn(options, seed, number)):
@@ -182,7 +183,7 @@ def _turn(options: CompareConfig, seed: int, number: int) -> int:
 
 
 def contenders(options: CompareConfig) -> list[tuple[str, Mode]]:
-    """Implementations and modes in the order of their rows; the first one is what the others are held to."""
+    """Implementations and modes in the order of their rows; the others are compared with the first one."""
     return list(itertools.product(options.implementations, options.mode))
 
 
@@ -199,7 +200,7 @@ def _parse(item: str) -> tuple[str, list[str]]:
     if not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     swept = {*fields_of_kind(TrainingOptions, "data", "network", "training", "machine", "setting")}
-    if field not in swept - {"seed", "image_shape"}:  # seeds have an option of their own; a shape is three values
+    if field not in swept - {"seed", "image_shape"}:  # seeds have their own option; a shape is three values
         others = {
             "seed": "seeds have an option of their own, --seeds",
             "mode": "--mode plain tuned makes a row of each",
@@ -214,7 +215,7 @@ def _parse(item: str) -> tuple[str, list[str]]:
 
 
 def _value(field: str, text: str) -> Any:
-    """The value as the option reads it. Raises UserError where it doesn't."""
+    """The value of `text` for this option. Raises UserError if the option does not accept it."""
     annotation = TrainingOptions.model_fields[field]
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation.rebuild_annotation())

@@ -1,4 +1,4 @@
-"""What the proofs say: whether two rows are the same training, and at which step they begin to differ."""
+"""Evaluates the proofs: whether two rows are the same training, and at which step they begin to differ."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,17 +20,17 @@ from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofRecord, proof_path
 from comparison.store import LOG_FILE, Run
 
-TOLERANCE = 1e-10  # on losses, relative above 1; equal trainings are about 1e-15 apart
+TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the runs in 64 bits say of a row and of the table's first one.
+    """The result of comparing a row's run in 64 bits with that of the table's first row.
 
     Attributes:
-      same: whether they are the same training; None where that is not known.
-      difference: the largest one in the loss of a step; None where there is none.
-      note: at which step they begin to differ, or why it is not known.
+      same: whether they are the same training; None if that is not known.
+      difference: the largest difference in the loss of a step; None if there are no losses to compare.
+      note: at which step they begin to differ, or why it is not known whether they are the same training.
     """
 
     same: bool | None
@@ -39,7 +39,7 @@ class Proof:
 
 
 def check_whole(path: Path) -> None:
-    """Raises UserError where the run of a proof is not whole: as many steps and evaluations as its plan has."""
+    """Raises UserError if the run of a proof is not complete: it must have all steps and evaluations of its plan."""
     plan, steps, epochs = read_result(path).plan, read_step_losses(path), read_metrics(path, EpochLine)
     if (len(steps), len(epochs)) != (plan.total_steps, plan.num_epochs):
         raise UserError(
@@ -49,7 +49,7 @@ def check_whole(path: Path) -> None:
 
 
 def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
-    """Of the row `name` against the row `reference` of the same variant; and whether it is a proof of their runs."""
+    """The proof of the row `name` against the row `reference` of a variant; not known if it does not fit `runs`."""
     proof = judge_folders(*(folder / proof_path(variant, one) for one in (reference, name)))
     if proof.same is not None and (note := is_of_others(folder, variant, runs)):
         return Proof(None, note=note)
@@ -57,7 +57,7 @@ def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequen
 
 
 def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
-    """Why the proofs of a variant's rows are none of these runs; None where they are. Rows without a proof pass."""
+    """Why the proofs of a variant's rows do not fit `runs`; None if they do. Rows without a proof are not checked."""
     paths = {name: folder / proof_path(variant, name) for name in dict.fromkeys(run.record.name for run in runs)}
     try:
         proofs = {name: read_result(path) for name, path in paths.items() if (path / RESULT_FILE).exists()}
@@ -80,12 +80,12 @@ def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | No
 
 
 def _software(result: RunResult) -> dict[str, str]:
-    """Versions, without that of the operating system."""
+    """The versions of the software, without that of the operating system."""
     return {name: version for name, version in result.versions.items() if name != "platform"}
 
 
 def judge_folders(reference: Path, other: Path) -> Proof:
-    """Of two runs in 64 bits."""
+    """The proof from the folders of two runs in 64 bits."""
     try:
         for path in (reference, other):
             if failure := read_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
@@ -101,13 +101,13 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         return Proof(None, note=departure)
     difference = float(differences.max()) if len(differences) else None
     if departure:
-        with suppress(UserError):  # where nobody has looked a second time, or that has failed
+        with suppress(UserError):  # there may be no second run that saved the first batch, or it has failed
             departure = find_departure(reference / FIRST_BATCH_DIR, other / FIRST_BATCH_DIR, TOLERANCE) or departure
     return Proof(departure is None, difference, departure)
 
 
 def first_loss(folder: Path, variant: Values, name: str, seed: int) -> float | None:
-    """The loss of step 1 in 64 bits; None where there is no proof with that seed."""
+    """The loss of step 1 in 64 bits; None if there is no proof with that seed."""
     path = folder / proof_path(variant, name)
     try:
         result, losses = read_result(path), read_step_losses(path)

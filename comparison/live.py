@@ -1,4 +1,4 @@
-"""What a person sees while runs are made: bars on a terminal, plain lines elsewhere."""
+"""Shows the progress while runs are made: as bars on a terminal, as plain lines elsewhere."""
 
 import statistics
 import time
@@ -16,7 +16,7 @@ from comparison.store import Run
 
 @dataclass
 class _Shown:
-    """A run that is being made, as it is shown."""
+    """A run that is being made, with its progress bar."""
 
     job: Job
     task: TaskID
@@ -28,8 +28,8 @@ class LiveView:
     """A line for each run that is being made, and one for the whole comparison. Used as a context manager.
 
     Args:
-      total: number of runs, those that are there already among them.
-      done: runs that are there already; how long they took tells how long others will.
+      total: number of runs, including those that have already ended.
+      done: runs that have already ended; the durations of the others are estimated from theirs.
     """
 
     def __init__(self, console: Console, total: int, done: list[Run]) -> None:
@@ -62,7 +62,7 @@ class LiveView:
         self._bars.stop()
 
     def more(self, number: int) -> None:
-        """So many runs more will be made."""
+        """Adds `number` runs to the total."""
         self._total += number
         self._bars.update(self._whole, total=self._total)
 
@@ -70,8 +70,8 @@ class LiveView:
         self._console.print(text, soft_wrap=True)
 
     def start(self, job: Job, left: list[Job]) -> None:
-        """The run of `job` begins; those in `left` come after it."""
-        if self._total > 4:  # a screen full of finished runs hides the one that runs
+        """Shows that the run of `job` begins. The jobs in `left` come after it."""
+        if self._total > 4:  # many finished runs would fill the screen and hide the current one
             for task in self._over:
                 self._bars.update(task, visible=False)
             self._over.clear()
@@ -81,7 +81,7 @@ class LiveView:
         self._tell_time_left()
 
     def see(self, job: Job, line: MetricsLine) -> None:
-        """Takes a line of its metrics."""
+        """Shows a line of the run's metrics."""
         shown = self._running[job.path]
         if isinstance(line, PlanLine):
             shown.num_epochs = line.num_epochs
@@ -96,7 +96,7 @@ class LiveView:
         self._tell_time_left()
 
     def end(self, job: Job, run: Run) -> None:
-        """The run of `job` is over."""
+        """Shows that the run of `job` has ended."""
         task = self._running.pop(job.path).task
         self._over.append(task)
         self._seconds.setdefault(_key(job), []).append(run.record.process_seconds)
@@ -116,13 +116,13 @@ class LiveView:
             now = time.monotonic()
             begun = [now - shown.started for shown in self._running.values()]
             rest = [max(0.0, (guess or 0.0) - passed) for guess, passed in zip(running, begun, strict=True)]
-            # Of several at a time, as many go on.
+            # Assumes that as many runs as now are always made at the same time.
             seconds = (sum(guess or 0.0 for guess in left) + sum(rest)) / max(1, len(running))
             state += f", {_clock(seconds)} left"
         self._bars.update(self._whole, state=state)
 
     def _guess(self, job: Job) -> float | None:
-        """How long a run takes: as others of its kind, else as its implementation did, else as any did."""
+        """Estimated seconds of a run: the median over runs of its row and variant, else of its row, else over all."""
         kinds = [
             self._seconds.get(_key(job), []),
             [one for (name, _), all_of in self._seconds.items() if name == job.name for one in all_of],

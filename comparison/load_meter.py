@@ -1,4 +1,4 @@
-"""What else the machine does while a run is made, and from when on that disturbs it."""
+"""Measures what else the machine does while a program runs."""
 
 import os
 import time
@@ -14,10 +14,10 @@ STAT = Path("/proc/stat")
 
 
 class LoadMeter:
-    """From now until a program has ended.
+    """Measures the load of the machine, from the meter's creation until a program has ended.
 
     Attributes:
-      trains: whether the program has begun to train; what it does before tells nothing of its threads.
+      trains: whether the program has begun to train; runnable threads are counted only from then on.
     """
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class LoadMeter:
         self._runnable: list[int] = []
 
     def look(self) -> None:
-        """Now and then, while the program runs."""
+        """Counts the runnable threads; called repeatedly while the program runs."""
         if self.trains and (runnable := _runnable_threads()) is not None:
             self._runnable.append(runnable)
 
     def ended(self, program: Program, failure: str | None) -> Ended:
         seconds = time.monotonic() - self._started
         other = busy_seconds() - self._busy - (_own_seconds() - self._own)
-        here = not program.starter  # processes that srun has started don't count as this program's
+        here = not program.starter  # processes started by srun do not count as the program's own
         return Ended(
             started=self._began,
             process_seconds=seconds,
@@ -52,13 +52,13 @@ class LoadMeter:
 
 
 def _own_seconds() -> float:
-    """Of this process and all its children that have ended and been waited for, theirs among them."""
+    """Processor seconds of this process and of all its descendants that have ended and were waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def _runnable_threads() -> int | None:
-    """Threads of the whole machine that run or wait for a core, without the one that asks; None where nobody tells."""
+    """Threads of the whole machine that run or wait for a core, without the caller's; None if not known."""
     with suppress(OSError):
         for line in STAT.read_text().splitlines():
             if line.startswith("procs_running "):

@@ -1,4 +1,4 @@
-"""A comparison's folder in a notebook."""
+"""Loads a comparison's folder in a notebook."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,13 @@ from comparison.store import Request
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare.py` has found so far, as DataFrames. docs/comparison.md says what is in each column.
+    """The results of `compare.py` so far, as DataFrames. docs/columns.md says what is in each column.
 
     Attributes:
       rows: a line for each row of the tables, as in `results.csv`.
-      runs: a line for each run, as in `runs.csv`; `run_dir` is its folder, as seen from the comparison's.
-      epochs: a line for each evaluation of each run that has succeeded; `run_dir` says of which.
-      steps: a line for each training step of each run that has succeeded; `run_dir` says of which.
+      runs: a line for each run, as in `runs.csv`; `run_dir` is its folder, relative to the comparison's folder.
+      epochs: a line for each evaluation of each run that has succeeded; `run_dir` names the run.
+      steps: a line for each training step of each run that has succeeded; `run_dir` names the run.
       warnings: a line each, on what might mislead a reader of the rows.
       missing: how many runs are still to be made.
     """
@@ -32,10 +32,10 @@ class Comparison:
 
 
 def load(folder: str | Path) -> Comparison:
-    """Reads the folder of a comparison, also of one that is still being made.
+    """Reads the folder of a comparison, which may still be running.
 
     Raises:
-      UserError: the folder holds no comparison, or one of another version.
+      UserError: the folder has no comparison, or the comparison is of another version.
     """
     folder = Path(folder)
     request = Request.read(folder, "load")

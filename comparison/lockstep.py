@@ -1,4 +1,4 @@
-"""How much the losses of two runs differ, and in which step and layer two trainings begin to differ."""
+"""Finds how much the losses of two runs differ, and in which step and layer two trainings begin to differ."""
 
 import math
 from pathlib import Path
@@ -19,12 +19,12 @@ FIRST_STEPS = 10
 OTHER_SETTINGS = "not the same settings"
 
 
-# Of one number, relative: half the distance to the next.
+# Relative rounding error of a number, by precision: half the distance to the next number.
 ROUNDOFF = {"64": 2.0**-53, "32": 2.0**-24, "tf32": 2.0**-11, "16-mixed": 2.0**-11, "bf16-mixed": 2.0**-8}
 
 
 def roundoff(*configs: TrainConfig) -> float:
-    """The coarsest of runs with these resolved configurations, which may have different precisions."""
+    """The largest rounding error of runs with these resolved configurations, which may have different precisions."""
     tf32 = ("tf32" if config.tf32 is True and config.precision == "32" else config.precision for config in configs)
     return max(ROUNDOFF[name] for name in tf32)
 
@@ -32,8 +32,8 @@ def roundoff(*configs: TrainConfig) -> float:
 def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.float64]:
     """float64 (steps,): for each step that both took, the difference relative to the reference's loss.
 
-    Relative to 1 where the loss is below 1: a loss near zero is the difference of two numbers near 1, and
-    rounding leaves its absolute error as it is.
+    If the loss is below 1, the difference is absolute. The reason: a loss near zero is the difference of two numbers
+    near 1, and the absolute error by rounding does not get smaller with the loss.
     """
     steps = min(len(reference), len(other))
     a, b = np.array(reference[:steps]), np.array(other[:steps])
@@ -42,9 +42,9 @@ def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.f
 
 
 def different_settings(reference: RunResult, other: RunResult, same_seed: bool = True) -> list[str]:
-    """What two runs must have in common to share a table, as far as they don't: `batch_size: 64 and 32`.
+    """The differences that keep two runs from sharing a table, in words: `batch_size: 64 and 32`.
 
-    Without `same_seed`, what depends on the seed is left out.
+    Without `same_seed`, everything that depends on the seed is left out.
     """
     fields = {
         name: (getattr(reference, name), getattr(other, name))
@@ -58,9 +58,9 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
         )
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
-    # What `--mode tuned` decides, each framework decides for itself.
+    # With `--mode tuned`, each framework decides these settings for itself.
     left_out = fields_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else []
-    # Of the strategy too: "auto" stands for each framework's own.
+    # The strategy is left out, too: "auto" has another meaning in each framework.
     fields |= {name: (a[name], b[name]) for name in a if name not in (*left_out, "strategy")}
     if not same_seed:
         made = ["data_sha256"] if reference.config.dataset == "synthetic" else []
@@ -75,10 +75,10 @@ def _short(value: object) -> str:
 
 
 def find_departure(reference: Path, other: Path, tolerance: float) -> str | None:
-    """Where the run in folder `other` first departs from the one in `reference`, and what that points to.
+    """Where the run in folder `other` first differs from the run in `reference`, and the likely cause.
 
-    Looks, in this order, at settings, activations and gradients of the first batch (where both runs have
-    saved them), the loss of every step, and every evaluation; None where all agree to `tolerance`.
+    The order of the checks: settings, activations and gradients of the first batch (if both runs have saved them), the
+    loss of every step, and every evaluation. Returns None if all agree within `tolerance`.
 
     Raises:
       UserError: files that are missing or not valid.
@@ -86,8 +86,8 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     results = read_result(reference), read_result(other)
     settings = different_settings(*results)
     config, plan = results[0].config, results[0].plan
-    # The training is to be the same on any machine; and numbers of steps and of test examples are looked at last, since
-    # they show how training and evaluation were done, not what was asked for.
+    # Options of the machine may differ: the training must be the same on any machine. Numbers of steps and of test
+    # examples are compared last: they show how training and evaluation were done, not what was asked for.
     ignored = {*fields_of_kind(TrainConfig, "machine"), "num_steps", "test_count"}
     settings = [text for text in settings if text.partition(":")[0] not in ignored]
     if settings:
@@ -129,8 +129,8 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:
-    """Names the first layer whose output differs, else every parameter whose gradient does."""
-    layers = list(layer_names(LAYERS[model]))  # a safetensors file keeps no order
+    """Names the first layer whose output differs, else every parameter whose gradient differs."""
+    layers = list(layer_names(LAYERS[model]))  # a safetensors file does not keep the order
     for kind in ("activation", "gradient"):
         of_layer = {layer: f"{kind}.{layer}" for layer in layers}
         names = [
@@ -153,7 +153,7 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
 
 
 def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:
-    """What is new in the first step that differs, all steps before it being equal."""
+    """The likely cause: what is new in the first step that differs, since all steps before it are equal."""
     if step == 1:
         return "the first, before any update: suspect initial weights, the first batch, the network or the loss"
     in_epoch = (step - 1) % plan.steps_per_epoch + 1

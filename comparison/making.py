@@ -1,4 +1,4 @@
-"""Makes the runs of a comparison; each is written, and the tables with it, as soon as it has ended."""
+"""Makes the runs of a comparison. As soon as a run has ended, its record and the tables are written."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from comparison.store import Request, Run, record_run
 
 @dataclass
 class RunMaker:
-    """Follows the programs that it has a launcher run, see `comparison.launchers.Follower`.
+    """Gives programs to a launcher and follows them, see `comparison.launchers.Follower`.
 
     Attributes:
-      folder: of the comparison.
-      runs: that have ended, those that were there already among them.
-      missing: jobs that have not begun.
+      folder: the comparison's folder.
+      runs: the runs that have ended, including those that were there before.
+      missing: the jobs that have not begun.
     """
 
     folder: Path
@@ -32,10 +32,10 @@ class RunMaker:
     view: LiveView
     runs: list[Run]
     missing: list[Job]
-    _jobs: dict[Path, Job] = field(default_factory=dict)  # by the folders of their runs, those that were asked for
+    _jobs: dict[Path, Job] = field(default_factory=dict)  # run folder -> job, for jobs given to the launcher
 
     def make(self, jobs: Sequence[Job]) -> None:
-        """Makes those of the runs that are missing: a round, which is compared in pairs, in one place and in a row."""
+        """Makes the missing runs. The runs of a round form pairs, so they run one after the other on one machine."""
         options, missing = self.request.options, {job.path for job in self.missing}
         interpreters, session = options.interpreters(), len(self.request.commands)
         groups = []
@@ -57,10 +57,10 @@ class RunMaker:
         self.launcher.run(groups, 1, options.timeout, self)
 
     def take_again(self, variants: Sequence[Variant]) -> None:
-        """Makes rounds anew that others' load has disturbed, as far as rounds.py has it."""
+        """Makes new rounds for those that other programs have disturbed, by the rule of `comparison.rounds`."""
         made: list[Job] = []
         while again := self._next_rounds(variants):
-            if again == made:  # nothing has come of it
+            if again == made:  # no progress: the same runs are still missing
                 return
             new = [job for job in again if job.path not in {one.path for one in self.missing}]
             self.missing += new

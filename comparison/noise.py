@@ -1,4 +1,4 @@
-"""What the machine may have done to the speeds of a table, each in one line with what to do about it."""
+"""Warnings about effects of the machine on the speeds of a table, one line each, with advice."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,17 @@ from comparison.row import Speed
 from comparison.store import Run
 from comparison.table import Entry, Table
 
-OFF = 0.10  # a run that is off by less misleads nobody
-WORTH_A_WORD = 0.05  # a ratio nearer to 1 than this is no news, shown or not
-CROWDED = 1.0  # threads more than cores, on average, from which on they are told to wait for each other
-THROTTLED = 0.01  # share of periods
+OFF = 0.10  # no warning for a run that differs from the median by less: it misleads nobody
+WORTH_A_WORD = 0.05  # no warning for a ratio that differs from 1 by less
+CROWDED = 1.0  # threads that want to run minus cores, on average; a warning above this number
+THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
 
 
 def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
-    """In the order in which a reader should know.
+    """The warnings, in the order in which a reader should see them.
 
     Args:
-      repeats: rounds that were asked for; further ones were taken for those that were disturbed.
+      repeats: number of rounds that were asked for; further rounds were made to replace disturbed ones.
     """
     yield from _disturbed(tables, repeats)
     for table in tables:
@@ -37,7 +37,7 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
 
 
 def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
-    """In one line, of a sweep too."""
+    """One warning for all disturbed rounds, also in a sweep."""
     tables = [table for table in tables if table.entries]
     runs = [run for table in tables for entry in table.entries for run in entry.runs]
     disturbed = sum(len(table.entries[0].disturbed) for table in tables)
@@ -79,7 +79,7 @@ def _throttled(entry: Entry, who: str) -> Iterator[str]:
 
 
 def _crowded(entry: Entry, who: str) -> Iterator[str]:
-    """More threads that want to run than cores, although nobody else is there: its own wait for each other, or spin."""
+    """Warns of more threads than cores without other programs: the run's own threads wait for each other, or spin."""
     runs = [run for run in entry.measured_runs if run.result and (other_load(run) or 0.0) <= BUSY]
     runnable = [run.record.runnable_threads for run in runs if run.record.runnable_threads is not None]
     if not runs or not runs[0].result:
@@ -100,7 +100,7 @@ def _crowded(entry: Entry, who: str) -> Iterator[str]:
 
 
 def _first_run(entry: Entry, who: str) -> Iterator[str]:
-    """The first run warms caches: where that shows, it is said, and the medians are hardly moved by it."""
+    """Warns if the first run, which warms up caches, is an outlier; the medians hardly change by it."""
     runs = sorted(entry.measured_runs, key=lambda run: run.record.started)
     if len(runs) < 4:
         return
@@ -120,7 +120,7 @@ def _first_run(entry: Entry, who: str) -> Iterator[str]:
 
 
 def _outliers(entry: Entry, who: str) -> Iterator[str]:
-    """Runs that nobody was seen to disturb, and that are off all the same: named, and not left out."""
+    """Warns of each run with an unusual speed although no disturbance was seen; these runs still count."""
     runs = sorted((run for run in entry.measured_runs if run.images_per_second), key=lambda run: run.record.started)
     speeds = [run.images_per_second or 0.0 for run in runs]
     for index in outliers(speeds, OFF):
@@ -128,7 +128,7 @@ def _outliers(entry: Entry, who: str) -> Iterator[str]:
         seen = "whether other programs ran is not known"
         if load is not None:
             seen = f"other programs used {load:.0%} of the cores"
-        if index > 0:  # of the first run there is a word already
+        if index > 0:  # `_first_run` warns of the first run
             yield (
                 f"{who}: {speeds[index]:,.0f} images/s is an outlier ({_place(runs[index])}; the median"
                 f" is {median(speeds):,.0f}); {seen}; it still counts, but hardly changes medians and ratios"
@@ -149,7 +149,7 @@ def _too_wide(table: Table, where: str) -> Iterator[str]:
 
 
 def rounds_needed(speed: Speed) -> str:
-    """About how many rounds would show a difference of this size: intervals shrink with the root of their number."""
+    """Says how many rounds may show a difference of this size: widths of intervals go with 1 / sqrt(rounds)."""
     assert speed.ratio and speed.ratio_low and speed.ratio_high
     half = math.log(speed.ratio_high / speed.ratio_low) / 2
     needed = max(math.ceil(speed.num_rounds * (half / abs(math.log(speed.ratio))) ** 2), speed.num_rounds + 1)
@@ -161,7 +161,7 @@ def rounds_needed(speed: Speed) -> str:
 
 
 def _contradictions(table: Table, where: str) -> Iterator[str]:
-    """The medians are of heaps of runs, the ratio of pairs: they may disagree, but not silently."""
+    """Warns if the medians, which are over all runs, and the ratio, which is from pairs, say the opposite."""
     first = table.reference.row if table.reference else None
     for row in table.rows:
         speed, base = row.speed, first.speed.images_per_second if first else None

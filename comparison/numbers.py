@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 
 def text(value: float | None, form: str = "{}") -> str:
-    """Empty where there is nothing to say; never a zero."""
+    """The value as text; for None it is empty, and never a zero."""
     return "" if value is None else form.format(value)
 
 
 def rate(value: float | None) -> str:
-    """In millions where there are many, so that no column outgrows the terminal."""
+    """A whole number; from a million on in millions, so that the column still fits the terminal."""
     return f"{value / 1e6:.1f}M" if value and value >= 1e6 else text(value, "{:,.0f}")
 
 
@@ -34,15 +34,15 @@ def span(low: float | None, high: float | None, form: Callable[[float], str]) ->
 
 
 def least_most(least: float, most: float) -> str:
-    """`1.05-1.21`, or one number where they are alike."""
+    """`1.05-1.21`, or one number if both are the same."""
     return "-".join(dict.fromkeys((f"{least:.2f}", f"{most:.2f}")))
 
 
 def seconds(value: float | None) -> str:
-    """Never a bare 0.0 for what took some time."""
+    """Seconds with two decimals below 1 second, so that a short time is not shown as 0.0; else with one decimal."""
     return text(value, "{:.2f}" if value is not None and value < 1 else "{:.1f}")
 
 
 def points(then: float, now: float) -> str:
-    """From one share to another, in percentage points: `+0.28`."""
+    """The change from one share to another, in percentage points: `+0.28`."""
     return f"{100 * (now - then):+.2f}"

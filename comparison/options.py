@@ -1,4 +1,4 @@
-"""The options of compare.py: those of a run, passed on to every implementation alike, and its own."""
+"""The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
 import os
 import shutil
@@ -15,14 +15,14 @@ from common.record.run_folder import new_run_dir
 from common.spec.option_kinds import fields_of_kind, option
 from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
 
-# What an option of compare.py's own decides: which rows there are; how a run is made; how many; studies; how the runs
-# are looked at; the folder. A comparison that is there already can be given more of the same, and other looks.
+# Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
+# shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only those in REPORT_WITH.
 Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
 RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-# In a file `mode: tuned` is one text: the same file then serves `python -m pt_impl`, which has one mode.
+# A file may have `mode: tuned`, a single text, so that it also fits `python -m pt_impl`, which has only one mode.
 Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
@@ -31,14 +31,14 @@ SHORT_NAMES = {"tensorflow": "tf", "pytorch": "pt", "torch": "pt", "lightning": 
 
 
 def _short_names(value: Any) -> Any:
-    """`PyTorch` is `pt`."""
+    """Replaces long names by short ones: `PyTorch` by `pt`."""
     if not isinstance(value, list):
         return value
     return [SHORT_NAMES.get(name.lower(), name) if isinstance(name, str) else name for name in value]
 
 
 class CompareConfig(TrainingOptions):
-    """`python compare.py --help` prints all of it."""
+    """The options of compare.py; `python compare.py --help` prints all of them."""
 
     implementations: Annotated[list[str], BeforeValidator(_short_names)] = option(
         "rows",
@@ -162,11 +162,11 @@ class CompareConfig(TrainingOptions):
         return self.seeds or [self.seed]
 
     def train_config(self) -> TrainConfig:
-        """The part that goes to an implementation, in the first of the modes."""
+        """The options for an implementation, with the first of the modes."""
         return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields}, mode=self.mode[0])
 
     def make_output_dir(self) -> Path:
-        """The folder of the comparison, made and empty. Raises UserError where it can't be."""
+        """Makes the folder of the comparison, or uses an empty one. Raises UserError if that is not possible."""
         folder = self.output_dir
         if folder is None:
             return new_run_dir(f"{self.dataset}-{self.model}", Path("results"))
@@ -181,14 +181,14 @@ class CompareConfig(TrainingOptions):
         return folder
 
     def check_implementations(self) -> None:
-        """Raises UserError for a name that is no implementation here."""
+        """Raises UserError for a name without an implementation, a folder NAME_impl."""
         known = sorted(path.parent.name.removesuffix("_impl") for path in REPOSITORY.glob("*_impl/__main__.py"))
         for name in self.implementations:
             if name not in known:
                 raise UserError(f"--implementations {name}: not one of {', '.join(known)}")
 
     def interpreters(self) -> dict[str, str]:
-        """Implementation -> path of its Python. Raises UserError for one that cannot be run."""
+        """Implementation -> path of its Python interpreter. Raises UserError if there is no program at a path."""
         paths = dict.fromkeys(self.implementations, sys.executable)
         for item in self.python:
             name, _, path = item.partition("=")
@@ -201,10 +201,10 @@ class CompareConfig(TrainingOptions):
         return paths
 
     def applied_to(self, stored: "CompareConfig", folder: Path, kinds: Sequence[Kind]) -> "CompareConfig":
-        """The options of the comparison in `folder`, with those given here that may be given anew.
+        """The `stored` options of the comparison in `folder`, with the changes that are given here.
 
         Raises:
-          UserError: an option given that differs and may not.
+          UserError: a given option differs from the stored one, and must not.
         """
         given = {
             name: getattr(self, name)
@@ -213,9 +213,9 @@ class CompareConfig(TrainingOptions):
         }
         stored_values = stored.model_dump(exclude_unset=True)
         if "seeds" in given:
-            stored_values.pop("seed", None)  # which --seeds has to name, too
+            stored_values.pop("seed", None)  # --seeds must list this seed, too
         if "launcher" in given:
-            stored_values.pop("launcher_options", None)  # they were for the other one
+            stored_values.pop("launcher_options", None)  # they were for the other launcher
         for name, had in (
             ("seeds", stored.all_seeds),
             ("implementations", stored.implementations),
@@ -232,7 +232,7 @@ class CompareConfig(TrainingOptions):
                 " that number or a larger one"
             )
         allowed = {*fields_of_kind(CompareConfig, *kinds)}
-        if stored.sweep_learning_rate == "tune" and "repeating" in kinds:  # on these the chosen rates rest
+        if stored.sweep_learning_rate == "tune" and "repeating" in kinds:  # the chosen rates depend on these
             allowed -= {"seeds", "target_accuracy", "implementations", "mode"}
         for name in sorted(given.keys() - allowed):
             raise UserError(

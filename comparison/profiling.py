@@ -1,4 +1,4 @@
-"""Profiles: for each row a run of its own with the framework's profiler, which would slow a run that is measured."""
+"""Profiles: each row gets a separate run with the framework's profiler, which would slow down a measured run."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -19,21 +19,21 @@ PROFILES_DIR = "profiles"
 
 
 def profile_path(variant: Values, name: str) -> Path:
-    """Of the profiled run of a row, within the comparison's folder."""
+    """The folder of a row's profiled run, relative to the comparison's folder."""
     return Path(*filter(None, [PROFILES_DIR, variant_name(variant), name.replace(" ", "-")]))
 
 
 def read_profile(folder: Path, variant: Values, name: str) -> Profile | None:
-    """Of a row of the comparison in `folder`; None where there is none."""
+    """The profile of a row of the comparison in `folder`; None if there is none."""
     try:
         return read_model(Profile, folder / profile_path(variant, name) / PROFILE_FILE)
-    except UserError:  # not asked for, or the run has failed, which was told then
+    except UserError:  # no profile was asked for, or the run has failed, which was reported then
         return None
 
 
 @dataclass(frozen=True)
 class ProfileMaker:
-    """Makes those that are missing in the comparison's folder; `say`: told what is done."""
+    """Makes the profiles that are missing in the comparison's folder; `say`: called with messages for people."""
 
     folder: Path
     launcher: Launcher
@@ -41,7 +41,7 @@ class ProfileMaker:
     say: Callable[[str], None]
 
     def make(self, number: int, variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode]]) -> None:
-        """Profiles `number` steps of each contender in each variant. A run that fails is told, and has no profile."""
+        """Profiles `number` steps of each contender in each variant. A failed run is reported, and has no profile."""
         groups, titles = [], {}
         for variant in variants:
             values = dict(variant.values)
@@ -67,7 +67,7 @@ class ProfileMaker:
         self.launcher.run(groups, 1, self.request.options.timeout, Quietly(ended))
 
     def _program(self, number: int, variant: Variant, implementation: str, mode: Mode, run_dir: Path) -> Program:
-        """As short as it can be: warm-up, and the steps in one epoch."""
+        """A short run: long enough for the warm-up and for `number` steps within one epoch."""
         options, limit = self.request.options, variant.config.max_steps
         steps = 3 * (number + WARMUP_STEPS)
         config = variant.config.replace(

@@ -1,4 +1,4 @@
-"""What a launcher runs: an implementation, once, into a run folder; and what is known of it when it has ended."""
+"""`Program`: one run of an implementation into a run folder, for a launcher. `Ended`: how this program has ended."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,10 +24,10 @@ class Program(BaseModel):
     """A command line and a run folder.
 
     Attributes:
-      interpreter: path of a Python.
-      config: all of it, the run folder too, which is absolute.
-      session: which of the request's commands asks for it, see `Record`.
-      starter: words in front of the interpreter, which start the program on several nodes; empty: it starts itself.
+      interpreter: path of a Python interpreter.
+      config: all options; the run folder is an absolute path.
+      session: number of the request's command that asks for this program, see `Record`.
+      starter: words in front of the interpreter that start the program on several nodes; empty on one node.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +45,7 @@ class Program(BaseModel):
 
     @property
     def processes_per_node(self) -> int:
-        """How many a launcher shall start on each of several nodes; on one node the program starts its own."""
+        """How many processes a launcher starts on each node; 1 on a single node: the program starts the others."""
         config = self.config
         assert config.devices != "auto" or config.nodes == 1
         if config.nodes == 1 or (self.implementation == "tf" and config.accelerator == "gpu"):
@@ -59,12 +59,12 @@ class Ended(BaseModel):
     Attributes:
       started: ISO 8601, UTC.
       process_seconds: from before the process was started until it had ended.
-      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took;
-        None where it can't be told: processes that srun has started don't count as this program's.
-      runnable_threads: of the whole machine, those that ran or waited for a core while it trained, on average; None
-        where it can't be told.
+      other_load: share of all cores that other programs used meanwhile, or that other tenants of the hardware took.
+        None if not known: processes that srun has started do not count as this program's own.
+      runnable_threads: how many threads of the whole machine ran or waited for a core during the training, on average;
+        None if not known.
       throttled: share of the scheduler's periods in which a container's limit stopped processes; None without a limit.
-      failure: one line on why there is no result; None where it exited with 0.
+      failure: one line that says why there is no result; None if the program exited with 0.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -78,11 +78,11 @@ class Ended(BaseModel):
 
     @classmethod
     def unknown(cls, failure: str) -> Self:
-        """Of a run of which nothing else is known."""
+        """The end of a program of which only the failure is known."""
         unknown = dict.fromkeys(("other_load", "runnable_threads", "throttled"))
         return cls(started=NEVER, process_seconds=0.0, **unknown, failure=failure)
 
 
 def now() -> str:
-    """As in `Ended.started`."""
+    """The current time, in the format of `Ended.started`."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,9 +1,11 @@
-"""What is run to prove that rows are the same training, see `comparison.proving`; what it shows: `comparison.judging`.
+"""The runs that prove that rows are the same training. `comparison.proving` makes, `comparison.judging` evaluates them.
 
-Each implementation takes the first steps of the very same configuration, code path and number of devices with
-`--precision 64`, and evaluates; with one thread each where several proofs run side by side. No fixed bound on 32-bit
-losses could tell rounding from a mistake: their differences grow with every step, at times from 1e-7 to 1e-3 in ten. In
-64 bits they begin a billion times smaller, and stay far below `comparison.judging.TOLERANCE` over so few steps.
+Each implementation takes the first steps with `--precision 64`, and evaluates. Configuration, code path and number of
+devices are exactly those of its row. If several proofs run at the same time, each has one thread.
+
+No fixed bound on 32-bit losses could tell rounding from a mistake: their differences grow with every step, sometimes
+from 1e-7 to 1e-3 within ten steps. In 64 bits the differences begin a billion times smaller. Over so few steps they
+stay far below `comparison.judging.TOLERANCE`.
 """
 
 from collections.abc import Sequence
@@ -19,10 +21,10 @@ from common.spec.options import Mode, TrainConfig
 from comparison.jobs import Values, Variant, row_name, row_title, variant_name
 
 PROOF_FILE = "proof.json"
-FIRST_BATCH_DIR = "first-batch"  # of the second look at two trainings that part
-MOST_STEPS, LEAST_STEPS = 20, 5  # of which all but the first come after an update
-MOST_FLOPS = 2e11  # of all steps together, and of all evaluations: some seconds on two cores
-PASSES = 3  # a forward pass, and a backward one that costs about twice as much
+FIRST_BATCH_DIR = "first-batch"  # of the second proofs that are made if two trainings differ
+MOST_STEPS, LEAST_STEPS = 20, 5  # all but the first step come after an update
+MOST_FLOPS = 2e11  # limit for all steps together, and for all evaluations: some seconds on two cores
+PASSES = 3  # a step costs a forward pass, and a backward pass that costs about twice as much
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class ProofJob:
     """The first steps of one row in 64 bits.
 
     Attributes:
-      path: its folder, within the comparison's.
-      data_sha256: of the data set.
+      path: its folder, relative to the comparison's folder.
+      data_sha256: digest of the data set.
     """
 
     variant: Variant
@@ -57,8 +59,8 @@ class ProofRecord(BaseModel):
     """`proof.json`, beside the files of the run in 64 bits.
 
     Attributes:
-      digest: over configuration, data, code and versions; the same proof is not made twice.
-      failure: why there is no result; None where there is one.
+      digest: over configuration, data, code and versions; a proof with the same digest is not made again.
+      failure: why there is no result; None if there is one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,12 +71,12 @@ class ProofRecord(BaseModel):
 
 
 def proof_path(variant: Values, name: str) -> Path:
-    """Of the run in 64 bits of a row, within the comparison's folder."""
+    """The folder of a row's run in 64 bits, relative to the comparison's folder."""
     return Path(*filter(None, ["proofs", variant_name(variant), name.replace(" ", "-")]))
 
 
 def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode]], seed: int) -> list[ProofJob]:
-    """One for each row, with the first seed: another seed is the same code."""
+    """One proof for each row, with the first seed alone: other seeds run the same code."""
     jobs = []
     for variant in variants:
         experiment = Experiment.make(variant.config.replace(seed=seed))
@@ -90,25 +92,26 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
 
 
 def verify_steps(flops: int) -> int:
-    """How many steps are taken: fewer where one takes long. `flops`: of a forward pass over the examples of a step."""
+    """The number of steps; fewer if a step takes long. `flops`: of a forward pass over all examples of a step."""
     return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_FLOPS / (PASSES * flops))))
 
 
 def cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[str, int]:
-    """Options for a smaller test set where evaluating all of it takes long: two batches no larger than in training.
+    """Options for a smaller test set, if evaluating the whole test set takes long; else empty.
 
-    And a remainder, so that the number of examples divides by the devices if and only if that of all of them does.
+    The smaller test set has two batches, no larger than in training, and a remainder. With the remainder, its size is
+    divisible by the number of devices if and only if the size of the whole test set is.
 
     Args:
       flops: of a forward pass of one image.
     """
     count, size = len(dataset.test_images), min(config.batch_size, config.eval_batch_size)
     plan = config.plan(len(dataset.train_images))
-    evaluations = plan.num_epochs + 1  # and the predictions for the report
+    evaluations = plan.num_epochs + 1  # one more for the predictions of the report
     if evaluations * count * flops <= MOST_FLOPS:
         return {}
     devices = 1 if config.devices == "auto" else config.devices
     kept = 2 * size + (count - 2 * size) % devices
     if count % config.eval_batch_size and kept % size == 0:
-        kept += devices  # an incomplete last batch, as it would be
+        kept += devices  # the last batch stays incomplete, as in the whole test set
     return {"test_size": kept, "eval_batch_size": size} if kept < count else {}

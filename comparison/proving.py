@@ -1,4 +1,4 @@
-"""Makes the proofs that are missing, and keeps them for the next comparison."""
+"""Makes the proofs that are missing, and keeps them in a cache for later comparisons."""
 
 import hashlib
 import importlib.metadata
@@ -34,11 +34,11 @@ KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
 
 @dataclass(frozen=True)
 class Prover:
-    """Makes proofs: side by side, since nothing is timed.
+    """Makes proofs; several run at the same time, since nothing is timed.
 
     Attributes:
-      folder: of the comparison.
-      say: told what is done, where something has to be done.
+      folder: the comparison's folder.
+      say: called with messages for people, if there is something to do.
     """
 
     folder: Path
@@ -47,9 +47,10 @@ class Prover:
     say: Callable[[str], None]
 
     def make(self, jobs: Sequence[ProofJob]) -> None:
-        """Makes those that are missing in the comparison's folder.
+        """Makes the proofs that are missing in the comparison's folder.
 
-        Where two trainings part, both are made again with what was computed on the first batch, which tells the layer.
+        If two trainings differ, both proofs are made again, and save what is computed on the first batch. This shows in
+        which layer they begin to differ.
         """
         digests = {job.path: self._digest(job) for job in jobs}
         missing = [job for job in jobs if not _is_proof(self.folder / job.path, digests[job.path])]
@@ -72,7 +73,7 @@ class Prover:
                 self._look_again([first, *parted])
 
     def _run(self, jobs: Sequence[ProofJob], digests: dict[Path, str]) -> None:
-        """Runs them, and keeps what has succeeded for the next comparison, each as soon as it has ended."""
+        """Runs the proofs. As soon as a proof has succeeded on this machine, it is kept for later comparisons."""
         code = code_sha256()
 
         def ended(run_dir: Path, failure: str | None) -> None:
@@ -86,7 +87,7 @@ class Prover:
             record = ProofRecord(schema_version=2, digest=digest, failure=failure)
             write_model(run_dir / PROOF_FILE, record)
             if failure is None:
-                for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the rest, and not looked at
+                for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the other files, and not needed
                     (run_dir / name).unlink(missing_ok=True)
             if not self.launcher.place and _is_proof(run_dir, digest):
                 _keep(run_dir, digest)
@@ -94,7 +95,7 @@ class Prover:
         self._side_by_side({self.folder.absolute() / job.path: job for job in jobs}, ended)
 
     def _look_again(self, jobs: Sequence[ProofJob]) -> None:
-        """Makes the proofs once more, in folders of their own, with what is computed on the first batch."""
+        """Makes the proofs again, in separate folders, and saves what is computed on the first batch."""
         again = {
             self.folder.absolute() / job.path / FIRST_BATCH_DIR: replace(
                 job, config=job.config.replace(save_first_batch=True)
@@ -104,7 +105,10 @@ class Prover:
         self._side_by_side(again, lambda run_dir, failure: None)
 
     def _side_by_side(self, jobs: dict[Path, ProofJob], ended: Callable[[Path, str | None], None]) -> None:
-        """Runs each in its folder, as many at once as the cores allow; on a GPU one, since TensorFlow takes all."""
+        """Runs each job in its folder.
+
+        As many jobs run at once as the cores allow. On GPUs only one job runs, since TensorFlow takes all GPU memory.
+        """
         configs = [job.config for job in jobs.values()]
         devices = max(
             (DEVICES_OF.get(one.strategy, 1) if one.devices == "auto" else one.devices for one in configs), default=1
@@ -127,7 +131,7 @@ class Prover:
         self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, Quietly(ended))
 
     def _digest(self, job: ProofJob) -> str:
-        """Hex digest over all that its losses depend on."""
+        """Hex digest over everything that the losses of a proof depend on."""
         weights = job.config.initial_weights
         here = describe_machine().model_dump(exclude={"hostname", "memory_bytes"})
         parts = {
@@ -145,12 +149,12 @@ class Prover:
 
 
 def _shows_layers(config: TrainConfig) -> bool:
-    """Whether a first batch can be looked into: in PyTorch neither compiled networks show their layers, nor stages."""
+    """Whether layers' outputs can be saved: not with compiled networks, `--strategy dp` or `pipeline` in PyTorch."""
     return config.compile is not True and config.strategy not in ("dp", "pipeline")
 
 
 def _is_proof(path: Path, digest: str) -> bool:
-    """Whether a whole proof with that digest is there."""
+    """Whether the folder has a complete, successful proof with this digest."""
     try:
         record = read_model(ProofRecord, path / PROOF_FILE)
         check_whole(path)
@@ -160,7 +164,7 @@ def _is_proof(path: Path, digest: str) -> bool:
 
 
 def _restore(path: Path, digest: str) -> bool:
-    """Takes a proof from where an earlier comparison has kept it; whether it was there, and whole."""
+    """Copies a proof that an earlier comparison has kept in the cache; False if there is no complete one."""
     shutil.rmtree(path, ignore_errors=True)
     if not _is_proof(_cache() / digest, digest):
         return False
@@ -174,7 +178,7 @@ def _restore(path: Path, digest: str) -> bool:
 
 
 def _keep(run_dir: Path, digest: str) -> None:
-    """Copies the files that a proof needs to where the next comparison looks; all of them or none."""
+    """Copies the files of a proof into the cache for later comparisons; all of them or none."""
     kept = _cache() / digest
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +198,7 @@ def _cache() -> Path:
 
 # --- What a proof is of ---
 
-# What changes the kernels that a framework takes.
+# Environment variables that change which kernels a framework uses.
 ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
 VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
@@ -202,10 +206,10 @@ print(sys.version, sorted((str(one.name), one.version) for one in importlib.meta
 
 @cache
 def _versions(interpreter: str) -> str:
-    """Of an interpreter and of everything that is installed for it."""
+    """The versions of an interpreter and of all packages that are installed for it."""
     if interpreter == sys.executable:
         return f"{sys.version} {sorted((str(one.name), one.version) for one in importlib.metadata.distributions())}"
     try:
         return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
-    except OSError:  # its runs will tell
+    except OSError:  # the runs of this interpreter will report it
         return ""

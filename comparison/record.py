@@ -1,4 +1,4 @@
-"""What is known of a run from outside."""
+"""The record of a run: what is known of it apart from the files that it writes itself."""
 
 from typing import Any, Literal, Self
 
@@ -12,14 +12,14 @@ RECORD_FILE = "run.json"
 
 
 class Record(BaseModel):
-    """`run.json`: what is known of a run from outside, written when it has ended, however that was.
+    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
 
     Attributes:
-      variant: of a sweep, see `comparison.jobs`.
+      variant: the values of a sweep's options, see `comparison.jobs`.
       started, process_seconds, other_load, runnable_threads, throttled: see `Ended`.
-      session: which of the request's commands made it, from 1: those that resumed it came later.
-      failure: one line on why there is no result; None where there is one.
-      files_sha256: over its files as they were when it ended, see `comparison.integrity`; None where it failed.
+      session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
+      failure: one line that says why there is no result; None if there is one.
+      files_sha256: digest of its files when the run ended, see `comparison.integrity`; None if the run failed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,7 +42,7 @@ class Record(BaseModel):
 
     @property
     def name(self) -> str:
-        """Of its row."""
+        """The name of its row."""
         return row_name(self.implementation, self.mode)
 
     @property
@@ -51,7 +51,7 @@ class Record(BaseModel):
 
     @staticmethod
     def identity_of(job: Job) -> dict[str, Any]:
-        """The fields that say which run it is."""
+        """The fields that identify the run."""
         return {
             "implementation": job.implementation,
             "mode": job.config.mode,
@@ -67,5 +67,5 @@ class Record(BaseModel):
 
     @classmethod
     def failed(cls, job: Job, failure: str) -> Self:
-        """Of a run of which nothing else is known."""
+        """The record of a run of which only the failure is known."""
         return cls.make(job, 1, Ended.unknown(failure))

@@ -1,4 +1,4 @@
-"""What stands above and below a table, in words."""
+"""The lines of text above and below a table."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -33,7 +33,7 @@ def what_was_compared(table: Table) -> list[str]:
         f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
         _update_rule(config),
         *_augmentation(config),
-        # Of a sweep over settings the lines above are of all variants: the variant says them.
+        # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
         *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
         *_variant_line(table),
@@ -53,7 +53,7 @@ def what_was_swept(summary: Summary) -> list[str]:
 
 
 def _update_rule(config: TrainConfig) -> str:
-    """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; what is zero or false is left out."""
+    """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; zero and false values are left out."""
     rate = f"learning rate {peak_rate(config):g}, {config.schedule}"
     if config.warmup_steps:
         rate += f" after {config.warmup_steps} steps of warm-up"
@@ -72,7 +72,7 @@ def _update_rule(config: TrainConfig) -> str:
 
 
 def _augmentation(config: TrainConfig) -> list[str]:
-    """`augmentation: crop 4, flip, cutout 8`; no line where there is none."""
+    """`augmentation: crop 4, flip, cutout 8`; no line without augmentation."""
     parts = [f"crop {config.random_crop}"] if config.random_crop else []
     parts += ["flip"] if config.horizontal_flip else []
     parts += [f"cutout {config.cutout}"] if config.cutout else []
@@ -84,7 +84,7 @@ def _swept_settings(table: Table) -> bool:
 
 
 def _settings(table: Table) -> str:
-    """`modes plain and tuned: 32-bit; pt tuned bf16-mixed`: the first row's settings, and who differs from them."""
+    """`modes plain and tuned: 32-bit; pt tuned bf16-mixed`: the first row's settings, and the rows that differ."""
     rows = [row for row in table.rows if row.settings]
     modes = list(dict.fromkeys(row.mode for row in rows))
     first = rows[0].settings
@@ -98,7 +98,7 @@ def _variant_line(table: Table) -> list[str]:
 
 
 def notes(tables: Sequence[Table]) -> list[str]:
-    """A line on each row that is not as it should be; of a failed run, the end of its log too."""
+    """A line for each row that has a note; for a failed run, the end of its log too."""
     lines = []
     for table in tables:
         for entry in table.entries:
@@ -118,6 +118,6 @@ def _log_lines(entry: Entry) -> list[str]:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """Everything below the tables."""
+    """All lines below the tables."""
     lines = [f"warning: {line}" for line in summary.warnings]
     return lines + [f"baseline: {line}" for line in summary.baseline] + notes(summary.tables)

@@ -1,4 +1,4 @@
-"""What is asked of compare.py: a new comparison, one that goes on, or one that is only looked at again."""
+"""The request to compare.py: to make a new comparison, to continue one, or only to show one again."""
 
 import fcntl
 import os
@@ -33,10 +33,10 @@ LOCK_FILE = ".lock"
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
-    """The folder of the comparison, with its request in it. Downloads what is missing.
+    """The folder of the comparison, and its request, which is stored there. Downloads data sets that are missing.
 
     Raises:
-      UserError: whatever can't be run or read, found before anything is started.
+      UserError: something can't be run or read. This is found before any run is started.
     """
     command = shlex.join(["python", "compare.py", *sys.argv[1:]])
     if given.baseline:
@@ -64,22 +64,22 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
 
 
 def take(folder: Path, option: str) -> Request:
-    """The request in the comparison's folder, which is this process's alone from now on."""
-    Request.read(folder, option)  # where there is none, nothing is put there either
+    """Locks the comparison's folder for this process, and returns the request in it."""
+    Request.read(folder, option)  # before the lock file is made: a folder without a request stays as it is
     hold(folder, option)
-    return Request.read(folder, option)  # again: the process that has just let go of it may have changed it
+    return Request.read(folder, option)  # again: the process that had the lock until now may have changed it
 
 
-_held: list[IO[str]] = []  # open until this process ends, however it does
+_held: list[IO[str]] = []  # lock files, open until this process ends in whatever way
 
 
 def hold(folder: Path, option: str) -> None:
-    """Makes the comparison's folder this process's alone.
+    """Locks the comparison's folder for this process.
 
-    Raises UserError where another compare.py is at work there."""
+    Raises UserError if another compare.py is at work there."""
     try:
         lock = open(folder / LOCK_FILE, "a+")  # noqa: SIM115 - see _held
-    except OSError:  # what is to be written there will tell
+    except OSError:  # the next file that is written there will fail with a message
         return
     _held.append(lock)
     try:
@@ -102,11 +102,11 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
     for variant in variants:
         Experiment.make(variant.config)
     for folder in {variant.config.data_dir for variant in variants if variant.config.dataset == "arrays"}:
-        check_content(folder)  # each run takes their digest from dataset.json, and would not see it
+        check_content(folder)  # runs take the digest of the arrays from dataset.json, and would not see a change
 
 
 def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list[Run], list[Job]]:
-    """The runs that have ended, and those still to be made; without `failed` these count as still to be made."""
+    """The runs that have ended, and the jobs still to be made. Without `failed`, failed runs are to be made again."""
     options, variants = request.options, make_variants(request.options, request.config)
 
     known: dict[Path, Run | None] = {}
@@ -124,7 +124,7 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
 
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
-    """Tables, warnings and what has changed since the baseline, from whatever runs have ended so far."""
+    """Tables, warnings and changes since the baseline, from the runs that have ended so far."""
     tables = _tables(folder, request, runs)
     baseline: list[str] = []
     changes: list[Change] = []
@@ -135,7 +135,7 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
             earlier_tables = _tables(request.options.baseline, earlier, earlier_runs)
             changes = what_changed(tables, earlier_tables, (request.options.baseline, folder))
             baseline = [f"{change.title}: {line}" for change in changes for line in change.lines]
-        except UserError as error:  # it was there when the comparison began; that it is gone is no reason to lose this
+        except UserError as error:  # the baseline was there at the start; without it the results are still shown
             baseline = [str(error)]
     warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
     return Summary(folder, request, tables, list(runs), missing, warnings, baseline, changes)

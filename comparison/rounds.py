@@ -1,6 +1,6 @@
-"""Rounds that others' load has disturbed: they are left out of speeds and ratios, and taken again.
+"""Rounds that other programs have disturbed: they are left out of speeds and ratios, and repeated.
 
-The rule is published in docs/noise.md, and held to simulated noise by tests/comparison/test_noise.py.
+docs/noise.md describes the rule, and tests/comparison/test_noise.py tests it with simulated noise.
 """
 
 import math
@@ -11,29 +11,29 @@ from comparison.jobs import Job, Variant, jobs_of_round
 from comparison.options import CompareConfig
 from comparison.store import Run
 
-# Disturbed: others used more than BUSY of all the machine's cores, while less than IDLE of them had nothing to do.
+# A run is disturbed if others used more than BUSY of all the machine's cores, and less than IDLE of them was idle.
 BUSY, IDLE = 0.10, 0.25
 
 RoundKey = tuple[int, int]  # seed and number of a round
 
 
 def disturbs(other: float, own: float | None) -> bool:
-    """Whether others' load may slow a run.
+    """Whether the load of other programs may slow down a run.
 
     Args:
-      other, own: shares of all the machine's cores that others and the run have used; None: not known.
+      other, own: shares of all the machine's cores that other programs and the run have used; None: not known.
     """
     has_room = own is not None and own + other <= 1 - IDLE
     return other > BUSY and not has_room
 
 
 def is_due(disturbed: Sequence[bool], repeats: int) -> bool:
-    """Whether one more round is to be made, after rounds of which these were disturbed, with so many asked for."""
+    """Whether to make one more round. `disturbed`: whether each round so far was; `repeats`: rounds asked for."""
     return disturbed.count(False) < repeats and len(disturbed) < repeats + most_taken_again(repeats)
 
 
 def is_disturbed(run: Run) -> bool:
-    """Whether others may have slowed its training. Where nobody can tell, as on several nodes under srun: no."""
+    """Whether others may have slowed down a run's training; False if not known, as on several nodes with srun."""
     other, result = other_load(run), run.result
     if other is None or result is None:
         return False
@@ -42,30 +42,30 @@ def is_disturbed(run: Run) -> bool:
 
 
 def other_load(run: Run) -> float | None:
-    """Share of all cores that others used while it trained; where that took no time, while its process was there."""
+    """Share of all cores that others used while a run trained; if that was too short to measure, during its process."""
     in_training = run.result.training_other_load if run.result else None
     return run.record.other_load if in_training is None else in_training
 
 
 def disturbed_rounds(runs: Sequence[Run]) -> frozenset[RoundKey]:
-    """Seed and number of those in which a run was disturbed; `runs`: of one variant."""
+    """Seed and number of each round in which a run was disturbed; `runs`: of one variant."""
     return frozenset((run.record.seed, run.record.round) for run in runs if is_disturbed(run))
 
 
 def most_taken_again(repeats: int) -> int:
-    """How many rounds more a seed may get: half as many as were asked for."""
+    """How many more rounds a seed may get: half the number that was asked for, rounded up."""
     return math.ceil(repeats / 2)
 
 
 def taken_again(
     options: CompareConfig, variants: Sequence[Variant], read: Callable[[Job], Run | None]
 ) -> tuple[list[Run], list[Job]]:
-    """Beyond the rounds that were asked for: the runs that there are, and those that are to be made next.
+    """Of the additional rounds, which replace disturbed ones: the runs that have ended, and the jobs to be made next.
 
-    A round is taken again at the end, when all others have been made: what has disturbed it may be over then.
+    Disturbed rounds are repeated at the end, after all others: the disturbance may be over then.
 
     Args:
-      read: the run of a job, None where it has not ended.
+      read: returns the run of a job, or None if it has not ended.
     """
     runs: list[Run] = []
     missing: list[Job] = []

@@ -1,4 +1,4 @@
-"""A row of a table: what is said of one implementation in one mode."""
+"""A row of a table: the results of one implementation in one mode."""
 
 from typing import Any, Literal
 
@@ -13,17 +13,17 @@ Status = Literal["ok", "failed", "some failed", "different training", "not prove
 
 
 class Part(BaseModel):
-    """A part of a row. None where there is nothing to say; the columns of `results.csv` have its fields' names."""
+    """A part of a row. None means not known. The columns of `results.csv` have the names of the fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Accuracy(Part):
-    """On the test set.
+    """Accuracy and loss on the test set.
 
     Attributes:
-      num_seeds: over which it is averaged.
-      test_accuracy, test_accuracy_low, test_accuracy_high: mean over seeds and its 95 % interval, shares.
+      num_seeds: number of seeds that they are averaged over.
+      test_accuracy, test_accuracy_low, test_accuracy_high: mean over seeds and its 95 % interval, as shares.
       test_loss: mean over seeds.
     """
 
@@ -35,17 +35,18 @@ class Accuracy(Part):
 
 
 class Speed(Part):
-    """Of training.
+    """Speed of training.
 
     Attributes:
-      images_per_second: the median over runs, those of disturbed rounds left out (`comparison.rounds`).
-      images_per_second_min, images_per_second_max: of the same runs.
-      images_per_second_q1, images_per_second_q3: their quartiles; None with fewer than four of them.
-      num_rounds: that the ratio is from.
-      num_disturbed: rounds that were left out.
-      ratio, ratio_low, ratio_high, verdict: of images per second to the table's first row, in pairs of the same round;
-        None with fewer than three rounds; see `comparison.intervals`.
-      ratio_min, ratio_max: of single rounds.
+      images_per_second: median over the runs of undisturbed rounds, see `comparison.rounds`; over all runs if there are
+        no undisturbed rounds.
+      images_per_second_min, images_per_second_max: the lowest and the highest value of the same runs.
+      images_per_second_q1, images_per_second_q3: quartiles of the same runs; None with fewer than four of them.
+      num_rounds: number of rounds that the ratio is from.
+      num_disturbed: number of disturbed rounds.
+      ratio, ratio_low, ratio_high, verdict: of images per second to those of the table's first row, from pairs of the
+        same round; None with fewer than three rounds; see `comparison.intervals`.
+      ratio_min, ratio_max: the lowest and the highest ratio of a single round.
     """
 
     images_per_second: float | None = None
@@ -64,7 +65,7 @@ class Speed(Part):
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """Of images per second: the quartiles or, with fewer than four runs, the least and the most."""
+        """The range of images per second: the quartiles or, with fewer than four runs, the lowest and the highest."""
         if self.images_per_second_q1 is not None and self.images_per_second_q3 is not None:
             return self.images_per_second_q1, self.images_per_second_q3
         if self.images_per_second_min is not None and self.images_per_second_max is not None:
@@ -77,9 +78,9 @@ class Times(Part):
 
     Attributes:
       startup_seconds, train_seconds, eval_seconds: medians over runs.
-      wall_seconds: of the run in the middle, from before its process was started until it had ended.
-      imports_seconds to rest_seconds: the phases of that same run, so that they add up, see `common.record.timeline`;
-        its last moments, after the result was written, are a part of the rest.
+      wall_seconds: of the run with the median duration, from before its process was started until it had ended.
+      imports_seconds to rest_seconds: the phases of that same run, so that they add up, see `common.record.timeline`.
+        The time after the result was written is a part of the rest.
     """
 
     startup_seconds: float | None = None
@@ -95,11 +96,11 @@ class Times(Part):
 
 
 class Resources(Part):
-    """What a run takes of the machine.
+    """The resources of the machine that a run uses.
 
     Attributes:
       peak_memory_bytes, device_peak_memory_bytes: the largest of all runs.
-      cpu_utilisation, gpu_utilisation, joules_per_image: medians, see `common.record.results`.
+      cpu_utilisation, gpu_utilisation, joules_per_image: medians over runs, see `common.record.results`.
     """
 
     peak_memory_bytes: int | None = None
@@ -110,12 +111,13 @@ class Resources(Part):
 
 
 class Target(Part):
-    """The way to the target accuracy, where there is one.
+    """How the runs reached the target accuracy, if there is one.
 
     Attributes:
-      target_reached: runs that reached it, of the row's `num_runs`.
-      target_epochs, target_steps, target_seconds: until then; means over the runs if all of them reached it, with
-        quartiles; seconds of training and evaluation, start-up apart.
+      target_reached: number of runs that reached it, of the row's `num_runs`.
+      target_epochs, target_steps, target_seconds: until then; means over the runs if all of them reached it. The
+        seconds are those of training and evaluation, without start-up.
+      target_seconds_q1, target_seconds_q3: quartiles of the seconds.
     """
 
     target_reached: int | None = None
@@ -127,14 +129,14 @@ class Target(Part):
 
 
 class Lockstep(Part):
-    """Whether it is the training of the table's first row.
+    """Whether a row is the same training as the table's first row.
 
     Attributes:
-      same_training: as the runs in 64 bits have proved; None for the first row, and with `--verify never`.
-      proof_difference: the largest one in a step's loss in 64 bits.
-      loss_difference_first_steps, loss_difference_all_steps: of the runs themselves, the largest over all of them, from
-        the first row's run with the same seed: rounding in the runs' own precision, which grows from step to step. As
-        `comparison.lockstep.loss_differences` gives them.
+      same_training: as proved by the runs in 64 bits; None if not proved, for the first row, and with `--verify never`.
+      proof_difference: the largest difference in a step's loss in 64 bits.
+      loss_difference_first_steps, loss_difference_all_steps: the largest difference in a step's loss between a run of
+        this row and the first row's run with the same seed, see `comparison.lockstep.loss_differences`. It comes from
+        rounding in the runs' own precision, and grows from step to step.
     """
 
     same_training: bool | None = None
@@ -147,12 +149,12 @@ class Row(BaseModel):
     """One implementation in one mode, over all its runs in a table.
 
     Attributes:
-      table: what stands in one table was asked for the same and counted the same, on one machine; from 1; 0
-        where no run has succeeded.
-      variant: of a sweep.
-      num_runs, num_failed: finished, and failed.
-      settings: precision, and whether compiled, as `--mode` or the options said.
-      note: one line for a person, on what the status says.
+      table: number of the table, from 1; 0 if no run has succeeded. Runs of one table have the same settings and the
+        same counts, and are from one machine.
+      variant: the values of a sweep's options.
+      num_runs, num_failed: number of runs that have succeeded, and that have failed.
+      settings: precision, and whether compiled, as set by `--mode` or the options.
+      note: one line for people that explains the status.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -186,7 +188,7 @@ class Row(BaseModel):
 
     @classmethod
     def columns(cls) -> dict[str, Any]:
-        """Name -> type of all fields, those of the parts among them."""
+        """Name -> type of all fields, including those of the parts."""
         columns: dict[str, Any] = {}
         for name, field in cls.model_fields.items():
             part = type(field.default).model_fields if isinstance(field.default, Part) else {name: field}

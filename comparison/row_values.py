@@ -1,4 +1,4 @@
-"""From the runs of a table to its rows: statistics, lockstep, proof."""
+"""Makes the rows of a table from its runs: statistics, lockstep, proof."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -22,8 +22,8 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
     """The row of an entry.
 
     Args:
-      folder: of the comparison.
-      verify: whether it must be proved to be the same training.
+      folder: the comparison's folder.
+      verify: whether the row must be proved to be the same training.
     """
     common: dict[str, Any] = {
         "variant": table.variant,
@@ -42,7 +42,7 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
         proof = judge(folder, table.variant, reference.name, entry.name, reference.runs + entry.runs)
     inexact = {one.name: _inexact(folder, one) if verify else None for one in (reference, entry)}
     status, notes = _status(folder, table, entry, proof, inexact[entry.name], verify)
-    # Nobody has a ratio to a row that is not what it is called.
+    # There is no ratio for a row that may train differently, and none if the reference computed with too few bits.
     parted = status in ("different training", "not proved") or inexact[reference.name] is not None
     first_steps, all_steps = _rounding(reference, entry)
     results = entry.results
@@ -85,7 +85,7 @@ def _failures(entry: Entry) -> str:
 def _status(
     folder: Path, table: Table, entry: Entry, proof: Proof, inexact: str | None, verify: bool
 ) -> tuple[Status, list[str]]:
-    """Of an entry with runs: whether it is what it is called; and what is to be told of it."""
+    """The status of an entry with runs, and notes for people, which explain it."""
     reference = table.reference
     assert reference is not None
     notes: list[str] = []
@@ -130,7 +130,7 @@ def _accuracy(results: Sequence[RunResult]) -> Accuracy:
 
 
 def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
-    """`parted`: where no ratio is given."""
+    """`parted`: whether there is no ratio."""
     speeds = [one.images_per_second for one in entry.measured if one.images_per_second]
     quarters = quartiles(speeds) if len(speeds) >= MIN_FOR_QUARTILES else None
     ratio, num_rounds = (None, 0) if parted else speed_ratio(reference, entry)
@@ -165,7 +165,7 @@ def _times(entry: Entry) -> Times:
 
 
 def phase_seconds(run: Run) -> dict[Phase, float]:
-    """Of a run that succeeded; its last moments, after the result was written, are a part of the rest."""
+    """The seconds of a successful run by phase. The time after the result was written is a part of the rest."""
     assert run.result is not None
     seconds = dict(run.result.phase_seconds)
     seconds["rest"] += max(0.0, run.record.process_seconds - run.result.wall_seconds)
@@ -189,7 +189,7 @@ def _rounding(reference: Entry, entry: Entry) -> tuple[float | None, float | Non
 
 
 def _inexact(folder: Path, entry: Entry) -> str | None:
-    """Why a run in 32 bits seems to have computed with fewer; None where rounding explains its first loss."""
+    """Why a run in 32 bits seems to have computed with fewer bits; None if rounding explains its first loss."""
     for run in entry.runs:
         if run.result is None or run.result.first_loss_tolerance is None or not run.losses:
             continue
@@ -207,7 +207,7 @@ def _target(runs: Sequence[Run], accuracy: float | None) -> Target:
     if accuracy is None:
         return Target()
     reached = [reach for run in runs if (reach := reach_target(run, accuracy))]
-    if len(reached) < len(runs):  # a mean over those alone that reached it would flatter
+    if len(reached) < len(runs):  # a mean over only those that reached it would look too good
         return Target(target_reached=len(reached))
     low, _, high = quartiles([reach.seconds for reach in reached])
     return Target(
@@ -221,7 +221,7 @@ def _target(runs: Sequence[Run], accuracy: float | None) -> Target:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    """None where any is unknown: a median of the others would be of other runs."""
+    """The median; None if any value is not known: a median of the others would be over other runs."""
     found = list(values)
     known = [value for value in found if value is not None]
     return statistics.median(known) if known and len(known) == len(found) else None

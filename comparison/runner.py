@@ -1,4 +1,4 @@
-"""Runs programs on this machine, each in a process of its own, and looks on."""
+"""Runs programs on this machine, each in a separate process, and follows them."""
 
 import os
 import signal
@@ -19,18 +19,18 @@ from comparison.program import Ended, Program
 from comparison.store import LOG_FILE, clear_unfinished
 
 POLL_SECONDS = 0.1
-# Between asking processes to end and ending them; with checkpoints, which one more is made of meanwhile.
+# Between asking processes to end and killing them; with checkpoints, a run makes one more of them in this time.
 GRACE_SECONDS, CHECKPOINT_SECONDS = 5.0, 25.0
 
 
 def run_program(program: Program, timeout: float, look_on: Callable[[MetricsLine], None]) -> Ended:
-    """Runs it to its end, and tells how that was.
+    """Runs a program to its end, and returns how it has ended.
 
-    None of its processes outlives this call, however it ends. One that was cut off goes on from its latest checkpoint,
-    if it has any.
+    No process of the program outlives this call, in whatever way the call ends. A program that was interrupted before
+    continues from its latest checkpoint, if it has one.
 
     Args:
-      timeout: seconds, after which it is ended and counts as failed.
+      timeout: seconds, after which the program is ended and counts as failed.
       look_on: called with every line of the run's metrics, soon after it was written.
     """
     program = make_run_dir(program)
@@ -48,7 +48,7 @@ def run_program(program: Program, timeout: float, look_on: Callable[[MetricsLine
 
 
 def make_run_dir(program: Program) -> Program:
-    """Makes its run folder, what was there set aside; the program, to go on from there if it can."""
+    """Makes the run folder and sets an older one aside. The program returned resumes from the older one if it can."""
     with writing(program.run_dir):
         cut_off = clear_unfinished(program.run_dir)
         program.run_dir.mkdir(parents=True)
@@ -58,7 +58,7 @@ def make_run_dir(program: Program) -> Program:
 def run_process(
     program: Program, timeout: float, look_on: Callable[[MetricsLine], None], tick: Callable[[], None] = lambda: None
 ) -> None:
-    """Runs an implementation to its end, its output in the run folder's log.
+    """Runs an implementation to its end; its output goes to the run folder's log.
 
     Args:
       tick: called every POLL_SECONDS.
@@ -74,17 +74,17 @@ def run_process(
         raise UserError(failure)
 
 
-# With its process, when that is to be ended, and what the machine was busy with.
+# A program, its process, the time at which it is to be ended, and the meter of the machine's load.
 Running = tuple[Program, "subprocess.Popen[bytes]", float, LoadMeter]
 
 
 def run_side_by_side(
     programs: Sequence[Program], at_once: int, timeout: float, ended: Callable[[Program, Ended], None]
 ) -> None:
-    """Runs programs to their ends, up to `at_once` at a time; for what is not timed.
+    """Runs programs to their ends, up to `at_once` at the same time; for programs that are not timed.
 
     Args:
-      ended: called as soon as one has ended.
+      ended: called as soon as a program has ended.
     """
     waiting, running = list(programs), list[Running]()
     try:
@@ -108,7 +108,7 @@ def run_side_by_side(
         interrupt = None
         for _, process, *_ in running:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)  # all at once, and then each to its end
+                os.killpg(process.pid, signal.SIGTERM)  # asks all at once; below it waits for each
         for _, process, *_ in running:
             try:
                 _end_group(process)
@@ -119,7 +119,7 @@ def run_side_by_side(
 
 
 def _start(program: Program) -> "subprocess.Popen[bytes]":
-    """Raises UserError for an interpreter that can't be run."""
+    """Starts the process of a program. Raises UserError for an interpreter that can't be run."""
     command = [*program.starter, program.interpreter, "-m", f"{program.implementation}_impl"]
     log_file = program.run_dir / LOG_FILE
     with writing(log_file):
@@ -132,7 +132,7 @@ def _start(program: Program) -> "subprocess.Popen[bytes]":
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**with_our_code(without_launcher(os.environ)), "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,  # a group of its own, which can be ended as a whole
+                start_new_session=True,  # a separate process group, which can be ended as a whole
             )
         except OSError as error:
             raise UserError(f"{command[0]} cannot be run: {error}") from None
@@ -145,7 +145,7 @@ def with_our_code(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _failure(status: int) -> str | None:
-    """What an exit status says; None for 0."""
+    """An exit status in words; None for 0."""
     if status < 0:
         return f"ended by {describe_signal(-status)}"
     return f"exit status {status}" if status else None
@@ -156,17 +156,17 @@ def _late(timeout: float) -> str:
 
 
 class MetricsTail:
-    """What is new in the metrics of a run."""
+    """Reads what is new in the metrics of a run."""
 
     def __init__(self, run_dir: Path) -> None:
         self._path, self._offset = run_dir / METRICS_FILE, 0
 
     def read(self) -> list[MetricsLine]:
-        """The lines since the last time. Raises UserError for what is no metrics."""
+        """The lines since the last call. Raises UserError for lines that are not valid."""
         if not self._path.exists():
             return []
         with open(self._path, "rb") as file:
-            if file.seek(0, os.SEEK_END) < self._offset:  # of a job that was begun anew
+            if file.seek(0, os.SEEK_END) < self._offset:  # a new, shorter file: the job was restarted
                 self._offset = 0
             file.seek(self._offset)
             whole = file.read()
@@ -182,10 +182,10 @@ def _watch(
     look_on: Callable[[MetricsLine], None],
     tick: Callable[[], None],
 ) -> None:
-    """Returns when the process has ended; raises UserError when it has not in time, or writes what is no metrics."""
+    """Waits until the process has ended. Raises UserError if it takes too long, or if its metrics are not valid."""
     deadline = time.monotonic() + timeout
     while True:
-        ended = process.poll() is not None  # asked first: what was written before the end is then read below
+        ended = process.poll() is not None  # checked first: all that was written before the end is then read below
         for line in metrics.read():
             look_on(line)
         if ended:
@@ -200,9 +200,9 @@ def _watch(
 
 
 def _end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
-    """Ends all that is left of the process's group: asked first, then killed.
+    """Ends all that is left of the process's group: asks the processes to end, and kills them later.
 
-    Being interrupted meanwhile hurries it, and is passed on when the group has ended.
+    An interrupt meanwhile, such as Ctrl-C, kills them at once. It is raised again when the group has ended.
     """
     deadline = time.monotonic() + grace
     interrupt = None
@@ -210,7 +210,7 @@ def _end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS)
         try:
             os.killpg(process.pid, number)
             while number == signal.SIGTERM and time.monotonic() < deadline:
-                process.poll()  # takes leave of the process itself, which would count as there until then
+                process.poll()  # reaps the process itself, which otherwise would still count as running
                 os.killpg(process.pid, 0)
                 time.sleep(POLL_SECONDS / 2)
         except (ProcessLookupError, PermissionError):  # macOS: not permitted where only a zombie is left

@@ -1,4 +1,4 @@
-"""The files of a comparison's folder: what was asked for, and a record of every run, written as soon as it ends."""
+"""The files of a comparison's folder: the request, and a record of every run, written as soon as the run has ended."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -26,9 +26,9 @@ class Request(BaseModel):
     """`comparison.json`.
 
     Attributes:
-      commands: that made it: the first one, and those that resumed it.
-      config: of a run, with the accelerator and the devices that all implementations can use.
-      created: the time it was begun, ISO 8601, UTC.
+      commands: the command that began the comparison, and those that resumed it.
+      config: the options of a run, with the accelerator and the devices that all implementations can use.
+      created: the time when the comparison was begun, ISO 8601, UTC.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,13 +41,13 @@ class Request(BaseModel):
 
     def write(self, folder: Path) -> None:
         content = self.model_dump(mode="json", exclude={"options"})
-        # Only what was given: what was not stays the default of whoever reads it.
+        # Only the options that were given: for the others, the defaults of the version that reads the file apply.
         content["options"] = self.options.model_dump(mode="json", exclude_unset=True)
         write_text(folder / REQUEST_FILE, json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path, option: str) -> "Request":
-        """Raises UserError, which names `option`, where the folder holds no comparison."""
+        """Reads the request. Raises UserError, which names `option`, if the folder has no comparison."""
         return read_model(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
 
 
@@ -56,9 +56,9 @@ class Run:
     """A run that has ended.
 
     Attributes:
-      result: None where it failed.
-      losses: of every step; empty where it failed.
-      epochs: all of them; empty where it failed.
+      result: None if the run failed.
+      losses: the loss of every step; empty if the run failed.
+      epochs: all evaluations; empty if the run failed.
     """
 
     record: Record
@@ -69,21 +69,21 @@ class Run:
 
     @property
     def is_measured(self) -> bool:
-        """Whether its times are those of a whole training: not where it went on from a checkpoint."""
+        """Whether its times are those of a whole training: not if the run continued from a checkpoint."""
         return self.result is not None and self.result.resumed_from is None
 
     @property
     def images_per_second(self) -> float | None:
-        """None where nothing was measured, or not all of it."""
+        """Of training; None if it was not measured, or not for the whole training."""
         return self.result.images_per_second if self.result and self.is_measured else None
 
     @property
     def round_key(self) -> tuple[int, int, int]:
-        """Runs with the same one were made one after the other, in the same round with the same seed: a pair."""
+        """Seed, round and session. Runs with the same key were made one after the other: they are a pair."""
         return self.record.seed, self.record.round, self.record.session
 
     def shown_dir(self, folder: Path) -> str:
-        """Its folder as seen from the comparison's, which may be moved."""
+        """Its folder, relative to the comparison's folder, which may be moved."""
         return str(self.run_dir.absolute().relative_to(folder.absolute()))
 
     @property
@@ -96,20 +96,20 @@ class Run:
 
 
 def read_run(folder: Path, job: Job) -> Run | None:
-    """The run of `job` in the comparison's folder, however it ended; None where it has not ended."""
+    """The run of `job` in the comparison's folder, even if it has failed; None if it has not ended."""
     run_dir = folder / job.path
     if not (run_dir / RECORD_FILE).exists():
         return None
     try:
         record = read_model(Record, run_dir / RECORD_FILE)
         check_job(record, job, run_dir / RECORD_FILE)
-    except UserError as error:  # what it says can't be told from what it should
+    except UserError as error:  # the record is not valid, so nothing in it can be used
         return Run(Record.failed(job, str(error)), run_dir)
     return load_run(run_dir, record)
 
 
 def record_run(job: Job, program: Program, ended: Ended) -> Run:
-    """The run that has just ended; writes its record.
+    """Writes the record of a run that has just ended, and returns the run.
 
     A run has succeeded if and only if it exited with 0 and its files are valid.
     """
@@ -121,7 +121,7 @@ def record_run(job: Job, program: Program, ended: Ended) -> Run:
 
 
 def load_run(run_dir: Path, record: Record) -> Run:
-    """With its result, if it has succeeded; files that turn out damaged make it a failure."""
+    """The run with its result, if it has succeeded. If its files are damaged, the run has failed."""
     if record.failure is not None:
         return Run(record, run_dir)
     try:
@@ -133,9 +133,9 @@ def load_run(run_dir: Path, record: Record) -> Run:
 
 
 def clear_unfinished(run_dir: Path) -> Path | None:
-    """Sets aside what an interrupted or failed run has left under its name, so that it can be run again.
+    """Renames the folder that an interrupted or failed run has left, so that the run can be made again.
 
-    Returns the folder, of all that were set aside, of the latest one with a checkpoint that can be gone on from.
+    Of all folders that were renamed so, it returns the latest one with a complete checkpoint to resume from, or None.
     """
     asides: list[Path] = []
     while (aside := run_dir.with_name(f"{run_dir.name}.unfinished-{len(asides) + 1}")).exists():
@@ -147,14 +147,15 @@ def clear_unfinished(run_dir: Path) -> Path | None:
 
 
 def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
-    """Each variant with the best of the learning rates it was tuned over; as it is where it was not.
+    """Each variant with the best of the learning rates that it was tuned over; unchanged if it was not tuned.
 
-    Best: finished with the most seeds; of these the target accuracy reached with the most seeds, then in the
-    fewest epochs on average; without a target, or where none reaches it, the highest mean test accuracy, then
-    the lowest mean test loss. What a variant has been run with already stays.
+    The criteria for the best rate, the most important first: the most seeds that finished; the most seeds that reached
+    the target accuracy; the fewest epochs until then, on average; the highest mean test accuracy; the lowest mean test
+    loss. Without a target, the second and the third do not apply. A variant that has already been run for the tables
+    keeps the rate of these runs.
 
     Raises:
-      UserError: a variant for which no rate could be trained.
+      UserError: no rate could be trained for a variant.
     """
     chosen = []
     for variant in variants:
@@ -185,13 +186,13 @@ def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | Non
 
 
 def _failure(runs: list[Run]) -> str:
-    """Why the first of them failed, in the words of its log where it has any."""
+    """Why the first of the runs failed, with the last line of its log if there is one."""
     words = runs[0].last_log_lines(1)
     return f"{runs[0].record.failure}{': ' + words[0] if words else ''}"
 
 
 def epochs_to(run: Run, accuracy: float | None) -> int | None:
-    """Epochs until the test accuracy first reached `accuracy`; None where it never did, or none is asked for."""
+    """Epochs until the test accuracy first reached `accuracy`; None if it never did, or if `accuracy` is None."""
     if accuracy is None:
         return None
     return next((line.epoch for line in run.epochs if line.test_accuracy >= accuracy), None)

@@ -1,4 +1,4 @@
-"""What a comparison has come to: the content of `results.json`, of tables, figures and the report."""
+"""The results of a comparison: the content of `results.json`, of tables, figures and the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from comparison.table import Table
 
 
 class RunSample(BaseModel):
-    """A run, raw: what is known of it from outside, and its own result; null where it failed."""
+    """A single run: its record and its own result, which is null if the run failed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,11 +30,11 @@ class Results(BaseModel):
     """`results.json`. `results.schema.json` beside it is its JSON schema.
 
     Attributes:
-      command: that made it, the last one if it was resumed.
+      command: the command that made the comparison; the last one if it was resumed.
       rows: see `Row`.
-      runs: all of them, in the order in which they were made.
-      warnings: a line each, on what might mislead a reader of the rows.
-      baseline: a line each, on what has changed since the comparison named by --baseline.
+      runs: all runs, in the order in which they were made.
+      warnings: lines on what might mislead a reader of the rows.
+      baseline: lines on what has changed since the comparison named by --baseline.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -55,10 +55,11 @@ class Summary:
     """All that tables, figures and reports show.
 
     Attributes:
-      folder: of the comparison.
-      runs: all that have ended, those for tuning among them.
+      folder: the comparison's folder.
+      runs: all runs that have ended, including those for tuning.
       missing: how many runs are still to be made.
-      changes: of the rows since the baseline, which `baseline` says in lines.
+      baseline: the changes as lines of text, or why there are none.
+      changes: the changes of the rows since the baseline.
     """
 
     folder: Path
@@ -76,13 +77,13 @@ class Summary:
 
     @property
     def succeeded(self) -> bool:
-        """Whether all that was asked for was run, and is the same training."""
+        """Whether all runs that were asked for have succeeded, and are the same training."""
         apart = any(table.apart for table in self.tables)
         return not self.missing and not apart and all(row.status == "ok" for row in self.rows)
 
     @property
     def numbered_runs(self) -> list[tuple[int, Run]]:
-        """All runs, the earliest first, each with the number of its table; 0: it is in none."""
+        """All runs, the earliest first, each with the number of its table; 0 if it is in no table."""
         numbers = {id(run): table.number for table in self.tables for entry in table.entries for run in entry.runs}
         runs = sorted(self.runs, key=lambda run: run.record.started)
         return [(numbers.get(id(run), 0), run) for run in runs]

@@ -1,4 +1,4 @@
-"""A sweep as a study: a row for each variant and implementation, speed-up and efficiency where devices were swept."""
+"""A sweep as a study: a row for each variant and implementation; speed-up and efficiency if devices were swept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class StudyRow:
 
     Attributes:
       x: the value on the axis, as text.
-      series: its line in a plot: the implementation, and whatever else was swept: `pt, weak`.
-      speed_up: over the smallest number of devices, in pairs of the same round; None where that is not asked.
+      series: its line in a plot: the implementation, and the values of all other options swept: `PyTorch, weak`.
+      speed_up: over the smallest number of devices, from pairs of the same round; None if not known, or not asked.
       ideal: what the speed-up would be if every device were as fast as the first ones.
     """
 
@@ -32,7 +32,7 @@ class StudyRow:
 
     @property
     def efficiencies(self) -> tuple[float, ...]:
-        """Speed-up over the ideal, a share; of rounds too few for a ratio the least and the most; empty if unknown."""
+        """The speed-up as a share of the ideal; with too few rounds, the lowest and the highest; empty if not known."""
         if self.speed_up is None or self.ideal is None:
             return ()
         estimate, ideal = self.speed_up.estimate, self.ideal
@@ -41,10 +41,10 @@ class StudyRow:
 
 @dataclass(frozen=True)
 class Study:
-    """Rows in the order of the values as asked for, implementations within.
+    """The rows of a sweep, in the order of the swept values; for each value, in the order of the implementations.
 
     Attributes:
-      option: the first one swept, on the axis.
+      option: the option on the axis: devices if they were swept, else the first option of the sweep.
       test_count: images in the test set.
     """
 
@@ -55,12 +55,12 @@ class Study:
 
     @property
     def numeric(self) -> bool:
-        """Whether the axis is one of numbers."""
+        """Whether all values on the axis are numbers."""
         return all(_is_number(row.x) for row in self.rows)
 
 
 def make_study(summary: Summary) -> Study | None:
-    """None where nothing was swept, or nothing has succeeded yet."""
+    """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
     tables = [table for table in summary.tables if table.variant and table.reference]
     if not tables:
         return None
@@ -80,7 +80,7 @@ def make_study(summary: Summary) -> Study | None:
 
 
 def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
-    """In images per second, over the same implementation with the fewest devices; and the ideal."""
+    """The speed-up in images per second over the same row with the fewest devices, and the ideal speed-up."""
 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in ("devices", "scaling")]
@@ -91,12 +91,12 @@ def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, floa
         for one in table.entries
         if one.runs and one.name == entry.name and others(one.variant) == others(entry.variant)
     ]
-    # With both scalings, one device stands under strong alone: it is the same experiment.
+    # With both scalings, one device is only listed under strong: it is the same experiment under weak.
     same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or one.variant["devices"] == "1"]
     base = min(same, key=lambda one: int(one.variant["devices"]))
     fewest = min(int(table.variant["devices"]) for table in tables)
     if int(base.variant["devices"]) > fewest:
-        return None, None  # its own run with the fewest has failed: another base would have another ideal
+        return None, None  # its own runs with the fewest devices have failed: another base would change the ideal
     ratio, _ = speed_ratio(base, entry)
     if ratio is None:
         return None, None

@@ -1,4 +1,4 @@
-"""A table: runs that can be set side by side, by implementation and mode."""
+"""A table: runs that can be compared with each other, by implementation and mode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from comparison.store import Run
 
 @dataclass
 class Entry:
-    """The runs of an implementation in a mode in a table, and its row.
+    """The runs of one implementation in one mode in a table, and their row.
 
     Attributes:
-      disturbed: rounds of the table that others' load has disturbed.
-      keep_disturbed: whether they count all the same.
+      disturbed: rounds of the table that other programs have disturbed.
+      keep_disturbed: whether these rounds still count.
     """
 
     implementation: str
@@ -44,16 +44,16 @@ class Entry:
 
     @property
     def undisturbed(self) -> list[Run]:
-        """Those of rounds that nobody has disturbed, or all of them if that is not asked."""
+        """The runs of undisturbed rounds; with `keep_disturbed` all runs."""
         return [run for run in self.runs if not self.leaves_out(run)]
 
     def leaves_out(self, run: Run) -> bool:
-        """Whether a run of the table is of a disturbed round, and these do not count."""
+        """Whether a run of the table does not count, because its round was disturbed."""
         return not self.keep_disturbed and (run.record.seed, run.record.round) in self.disturbed
 
     @property
     def measured(self) -> list[RunResult]:
-        """Those whose times are of a whole training; undisturbed ones, where there are any."""
+        """The results of runs whose times are those of a whole training; only of undisturbed runs, if there are any."""
         return [run.result for run in self.measured_runs if run.result]
 
     @property
@@ -64,18 +64,18 @@ class Entry:
 
     @property
     def typical_run(self) -> Run:
-        """The run of middle length, which rows and figures show."""
+        """The run with the median duration, which rows and figures show."""
         runs = self.measured_runs or self.runs
         return sorted(runs, key=lambda run: run.record.process_seconds)[(len(runs) - 1) // 2]
 
 
 @dataclass
 class Table:
-    """Entries that can be set side by side; the first one with runs is the reference.
+    """Entries that can be compared with each other; the first one with runs is the reference.
 
     Attributes:
-      number: from 1 over the whole comparison.
-      apart: why it is not in the variant's first table; None if it is that.
+      number: from 1, counted over the whole comparison.
+      apart: why its runs are not in the first table of the variant; None for the first table itself.
     """
 
     number: int
@@ -97,20 +97,20 @@ class Table:
 
     @property
     def same_seed_runs(self) -> dict[str, Run]:
-        """Name of a row -> its first run with the seed of the first row's first run; without those that have none."""
+        """Name of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
         return same_seed_runs([entry for entry in self.entries if entry.runs])
 
     def entry(self, name: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def same_seed(self, run: Run) -> Run | None:
-        """Any run of the table with the same seed."""
+        """The first run of the table with the same seed; None if there is none."""
         runs = (one for entry in self.entries for one in entry.runs if one.record.seed == run.record.seed)
         return next(runs, None)
 
 
 def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
-    """See `Table.same_seed_runs`; entries without runs are not among them."""
+    """See `Table.same_seed_runs`; each of `entries` must have runs."""
     found = {}
     for entry in entries:
         seed = entries[0].runs[0].record.seed
@@ -121,9 +121,10 @@ def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
 
 
 def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
-    """How many times as fast an entry is as the reference, and from how many rounds that is.
+    """How many times as fast an entry is as the reference, and the number of rounds that this is from.
 
-    Where all rounds were disturbed they have a least and a most, and no ratio. None where there is no round of both.
+    If all rounds were disturbed, there is no estimate, but only the lowest and the highest ratio of a round. None if no
+    round has both.
     """
     if undisturbed := _pairs(reference.undisturbed, entry.undisturbed):
         return paired_ratio(*zip(*undisturbed, strict=True)), len(undisturbed)
@@ -134,7 +135,7 @@ def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
 
 
 def _pairs(reference: Sequence[Run], runs: Sequence[Run]) -> list[tuple[float, float]]:
-    """Images per second of runs and of the reference's, for each round in which both have them, in their order."""
+    """Images per second of a run and of the reference's run, for each round that has both, in the order of rounds."""
     speeds = {run.round_key: run.images_per_second for run in reference}
     return [
         (run.images_per_second, speed)

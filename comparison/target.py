@@ -1,4 +1,4 @@
-"""When runs reached the target accuracy."""
+"""Finds when runs reached the target accuracy."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,10 @@ class Reach:
 
 
 def reach_target(run: Run, accuracy: float) -> Reach | None:
-    """None where it never did. Looked at after every epoch; the clock runs on during evaluations, as MLPerf's does."""
+    """When a run first reached `accuracy`, checked after every epoch; None if it never did.
+
+    The seconds include those of evaluations, as in MLPerf.
+    """
     epochs = epochs_to(run, accuracy)
     if epochs is None:
         return None

@@ -1,4 +1,4 @@
-"""The tables on a terminal, within 80 columns: the one that matters, warnings, and what was found in words."""
+"""Prints on a terminal, within 80 columns: the main table, warnings, and the conclusions in words."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ from comparison.sweep import Study, make_study
 
 
 def print_tables(console: Console, summary: Summary, details: bool) -> None:
-    """What was compared, the tables and the remarks; with a sweep, its table instead of one for each variant.
+    """Prints what was compared, the tables and the remarks; of a sweep its own tables, and not those of each variant.
 
     Args:
-      details: all tables, and not only the one that matters.
+      details: whether to print all tables, and not only the main one.
     """
     study = make_study(summary)
     if study:
@@ -54,7 +54,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
 
 
 def print_conclusions(console: Console, summary: Summary) -> None:
-    """Nothing where there is nothing to compare."""
+    """Prints the conclusions; nothing if there is nothing to compare."""
     study = make_study(summary)
     found = study_conclusions(study) if study else [line for table in summary.tables for line in conclusions(table)]
     for line in found:
@@ -73,7 +73,7 @@ def _print_study(console: Console, summary: Summary, study: Study) -> None:
 
 
 def _print_remark(console: Console, line: str) -> None:
-    """Wrapped on a terminal, later lines indented; in one line elsewhere, where programs may look for it."""
+    """Prints a remark: on a terminal wrapped, with later lines indented; elsewhere in one line, for programs."""
     style = "yellow" if line.startswith("warning: ") else None
     if not console.is_terminal:
         console.print(line, soft_wrap=True)
@@ -83,11 +83,11 @@ def _print_remark(console: Console, line: str) -> None:
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTable:
-    """`rows`: whose statuses colour the lines; None: nobody's."""
+    """`rows`: their statuses decide the colours of the lines; None: no colours."""
     grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
     for heading in cells.columns.to_list():
-        # Only words may be wrapped: a number in two lines would be two numbers.
+        # Only words may be wrapped: a number in two lines would look like two numbers.
         words = heading.endswith("verdict")
         grid.add_column(
             heading,

@@ -2,8 +2,8 @@
 
     python docs/gallery.py FOLDER --data-dir DIR
 
-FOLDER gets a folder for each comparison, with its report. A comparison that is finished there already is only read.
-DIR has MNIST and CIFAR-10; what is missing is downloaded.
+FOLDER gets a sub-folder for each comparison, with its report. A comparison that is already finished there is only read.
+DIR contains MNIST and CIFAR-10. A data set that is missing there is downloaded.
 """
 
 import shlex
@@ -36,10 +36,10 @@ class Exhibit:
     """A comparison of the gallery.
 
     Attributes:
-      name: of its folder.
+      name: the name of its sub-folder.
       why: what a reader can learn from it.
-      options: of compare.py; `DIR` stands for the folder of data sets.
-      charts: of its report, that the page shows.
+      options: command-line options of compare.py; `DIR` stands for the folder of data sets.
+      charts: names of the charts of its report that the page shows.
     """
 
     name: str
@@ -104,7 +104,7 @@ python docs/gallery.py results/gallery --data-dir DIR
 
 
 def make(exhibit: Exhibit, folder: Path, data_dir: Path) -> Summary:
-    """Runs what is not finished; reads what is. Raises CalledProcessError where a comparison fails."""
+    """Runs a comparison unless it is finished, and reads its results. Raises CalledProcessError if compare.py fails."""
     if not (folder / "results.json").exists():
         options = [str(data_dir) if word == "DIR" else word for word in shlex.split(exhibit.options)]
         command = [sys.executable, str(REPOSITORY / "compare.py"), *options, "--output-dir", str(folder)]

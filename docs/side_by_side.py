@@ -1,4 +1,4 @@
-"""Makes docs/side-by-side.md of the four train.py; a test holds it current.
+"""Makes docs/side-by-side.md from the four train.py; a test checks that the page is current.
 
 python docs/side_by_side.py
 """
@@ -13,8 +13,8 @@ from comparison.report.training_steps import pieces
 
 PAGE = REPOSITORY / "docs" / "side-by-side.md"
 TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "keras": "Keras", "ptl": "Lightning"}
-PAIRS = (("tf", "pt"), ("keras", "ptl"))  # loops written out, and trainers
-# section: for each implementation the functions, classes and methods that belong there
+PAIRS = (("tf", "pt"), ("keras", "ptl"))  # the two written-out loops, and the two trainers
+# section: the functions, classes and methods that belong in it, for each implementation
 SECTIONS = {
     "A training step": {
         "tf": ["forward_backward", "train_step", "accumulate_step", "update_step"],
@@ -37,7 +37,7 @@ SECTIONS = {
 }
 ELSEWHERE = {
     "ptl": ["Classifier.configure_optimizers", "Classifier.on_train_start"]
-}  # what the section's order has no place for
+}  # methods that are not in any section
 INTRODUCTION = """# Side by side
 
 What is written for the same training in each framework: functions and classes of the four `train.py`, without imports.
@@ -57,7 +57,7 @@ def make_page() -> str:
                 continue
             code = ["\n\n\n".join(found[name][one] for one in names[name]) for name in pair]
             heads = "".join(f"<th>{TITLES[name]}</th>" for name in pair)
-            # Blank lines around, so that Markdown takes what is in a cell for Markdown.
+            # With blank lines around it, the content of a cell is read as Markdown.
             cells = "</td><td>".join(f"\n\n```python\n{one}\n```\n\n" for one in code)
             parts.append(f'<table><tr>{heads}</tr><tr valign="top"><td>{cells}</td></tr></table>\n')
     return "\n".join(parts)

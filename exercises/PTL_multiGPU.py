@@ -1,11 +1,11 @@
-"""A CNN on several devices in Lightning: the Trainer starts the processes and goes through the epochs.
+"""A CNN on several devices in Lightning: the Trainer starts the processes and runs the epochs.
 
 From the project's folder:
     python -m exercises.PTL_multiGPU                      one device
     python -m exercises.PTL_multiGPU --devices 2          two: GPUs, or processes on the CPU
     sbatch exercises/PTL_multiGPU.slurm                   a cluster
 
-Lay it beside PT_CNN_MultiGPU.py: what has gone there, and who does its work here?
+Compare it with PT_CNN_MultiGPU.py: which lines of that program are missing here, and what does their work instead?
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group of processes, see PT_CNN_MultiGPU.py
+import torch.distributed.nn  # before a process group is created, see PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -93,12 +93,12 @@ class Images(pl.LightningDataModule):
     def train_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         training = TensorDataset(channels_first(self.data.train_images), torch.from_numpy(self.data.train_labels))
-        # The Trainer calls its set_epoch: another order in every epoch, the same in every process.
+        # The Trainer calls its set_epoch: every epoch has another order, which is the same in every process.
         sampler = DistributedSampler(training, world_size, rank, shuffle=True, seed=self.seed)
         return DataLoader(training, self.batch_size // world_size, sampler=sampler)
 
     def val_dataloader(self) -> Loader:
-        # Every world_size-th example: a DistributedSampler would repeat some to make the shares equal.
+        # Every world_size-th example. A DistributedSampler would repeat some examples to make the shares equal.
         share = slice(self.trainer.global_rank, None, self.trainer.world_size)
         test_images, test_labels = self.data.test_images[share], self.data.test_labels[share]
         testing = TensorDataset(channels_first(test_images), torch.from_numpy(test_labels))
@@ -138,7 +138,7 @@ class Report(pl.Callback):
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, read when the device has done all it was given: a GPU runs behind the program."""
+    """Seconds, read after the device has finished all its work: a GPU works asynchronously to the program."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -158,7 +158,7 @@ def main() -> None:
         num_nodes=options.nodes,
         strategy="ddp" if world_size > 1 else "auto",
         max_epochs=options.epochs,
-        use_distributed_sampler=False,  # ours are there already, and repeat nothing in evaluation
+        use_distributed_sampler=False,  # Images gives each process its share, and repeats nothing in evaluation
         callbacks=[Report()],
         num_sanity_val_steps=0,
         logger=False,
@@ -172,7 +172,7 @@ def main() -> None:
     pl.seed_everything(options.seed, verbose=False)
     model = Classifier(data.train_images.shape[1:], data.num_classes, options.learning_rate)
     trainer.fit(model, Images(data, options.batch_size, options.seed))
-    if dist.is_initialized():  # else Lightning leaves the group to the end of Python
+    if dist.is_initialized():  # otherwise Lightning keeps the group until Python ends
         dist.destroy_process_group()
 
 

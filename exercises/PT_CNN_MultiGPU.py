@@ -1,4 +1,4 @@
-"""A CNN on several devices in PyTorch: one process a device, and DistributedDataParallel around the model.
+"""A CNN on several devices in PyTorch: one process per device, and DistributedDataParallel around the model.
 
 From the project's folder:
     python -m exercises.PT_CNN_MultiGPU                                           one device
@@ -13,8 +13,9 @@ import time
 import torch
 import torch.distributed as dist
 
-# DistributedDataParallel would import it later, and it keeps the group of processes that is there when it is imported:
-# the group's threads would live until Python ends, which now and then ends in a crash (pytorch/pytorch issue 190489).
+# Imported before a process group exists. DistributedDataParallel would import this module later, and the module keeps
+# the process group that exists at its import. The group's threads would then live until Python ends, which sometimes
+# leads to a crash (pytorch/pytorch issue 190489).
 import torch.distributed.nn
 import torch.nn.functional as F
 from torch import nn
@@ -82,13 +83,14 @@ def join_processes() -> tuple[int, int, torch.device]:
 
 
 def make_loaders(data: Examples, batch_size: int, rank: int, world_size: int, seed: int) -> tuple[Loader, Loader]:
-    """Batches to train on, this process's share of each, and batches to test on."""
+    """This process's share of each training batch, and batches of its share of the test examples."""
     if batch_size % world_size:
         parser.error(f"--batch-size {batch_size}: must be a multiple of the {world_size} processes")
     training = TensorDataset(channels_first(data.train_images), torch.from_numpy(data.train_labels))
     sampler = DistributedSampler(training, world_size, rank, shuffle=True, seed=seed)
     train_loader = DataLoader(training, batch_size // world_size, sampler=sampler)
-    # For testing every world_size-th example: a DistributedSampler would repeat some to make the shares equal.
+    # For testing, each process takes every world_size-th example. A DistributedSampler would repeat some examples to
+    # make the shares equal.
     test_images, test_labels = data.test_images[rank::world_size], data.test_labels[rank::world_size]
     testing = TensorDataset(channels_first(test_images), torch.from_numpy(test_labels))
     return train_loader, DataLoader(testing, batch_size=1000)
@@ -102,7 +104,7 @@ def channels_first(images) -> torch.Tensor:  # (N, H, W, C) to (N, C, H, W)
 
 
 def train_epoch(model, loader: Loader, optimizer, schedule, device: torch.device) -> tuple[float, int]:
-    """Seconds, and how many images this process has trained on."""
+    """The seconds of the epoch, and the number of images that this process has trained on."""
     model.train()
     images_done = 0
     start = clock(device)
@@ -118,7 +120,7 @@ def train_epoch(model, loader: Loader, optimizer, schedule, device: torch.device
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, read when the device has done all it was given: a GPU runs behind the program."""
+    """Seconds, read after the device has finished all its work: a GPU works asynchronously to the program."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

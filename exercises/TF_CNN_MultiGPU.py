@@ -16,11 +16,11 @@
 # %% [markdown]
 # # A CNN on several devices in TensorFlow
 #
-# One program, one copy of the model on each device: `tf.distribute.MirroredStrategy`. It uses all the GPUs of the
-# machine, or as many as you say below; without any, as many logical devices on the CPU.
+# One program with one copy of the model on each device: `tf.distribute.MirroredStrategy`. It uses all the GPUs of the
+# machine, or as many as you set below. Without GPUs, it uses logical devices on the CPU: as many as set, or one.
 #
-# Before you run it: with two devices instead of one, what will become of images per second, of the seconds of training,
-# and of the test accuracy? Write your guesses down, with a reason for each.
+# Before you run it: with two devices instead of one, how will images per second, the seconds of training and the test
+# accuracy change? Write your guesses down, with a reason for each.
 
 # %%
 import os
@@ -39,13 +39,13 @@ sys.path.insert(0, str(project))
 from exercises.data import load_examples
 
 # %% [markdown]
-# The same settings as in `PT_CNN_MultiGPU.py` and `PTL_multiGPU.py`. The size of a batch is that of all devices
-# together: each gets its share of it.
+# The same settings as in `PT_CNN_MultiGPU.py` and `PTL_multiGPU.py`. The batch size is that of all devices
+# together: each device gets its share of a batch.
 
 # %%
 dataset = os.environ.get("DATASET", "digits")  # digits, mnist, fashion_mnist or cifar10
 data_dir = os.environ.get("DATA_DIR", str(project / "data"))
-num_devices = int(os.environ.get("NUM_DEVICES", "0"))  # 0: all GPUs, or one device on a machine without
+num_devices = int(os.environ.get("NUM_DEVICES", "0"))  # 0: all GPUs, or one CPU device without GPUs
 epochs = int(os.environ.get("EPOCHS", "10"))
 batch_size = 64
 learning_rate = 0.05
@@ -76,7 +76,7 @@ def make_model(image_shape: tuple[int, ...], num_classes: int) -> keras.Model:
 # %% [markdown]
 # ## 2. Set up the strategy
 #
-# On the CPU the devices are cut out of it, which must be done before TensorFlow uses it for the first time.
+# Without GPUs, the CPU is split into logical devices. This must be done before TensorFlow uses it for the first time.
 
 # %%
 keras.utils.set_random_seed(seed)
@@ -96,8 +96,8 @@ print(f"TensorFlow on {num_replicas} x {'cuda' if gpus else 'cpu'}, batches of {
 # %% [markdown]
 # ## 3. Read the data
 #
-# Batches of the global size: the strategy cuts each of them into shares. The first must be cut evenly, since Keras
-# learns the shapes from it, and fails where the replicas' differ.
+# These are batches of the global size: the strategy splits each batch into shares. The first batch must split evenly:
+# Keras learns the shapes from it, and fails if the shapes of the replicas differ.
 
 # %%
 data = load_examples(dataset, data_dir)
@@ -108,8 +108,8 @@ testing = tf.data.Dataset.from_tensor_slices((data.test_images, data.test_labels
 # %% [markdown]
 # ## 4. Train, and 5. evaluate after each epoch
 #
-# What is made in the scope is mirrored: a copy of every variable on each device, kept the same by adding the replicas'
-# gradients up in every step.
+# Variables that are created in the scope are mirrored: each device has a copy of every variable. The copies stay the
+# same, since the replicas' gradients are added up in every step.
 
 
 # %%
@@ -129,7 +129,7 @@ class Report(keras.callbacks.Callback):
 
 
 def clock() -> float:
-    """Seconds, read when the devices have done all they were given: a GPU runs behind the program."""
+    """Seconds, read after the devices have finished all their work: a GPU works asynchronously to the program."""
     tf.test.experimental.sync_devices()
     return time.perf_counter()
 

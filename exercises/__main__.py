@@ -1,4 +1,4 @@
-"""python -m exercises: lists the activities, and checks what students have made of them."""
+"""python -m exercises: lists the activities, and checks the works of students."""
 
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
@@ -48,7 +48,7 @@ def main() -> int:
         from exercises import marking
 
         return marking.main(rest)
-    if word == "check-json":  # which `mark` starts in a sandbox
+    if word == "check-json":  # `mark` starts this command in a sandbox
         from exercises import verdicts
 
         verdicts.write(rest[0], Path(rest[1]), int(rest[2]))
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:
-    """Checks several, in processes of their own, since two frameworks share none; True if all passed."""
+    """Checks each activity in its own process, since two frameworks can not share one; True if all passed."""
 
     def one(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "exercises", "check", name, *(["--solutions"] if solutions else [])]

@@ -1,7 +1,7 @@
-"""Checks of a student's work: what a check is, and how one is run: in processes of its own, within a time limit.
+"""Checks of a student's work. Each check runs in processes of its own, within a time limit.
 
-An activity is a folder with a page (README.md), an exercise with gaps, its solution, checks (check.py), the mistakes
-that these must catch (wrong.py), and where there are some, other right answers that they must let pass (right.py).
+An activity is a folder with a page (README.md), an exercise with gaps, its solution, and checks (check.py). The checks
+must reject the mistakes of wrong.py. They must let the other right answers of right.py pass, if there are any.
 """
 
 import importlib.util
@@ -31,18 +31,18 @@ from common.platform.errors import describe_signal
 FOLDER = Path(__file__).resolve().parent
 LIMIT_SECONDS = 20.0
 LOADING_SECONDS = 60.0
-GRACE_SECONDS = 2.0  # for the other ranks to tell what they saw, when one is done
+GRACE_SECONDS = 2.0  # for the other ranks to report what they saw, when one rank is done
 
-RAISED, NOT_ENDED = 2, 4  # the work has raised an error; the vaguest that can be seen: see Seen
+RAISED, NOT_ENDED = 2, 4  # of Seen.vague: the work has raised an error; the work has not ended, the vaguest
 
 Status = Literal["passed", "FAILED", "open"]
 
 
 class Seen(NamedTuple):
-    """How a check went, and what was seen where it has not passed.
+    """The result of a check, and what was seen if it has not passed.
 
-    Of what several ranks have seen the least vague tells most: a gap explains what follows from it, what a check has
-    seen explains errors elsewhere, and these explain who waits for ever.
+    Of the results of several ranks, the least vague one is shown. An open gap (0) explains the failures that it causes.
+    What a check has seen (1) explains errors in other ranks. Errors (2, 3) explain why a rank waits for ever (4).
     """
 
     status: Status
@@ -51,29 +51,29 @@ class Seen(NamedTuple):
 
 
 _SEEN = TypeAdapter(Seen)
-LOADED = b"loaded"  # what a process sends when it has loaded its modules
+LOADED = b"loaded"  # sent by a process when it has loaded its modules
 MAX_SENT_BYTES = 2**20
 
 
 class NotPassedError(Exception):
-    """What was seen, in a sentence, when it is not what is wanted."""
+    """A check has not passed. The message is a sentence that says what was seen."""
 
 
 def expect(condition: bool, seen: str) -> None:
-    """For checks: goes on if `condition` holds; else the check has failed, and the student reads `seen`."""
+    """For checks: if `condition` is false, the check has failed, and the student reads `seen`."""
     if not condition:
         raise NotPassedError(seen)
 
 
 @dataclass(frozen=True)
 class Check:
-    """Something that is true of a right answer.
+    """A statement that is true of every right answer.
 
     Attributes:
-      title: what is true, as a sentence.
+      title: the statement, as a sentence.
       hint: a question or a pointer that does not give the answer away.
-      ranks: in how many processes at once it runs. Each finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
-        in the environment, as torchrun sets them.
+      ranks: the number of processes in which it runs at once. Each has the environment variables RANK, WORLD_SIZE,
+        LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
       seconds: time limit, for work that waits for ever.
     """
 
@@ -83,7 +83,7 @@ class Check:
     seconds: float
 
 
-CheckFunction = Callable[[ModuleType], None]  # is given the student's module, and calls `expect`
+CheckFunction = Callable[[ModuleType], None]  # takes the student's module, and calls `expect`
 
 
 def check(
@@ -100,7 +100,7 @@ def check(
 
 @dataclass(frozen=True)
 class Change:
-    """A change to the solution: what it is, in a few words, what stands there, and what is to."""
+    """A change to the solution: its description in a few words, the old text, and the new text."""
 
     name: str
     old: str
@@ -125,7 +125,7 @@ class Wrong(Change):
 
 
 def load(path: Path) -> ModuleType:
-    """The module of a file, under a name of its own, wherever the file lies."""
+    """Loads a file from any folder as a module. The module's name is made from the names of its folder and file."""
     name = f"loaded_{path.parent.name}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
@@ -140,7 +140,7 @@ def load(path: Path) -> ModuleType:
 
 @dataclass(frozen=True)
 class Place:
-    """Which check of which work a process is to run, in which folder, and as which of several."""
+    """The task of one process: the check `name` of the file `checks`, run on `work` in `folder`, as one rank."""
 
     folder: Path
     checks: Path
@@ -158,15 +158,15 @@ def _describe(checks: Path, pipe: Connection) -> None:
 
 
 def _run_check(place: Place, pipe: Connection) -> None:
-    """Sends what a check has seen."""
+    """Runs a check, and sends its result."""
     os.chdir(place.folder)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(place.folder)  # removed with all that is left in it
+    os.environ["TMPDIR"] = tempfile.tempdir = str(place.folder)  # which is removed with its contents
     rank, world_size = str(place.rank), str(place.world_size)
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port))
     try:
         checks, work = load(place.checks), load(place.work)
-        pipe.send_bytes(LOADED)  # the time begins to run
+        pipe.send_bytes(LOADED)  # the time limit counts from here
         getattr(checks, place.name)(work)
         seen = Seen("passed")
     except NotPassedError as error:
@@ -179,17 +179,17 @@ def _run_check(place: Place, pipe: Connection) -> None:
     pipe.send_bytes(json.dumps(seen, ensure_ascii=False).encode(errors="replace"))
     if seen.status == "passed":
         time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
-    os._exit(0)  # not waiting for whatever the work has started
+    os._exit(0)  # without waiting for threads or processes that the work has started
 
 
 def _one_line(error: BaseException, work: Path) -> str:
-    """What went wrong and at which line of the work: the innermost one."""
+    """An error in one line of text, with the innermost line of the work that led to it."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(work)]
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename == str(work):
         lines, text = [error.lineno], error.msg
     where = f" (line {lines[-1]} of {work.name})" if lines else ""
-    if text.startswith("in user code"):  # TensorFlow tells the way to an error first
+    if text.startswith("in user code"):  # TensorFlow puts the traceback before the error
         text = text.strip().rpartition("\n")[2]
     text = " ".join(text.split())
     return f"{type(error).__name__}: {text[:200]}{where}"
@@ -199,7 +199,7 @@ def _one_line(error: BaseException, work: Path) -> str:
 
 
 class Checker:
-    """Runs checks in processes forked from one that has imported their frameworks already.
+    """Runs checks in processes that are forked from a server, which has already imported the frameworks.
 
     What the work prints is not shown. The server ends with this process.
     """
@@ -211,7 +211,7 @@ class Checker:
         self.context.set_forkserver_preload([*frameworks, "exercises.data", "exercises.course", "exercises.frozen"])
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes share the cores
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the checks need several devices: processes on the CPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the checks need several devices, and use processes on the CPU
         with _silence():
             forkserver.ensure_running()
         receiver, process = self._start(_describe, self.path)
@@ -229,7 +229,7 @@ class Checker:
         return receiver, process
 
     def run(self, name: str, work: Path) -> Seen:
-        """Runs the check `name` on the file `work`: what its ranks have seen that tells most."""
+        """Runs the check `name` on the file `work`. Returns the least vague result that is not a pass, if any."""
         one, port = self.checks[name], _free_port()
         with tempfile.TemporaryDirectory(prefix="check-") as folder:  # the processes' working directory
             places = [Place(Path(folder), self.path, name, work, rank, one.ranks, port) for rank in range(one.ranks)]
@@ -238,9 +238,9 @@ class Checker:
 
 
 def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[Seen]:
-    """What the processes send, until all have or the time is over; then none is left.
+    """Collects what the processes send, until all have sent a result or the time is over. Then ends all processes.
 
-    `seconds` are counted from when the last process has loaded its modules, which a busy machine takes its time for.
+    `seconds` count from when the last process has loaded its modules, since loading is slow on a busy machine.
     """
     seen: list[Seen] = []
     processes = list(pipes.values())
@@ -270,15 +270,15 @@ def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[S
 
 
 def _trouble(seen: list[Seen]) -> Seen | None:
-    """The least vague of what has not passed."""
+    """The least vague result that has not passed; None if all have passed."""
     return min((one for one in seen if one.status != "passed"), key=lambda one: one.vague, default=None)
 
 
 def _received(pipe: Connection, process: BaseProcess) -> Seen | None:
-    """What a process has seen; None: it has loaded its modules."""
+    """The result that a process has sent; None if it has only reported that its modules are loaded."""
     try:
         sent = pipe.recv_bytes(MAX_SENT_BYTES)
-        return None if sent == LOADED else _SEEN.validate_json(sent)  # not unpickled: a work may have written it
+        return None if sent == LOADED else _SEEN.validate_json(sent)  # not pickle: a work may have written it
     except ValidationError:
         return Seen("FAILED", "the process has sent something else than a result", vague=3)
     except (EOFError, OSError):
@@ -292,7 +292,7 @@ def _received(pipe: Connection, process: BaseProcess) -> Seen | None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What is started in here, and what that starts, prints into nothing."""
+    """A context in which this process, and the processes that are started in it, print to os.devnull."""
     kept = [os.dup(number) for number in (1, 2)]
     with open(os.devnull, "w") as nothing:
         for number in (1, 2):

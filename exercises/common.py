@@ -1,4 +1,4 @@
-"""What `import common` finds in a program of this folder that was started by its path: says how to start it."""
+"""Imported as `common` if a program of this folder was started by its path. Ends it, and says how to start it."""
 
 import sys
 from pathlib import Path

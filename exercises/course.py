@@ -1,4 +1,4 @@
-"""The course: its activities in order, how a student's work is marked, and how an instructor sees that all runs."""
+"""The course: its activities in order, marking of a student's work, and a test of the activities for an instructor."""
 
 import difflib
 import os
@@ -16,7 +16,7 @@ from exercises.checking import FOLDER, NOT_ENDED, RAISED, Change, Checker, Right
 TORCH = ("torch", "torch.distributed")
 # An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
 OPTIMIZERS = (*TORCH, "torch._dynamo")
-# In order; with what each one's checks import.
+# The activities in order, each with the packages that its checks import.
 ACTIVITIES = {
     "one_device": OPTIMIZERS,
     "ddp": OPTIMIZERS,
@@ -32,7 +32,7 @@ ACTIVITIES = {
     "scaling": ("scipy.optimize",),
     "batch_size": TORCH,
 }
-# The classical programs, on one device and on two, as their pages start them.
+# The commands that start the classical programs, on one device and on two.
 PROGRAMS = (
     "python -m exercises.PT_CNN_MultiGPU --epochs 2",
     "torchrun --standalone --nproc-per-node 2 -m exercises.PT_CNN_MultiGPU --epochs 2",
@@ -50,7 +50,7 @@ HINTS = {
     "TypeError": "how many arguments, of which types, does it take? help(...) says so",
     "ModuleNotFoundError": "the exercise needs no other packages than those that it imports",
 }
-MAX_ENDLESS = 2  # checks that use up their time, and a student's
+MAX_ENDLESS = 2  # checks that may run out of time before the others are skipped
 
 
 def make_checker(name: str) -> Checker:
@@ -58,7 +58,7 @@ def make_checker(name: str) -> Checker:
 
 
 def not_python(work: Path) -> str | None:
-    """Why a file can't be a work: what is wrong in which line; None if it is Python."""
+    """Why a file is not valid Python, if possible with the line; None if it is."""
     try:
         compile(work.read_text(encoding="utf-8"), work, "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -68,7 +68,7 @@ def not_python(work: Path) -> str | None:
 
 
 def nearest(name: str) -> str:
-    """What to say after the name of an activity that there is not: `; sampler? (python -m exercises list)`."""
+    """The end of a message about an unknown activity: `; sampler? (python -m exercises list)`."""
     near = difflib.get_close_matches(name, ACTIVITIES, n=1)
     return f"{f'; {near[0]}?' if near else ''} (python -m exercises list)"
 
@@ -84,7 +84,7 @@ def mark(name: str, work: Path) -> bool:
         return False
     checker = make_checker(name)
     passed = endless = 0
-    errors: dict[str, str] = {}  # and in which check each was seen first
+    errors: dict[str, str] = {}  # error: the check in which it was seen first
     for function, one in checker.checks.items():
         if endless == MAX_ENDLESS:
             print(f"  {MAX_ENDLESS} checks ran out of time; the others are skipped")
@@ -107,7 +107,7 @@ def mark(name: str, work: Path) -> bool:
 
 
 def _hint(seen: Seen, of_check: str) -> str:
-    """For the cause: an error has one of its own, whichever check has met it."""
+    """The hint for a failed check: some errors of the work have a hint of their own, else it is the check's hint."""
     return HINTS.get(seen.what.partition(":")[0], of_check) if seen.vague == RAISED else of_check
 
 
@@ -123,11 +123,11 @@ def _shown(path: Path) -> str:
 
 
 def prove(name: str) -> bool:
-    """Prints whether the activity `name` is whole; True if so.
+    """Prints whether the activity `name` is complete and correct; True if so.
 
-    That is: the solution passes every check, and so do other right answers; every check finds the exercise open as long
-    as it is not filled in; every wrong solution is rejected by the check that is there for it; exercise and solution
-    differ in the gaps alone; and the solution prints what the page says.
+    The solution and the other right answers must pass every check. The exercise with its gaps must be open in every
+    check. Each wrong solution must be rejected by the check that is meant for it. Exercise and solution must differ
+    only in the gaps. The commands on the page must print what the page shows, apart from numbers.
     """
     start = time.monotonic()
     folder = FOLDER / name
@@ -156,7 +156,7 @@ def prove(name: str) -> bool:
 
 
 def run_changed(checker: Checker, folder: Path, change: Change) -> list[str]:
-    """Where checks are mistaken about a changed solution. ValueError: the solution has become another."""
+    """Lists the wrong results of checks on a changed solution. ValueError: the change does not fit the solution."""
     with tempfile.TemporaryDirectory(prefix="changed-") as place:
         work = Path(place, "changed.py")
         work.write_text(change.apply((folder / "solution.py").read_text()))
@@ -168,7 +168,7 @@ def run_changed(checker: Checker, folder: Path, change: Change) -> list[str]:
 
 
 def differences_outside_gaps(folder: Path) -> list[str]:
-    """Where exercise.py and solution.py differ by more than gaps, which are numbered from 1 on."""
+    """Lists where exercise.py and solution.py differ outside the gaps, and gaps that are not numbered 1, 2, ..."""
     exercise, solution = ((folder / name).read_text().splitlines() for name in ("exercise.py", "solution.py"))
     troubles = []
     changes = difflib.SequenceMatcher(None, exercise, solution, autojunk=False).get_opcodes()
@@ -183,7 +183,7 @@ def differences_outside_gaps(folder: Path) -> list[str]:
 
 
 def unexpected_output(folder: Path) -> list[str]:
-    """Where the outputs on the page are not what its commands print, numbers apart."""
+    """Lists the commands on the page that print something else than the page shows, apart from numbers."""
     troubles = []
     blocks = commands_with_output(folder / "README.md")
     if not blocks:
@@ -198,21 +198,21 @@ def unexpected_output(folder: Path) -> list[str]:
 
 
 def commands_with_output(page: Path) -> list[tuple[str, str]]:
-    """The commands of a page (`$ ...`) that stand with what they print, and that."""
+    """The commands of a page (`$ ...`) that are shown with their output, each with this output."""
     return re.findall(r"^```\n\$ (.+)\n((?:.*\n)*?)```$", page.read_text(), re.MULTILINE)
 
 
 def without_numbers(text: str) -> list[str]:
-    """Lines to be compared: numbers differ from machine to machine; so do the blanks that line them up."""
+    """Lines without numbers and alignment, which differ from machine to machine."""
     lines = (re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line) for line in text.strip().splitlines())
     return [" ".join(line.split()) for line in lines]
 
 
 def run(command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command of a page from the project's folder, with this Python's programs first, on the CPU."""
+    """Runs a command of a page in the project's folder, on the CPU, with this Python's programs first in the PATH."""
     programs = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": str(WIDTH)}
-    environment["CUDA_VISIBLE_DEVICES"] = ""  # the pages show what is the same on every machine
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # the pages show output that is the same on every machine
     return subprocess.run(
         shlex.split(command), cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The data of all activities: images as floats, as a network takes them."""
+"""The data of all activities: images as floats, ready to be the input of a network."""
 
 import sys
 from typing import NamedTuple
@@ -25,16 +25,17 @@ class Examples(NamedTuple):
 
 
 def load_examples(name: DatasetName = "digits", data_dir: str = "data") -> Examples:
-    """One of `NAMES`. digits is a part of the installation; the others are read from `data_dir`, or downloaded there.
+    """The examples of a data set, one of `NAMES`.
 
-    Ends the program with one line where they are not to be had.
+    digits is a part of the installation. The others are read from `data_dir`, or downloaded there. If the data set can
+    not be loaded, prints an error in one line and ends the program.
     """
     try:
         if name not in NAMES:
             raise UserError(f"dataset {name}: one of {', '.join(NAMES)}")
         data = load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")  # in one piece: several processes may say it at once
+        sys.stderr.write(f"error: {error}\n")  # in one write: several processes may print it at once
         raise SystemExit(1) from None
     train_images, test_images = ((images - data.shift) * data.scale for images in (data.train_images, data.test_images))
     return Examples(train_images, data.train_labels, test_images, data.test_labels, data.num_classes)

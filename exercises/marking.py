@@ -27,13 +27,13 @@ from exercises.verdicts import Verdict
 
 ABOUT = "Marks a class: FOLDER holds a sub-folder for each student, with NAME.py or NAME/exercise.py for each activity."
 MAX_WORK_BYTES = 2**20
-MAX_NAMED = 20  # files that are no works
-PROJECT, WORK = "/marked/project", "/marked/work"  # as a sandbox shows them
+MAX_NAMED = 20  # maximum number of files that the note on unmarked files names
+PROJECT, WORK = "/marked/project", "/marked/work"  # paths inside a sandbox
 Report = Callable[[str], None]
 
 
 class MarkOptions(BaseModel):
-    """`python -m exercises mark --help` prints all of it."""
+    """The options of `python -m exercises mark`; its --help prints all of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,7 +67,7 @@ class MarkOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Class:
-    """The students' names, their works by student and activity, and what else lies there, with those who have it."""
+    """The students' names, their works by student and activity, and all other files, each with its owners."""
 
     students: list[str]
     works: dict[tuple[str, str], Path]
@@ -75,9 +75,9 @@ class Class:
 
 
 def find(folder: Path) -> Class:
-    """What a class has handed in.
+    """Finds the works of a class.
 
-    Links are not followed: they could lead to another student's work. Hidden files are passed over.
+    Links are not followed: they could lead to another student's work. Hidden files are skipped.
 
     Raises:
       UserError: there is no such folder, or there are no sub-folders.
@@ -109,7 +109,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """The files of a student's folder, before those of its sub-folders; of deeper folders the names alone."""
+    """The files of a student's folder, then the entries of its sub-folders. Deeper folders are not searched."""
     entries = _entries(folder)
     yield from (one for one in entries if one.is_symlink() or not one.is_dir())
     for one in entries:
@@ -128,7 +128,7 @@ def _is_file(path: Path) -> bool:
 def mark_work(activity: str, work: Path, limits: Limits, sandboxed: bool, stop: threading.Event) -> list[Verdict]:
     """A verdict for each check of the activity, whatever the work does.
 
-    In the sandbox there are the checker, the checks and the work; no solution, and nothing of another student's.
+    The sandbox contains the checker, the checks and the work. It contains no solution and nothing of another student.
     """
     with tempfile.TemporaryDirectory(prefix="mark-") as name, tempfile.TemporaryFile() as result:
         folder = Path(name)
@@ -148,7 +148,7 @@ def mark_work(activity: str, work: Path, limits: Limits, sandboxed: bool, stop: 
 
 
 def _checker(folder: Path, activity: str) -> Path:
-    """A folder `exercises` without solutions and pages: the checker, and the checks of one activity."""
+    """Makes a folder `exercises` with the checker and the checks of one activity, without solutions and pages."""
     place = folder / "exercises"
     (place / activity).mkdir(parents=True)
     for path in [*FOLDER.glob("*.py"), FOLDER / activity / "check.py"]:
@@ -163,7 +163,7 @@ def _checker(folder: Path, activity: str) -> Path:
 def mark_class(
     found: Class, activities: Sequence[str], limits: Limits, sandboxed: bool, report: Report
 ) -> dict[tuple[str, str], list[Verdict]]:
-    """The verdicts of all works, as many at a time as there are cores; `report` is told of each."""
+    """The verdicts of all works. Marks as many at a time as there are cores, and calls `report` with a line on each."""
     stop = threading.Event()
     wanted = [(student, activity) for student in found.students for activity in activities]
 
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _named(others: dict[str, list[str]]) -> str:
-    """The files, with those who have them: `notes.txt (anna), README.md (12 students)`."""
+    """The files with their owners: `notes.txt (anna), README.md (12 students)`."""
     texts = [
         f"{name} ({owners[0] if len(owners) == 1 else f'{len(owners)} students'})" for name, owners in others.items()
     ]

@@ -11,20 +11,20 @@ from exercises.verdicts import Verdict, titles
 
 HEADER = ("student", "activity", "check", "title", "status", "seen")
 WIDTH = 80
-FORMULA = ("=", "+", "-", "@")  # what a spreadsheet would compute instead of showing it
+FORMULA = ("=", "+", "-", "@")  # first letters of texts that a spreadsheet would compute instead of showing
 
-Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; what is missing is not in it
+Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; a missing work has no entry
 
 
 def cell(found: list[Verdict] | None) -> str:
-    """Of a table: how many checks have passed, of how many."""
+    """The cell of a table: how many of the checks have passed, `6/8`, or `-` if there is no work."""
     if found is None:
         return "-"
     return f"{sum(one.status == 'passed' for one in found)}/{len(found)}"
 
 
 def tables(students: Sequence[str], activities: Sequence[str], marks: Marks) -> Iterator[Table]:
-    """A row for each student and a column for each activity, in as many tables as it takes for WIDTH columns."""
+    """A row for each student and a column for each activity, split into tables of at most WIDTH characters a line."""
     first = min(max(len("student"), *map(len, students)), WIDTH // 3)
     left = list(activities)
     while left:
@@ -42,7 +42,7 @@ def tables(students: Sequence[str], activities: Sequence[str], marks: Marks) -> 
 
 
 def shown(text: str) -> Text:
-    """For a terminal, which control characters would change."""
+    """A text for a terminal, with `?` in place of control characters, which would change the terminal."""
     return Text("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
@@ -61,6 +61,6 @@ def to_csv(students: Sequence[str], activities: Sequence[str], marks: Marks) -> 
 
 
 def _one_line(text: str) -> str:
-    """What a spreadsheet shows as it is: in one line, and no formula."""
+    """A text that a spreadsheet shows unchanged: in one line, and not read as a formula."""
     line = "".join(letter if letter.isprintable() else " " for letter in text).strip()
     return f"'{line}" if line.startswith(FORMULA) else line

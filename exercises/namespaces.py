@@ -1,11 +1,12 @@
-"""Goes into a sandbox of Linux's namespaces and runs a command there; `sandbox.py` starts it and says what it is for.
+"""Runs a command in a sandbox made of Linux namespaces. `sandbox.py` starts this program and explains its purpose.
 
-`python -I -S namespaces.py SPECIFICATION`, a JSON object: see `Specification`. It exits with the command's status, with
-128 + number after a signal, and with `NOT_ENTERED` and one line on standard error where a namespace can't be had.
-Needs Linux 5.12 for mount_setattr. It uses the standard library alone, since it runs before the sandbox is there.
+`python -I -S namespaces.py SPECIFICATION`, a JSON object: see `Specification`. The exit status is the command's, or
+128 + number after a signal. If a namespace can't be made, it is `NOT_ENTERED`, with one line on standard error.
+mount_setattr needs Linux 5.12. Only the standard library is used, since this program runs before the sandbox exists.
 
-Three processes: the one that was started waits for the first process of the sandbox, which sets it up. That one starts
-the command as an unprivileged user without capabilities, and collects what has ended. When it ends, so does all else.
+There are three processes. The process that was started waits for the first process of the sandbox. The first process
+sets up the sandbox, starts the command as an unprivileged user without capabilities, and waits for all processes that
+end in the sandbox. When the first process ends, all others in the sandbox end too.
 """
 
 import ctypes
@@ -43,19 +44,19 @@ NAMES = {
 
 
 class Specification(NamedTuple):
-    """What is to run, and in what.
+    """The command to run, and its sandbox.
 
     Attributes:
       command: the program and its arguments, as seen inside.
-      folder: where it starts, as seen inside.
-      environment: all of its variables.
-      shown: (path outside, path inside) of what can be read inside, beside the system's programs and libraries.
-      root: an empty folder, on which the sandbox's root is mounted; seen by its processes alone.
-      user: the number of the user and the group that the command runs as.
-      cpu_seconds: of each process.
-      memory_mib: of each process's own data.
-      processes: all processes and threads inside.
-      files_mib: of what is written to /tmp, and to /dev/shm.
+      folder: its working directory, as seen inside.
+      environment: all of its environment variables.
+      shown: (path outside, path inside) of what can be read inside, besides the system's programs and libraries.
+      root: an empty folder, on which the sandbox's root is mounted. Only the sandbox's processes see this mount.
+      user: the user id that the command runs as. If root starts it, this is the group id too.
+      cpu_seconds: limit of the CPU time of each process.
+      memory_mib: limit of each process's own data.
+      processes: limit of the number of all processes and threads inside.
+      files_mib: limit of what is written to /tmp, and of what is written to /dev/shm.
     """
 
     command: list[str]
@@ -74,7 +75,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(what: str, status: int) -> None:
-    """Raises OSError, which names `what`, if a function of the C library has returned `status` for a failure."""
+    """Raises an OSError that names `what`, if `status`, the result of a C library function, means a failure."""
     if status < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -87,7 +88,7 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 
 
 def _protect(target: str, attributes: int, deep: bool) -> None:
-    """Sets attributes of a mount; deep: and of all mounts in it."""
+    """Sets attributes of a mount; if `deep`, also of all mounts in it."""
     wanted = struct.pack("QQQQ", attributes, 0, 0, 0)
     status = _libc.syscall(
         ctypes.c_long(MOUNT_SETATTR), AT_FDCWD, target.encode(), AT_RECURSIVE if deep else 0, wanted,
@@ -101,16 +102,16 @@ def _prctl(option: int, value: int) -> None:
 
 
 def identity(numbers: str) -> str:
-    """A uid_map or gid_map of a process, made into one that gives its children's users the numbers that they have."""
+    """Makes a uid_map or gid_map for a child process from that of its parent. All ids stay the same."""
     rows = (line.split() for line in numbers.splitlines())
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in rows)
 
 
 def enter(user: int) -> None:
-    """Makes namespaces of its own for this process, and for those that it starts: mounts, network, processes, users.
+    """Makes new namespaces for this process and for those that it starts: mounts, network, processes, users.
 
-    Root keeps the numbers of all users, which only a process that stays outside may write down. Anybody else has none
-    but their own.
+    If root starts it, all user ids stay the same. Only a process that stays outside may write such a map. For any other
+    user, the map has only their own id.
     """
     own, group, as_root = Path("/proc/self"), os.getegid(), os.geteuid() == 0
     maps = {name: identity((own / name).read_text()) for name in ("uid_map", "gid_map")}
@@ -125,7 +126,7 @@ def enter(user: int) -> None:
     if as_root:
         os.write(tell_entered, b"x")
         if os.waitpid(helper, 0)[1]:
-            os._exit(NOT_ENTERED)  # it has told why
+            os._exit(NOT_ENTERED)  # the helper has printed the reason
     else:
         (own / "setgroups").write_text("deny")
         _write_maps(own, {"uid_map": f"{user} {user} 1\n", "gid_map": f"{group} {group} 1\n"})
@@ -140,7 +141,7 @@ def _write_maps(process: Path, maps: dict[str, str]) -> int:
 
 
 def _show(source: str, target: str) -> None:
-    """Shows a file or a folder inside, to be read."""
+    """Mounts a file or a folder read-only inside the sandbox."""
     place = Path(target)
     is_folder = Path(source).is_dir()
     (place if is_folder else place.parent).mkdir(parents=True, exist_ok=True)
@@ -151,7 +152,7 @@ def _show(source: str, target: str) -> None:
 
 
 def set_up(wanted: Specification) -> None:
-    """Makes the file system and the network of the sandbox; then there is nothing else for this process."""
+    """Makes the file system and the network of the sandbox. After that, this process sees no others."""
     root, private = wanted.root, MS_NOSUID | MS_NODEV
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", private, "mode=755,size=16m")
@@ -173,22 +174,22 @@ def set_up(wanted: Specification) -> None:
     for name in ("tmp", "dev/shm"):
         Path(root, name).mkdir()
         _mount("tmpfs", f"{root}/{name}", "tmpfs", private, own)
-    for outside, inside in wanted.shown:  # after /tmp, in which they may lie
+    for outside, inside in wanted.shown:  # after /tmp, since they may be in it
         _show(outside, root + inside)
     Path(root, "proc").mkdir()
     _mount("proc", f"{root}/proc", "proc", private | MS_NOEXEC)
     os.chdir(root)
-    _call("pivot_root", _libc.pivot_root(b".", b"."))  # the old root lies on the new one, see pivot_root(2)
+    _call("pivot_root", _libc.pivot_root(b".", b"."))  # the old root is now mounted on the new one, see pivot_root(2)
     _call("umount /", _libc.umount2(b".", MNT_DETACH))
     _protect("/", ATTR_READ_ONLY, deep=False)
-    Path("/proc/sys/user/max_user_namespaces").write_text("0")  # of this one: in here nobody makes another
+    Path("/proc/sys/user/max_user_namespaces").write_text("0")  # no process inside can make user namespaces
     socket.sethostname("sandbox")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:  # struct ifreq of netdevice(7)
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", IFF_UP))
 
 
 def become_student(wanted: Specification) -> NoReturn:
-    """Gives up all rights and runs the command. Who is not root stays the same user; exec ends the capabilities."""
+    """Gives up all rights and runs the command. A user other than root stays the same; exec drops the capabilities."""
     resource.setrlimit(resource.RLIMIT_CPU, (wanted.cpu_seconds,) * 2)
     resource.setrlimit(resource.RLIMIT_DATA, (wanted.memory_mib * MIB,) * 2)
     resource.setrlimit(resource.RLIMIT_NPROC, (wanted.processes,) * 2)
@@ -209,7 +210,7 @@ def _exit_status(status: int) -> int:
 
 
 def _first_process(wanted: Specification) -> int:
-    """What the first process of the sandbox does: its exit status."""
+    """Runs as the first process of the sandbox. Returns its exit status."""
     _prctl(PR_SET_PDEATHSIG, SIGKILL)
     _prctl(PR_SET_DUMPABLE, 0)
     set_up(wanted)
@@ -220,11 +221,11 @@ def _first_process(wanted: Specification) -> int:
         ended, status = os.wait()
         if ended == command:
             code = _exit_status(status)
-            return 1 if code == NOT_ENTERED else code  # the sandbox was there
+            return 1 if code == NOT_ENTERED else code  # NOT_ENTERED would mean that there was no sandbox
 
 
 def _told(step: Callable[..., int], *arguments: object) -> NoReturn:
-    """Ends with what a step returns, or with a line on standard error and NOT_ENTERED."""
+    """Runs a step, and exits with its result. After an OSError: with NOT_ENTERED and a line on standard error."""
     try:
         status = step(*arguments)
     except OSError as error:

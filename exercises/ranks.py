@@ -1,4 +1,4 @@
-"""What checks of programs with several processes share."""
+"""Helper of the checks that run in several processes."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 def gathered(mine: object) -> list[Any]:
-    """`mine` of every rank, in the order of the ranks; all must call it."""
+    """The `mine` of every rank, in the order of the ranks. All ranks must call this function."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     return everyone

@@ -1,9 +1,9 @@
-"""Runs a program that nobody trusts: what it may see, write, use up and reach.
+"""Runs an untrusted program, and limits what it can see, write, use and reach.
 
-On Linux `namespaces.py` makes the surroundings. The program can read the system's libraries, this Python and the
-folders that it is given, and nothing else. It can write to two empty folders, /tmp and /dev/shm. Its network is its own
-and has 127.0.0.1 alone. It sees no processes but its own. Where root starts it, it runs as another user. From outside,
-this process watches the time and the memory of all the program's processes together, and ends them.
+On Linux `namespaces.py` makes the sandbox. The program can read only the system's libraries, this Python and the
+folders that it is given. It can write only to two empty folders, /tmp and /dev/shm. It has its own network, with no
+address but 127.0.0.1. It sees only its own processes. If root starts it, it runs as another user. From outside, this
+process watches the time and the memory of all the program's processes together, and ends them at a limit.
 """
 
 import json
@@ -26,23 +26,24 @@ import psutil
 from common.platform.errors import UserError, describe_signal
 from exercises.namespaces import NOT_ENTERED, Specification
 
-# Users that no program belongs to; systemd takes its own temporary ones from here (DynamicUser of systemd.exec(5)).
+# User ids that belong to no program. systemd takes the ids of its temporary users from the same range (DynamicUser of
+# systemd.exec(5)).
 FIRST_USER, NUM_USERS = 61184, 4336
 POLL_SECONDS = 0.1
 MIB = 2**20
-MAX_TOLD = 300  # letters of what a program says of its failure
+MAX_TOLD = 300  # characters of a program's error message
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use up, with all the processes that it starts.
+    """What one program may use, with all the processes that it starts.
 
     Attributes:
-      seconds: until it is ended, on the wall's clock.
-      memory_mib: of all its processes together; also of what one of them may allocate.
-      cpu_seconds: of each of its processes; None: as many as `seconds`.
-      processes: with their threads.
-      files_mib: in each of its two folders to write to, /tmp and /dev/shm, which are in memory.
+      seconds: wall-clock time until it is ended.
+      memory_mib: memory of all its processes together; also the most that one of them may allocate.
+      cpu_seconds: CPU time of each of its processes; None: int(seconds) + 1.
+      processes: number of its processes and threads.
+      files_mib: size of the files in each of its two writable folders, /tmp and /dev/shm, which are in memory.
     """
 
     seconds: float
@@ -53,11 +54,11 @@ class Limits:
 
 
 class SandboxError(UserError):
-    """No sandbox can be had on this machine."""
+    """No sandbox can be made on this machine."""
 
 
 def check_available() -> None:
-    """Raises SandboxError, which says what would do, where this machine has no sandbox."""
+    """Raises a SandboxError that says what to do, if no sandbox can be made on this machine."""
     advice = "give --no-sandbox true if you trust all works, or mark in a virtual machine with Linux 5.12 or newer"
     if sys.platform != "linux":
         raise SandboxError(f"--no-sandbox false: a sandbox needs Linux, and this is {sys.platform}; {advice}")
@@ -78,14 +79,14 @@ def run(
     result: IO[bytes] | None = None,
     sandboxed: bool = True,
 ) -> str | None:
-    """Runs a program to its end, or to a limit's; none of its processes is left.
+    """Runs a program until it ends or reaches a limit. After that, none of its processes is left.
 
     Args:
-      command: its standard input and outputs are closed to it; it may write to `result`, under the same number.
-      folder: where it starts, as it sees it.
-      shown: what it may read, and under which name it sees it.
+      command: has no standard input; its output is not shown. It may write to `result`, with the same file descriptor.
+      folder: its working directory, as it sees it.
+      shown: the paths that it may read, each with the path under which it sees it.
       stop: when set, the program is ended.
-      sandboxed: False: it runs as any other program of this user, where `folder` is; `shown` is not used.
+      sandboxed: False: it runs as any other program of this user, in `folder`; `shown` is not used.
 
     Returns:
       None if it has ended by itself with status 0; else why it has ended.
@@ -114,7 +115,7 @@ def run(
 
 
 def _environment() -> dict[str, str]:
-    """None of this process's variables, which may hold secrets."""
+    """The program's environment variables. It gets none of this process's, which may contain secrets."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
@@ -125,7 +126,7 @@ def _environment() -> dict[str, str]:
 
 
 def _python() -> Iterator[tuple[str, str]]:
-    """This Python and its packages, under the names that it knows them by, unless the system's folders hold them."""
+    """The folders of this Python and its packages, each under its own path, except for those in /usr."""
     folders = {
         sys.prefix,
         sys.base_prefix,
@@ -143,7 +144,7 @@ def _python() -> Iterator[tuple[str, str]]:
 def _watched(
     command: list[str], folder: str, limits: Limits, stop: threading.Event | None, result: IO[bytes] | None
 ) -> str | None:
-    """Runs a command until it ends, or exceeds the limits of time or memory; see `run`."""
+    """Runs a command until it ends or exceeds the limit of time or memory; see `run`."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
@@ -178,14 +179,14 @@ def _watched(
 
 
 def _waited(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit status, if it comes within POLL_SECONDS."""
+    """The exit status if the process ends within POLL_SECONDS, else None."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(POLL_SECONDS)
     return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process and all that it has started; those of a sandbox end with its first one."""
+    """Ends the process and all that it has started. The processes of a sandbox end with the first of them."""
     family = _family(process.pid)
     for one in family:
         with suppress(psutil.Error):
@@ -197,7 +198,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _family(pid: int) -> list[psutil.Process]:
-    """The process and its descendants, the first one of a sandbox before those in it."""
+    """The process and its descendants. The first process of a sandbox comes before the others in it."""
     with suppress(psutil.Error):
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -205,7 +206,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _memory_bytes(pid: int) -> int:
-    """Of a process and its descendants; what several of them share counts once, where the system tells it."""
+    """Memory of a process and its descendants. Memory that they share counts once, if the system reports it."""
     total = 0
     for one in _family(pid):
         try:

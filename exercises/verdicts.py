@@ -1,4 +1,4 @@
-"""What the checks of one work have found: written in a sandbox, and read outside, where nothing of it is trusted."""
+"""The results of the checks of one work: written in a sandbox, and read outside, where they are not trusted."""
 
 import ast
 import ctypes
@@ -14,12 +14,12 @@ from exercises.checking import FOLDER, NOT_ENDED
 from exercises.course import MAX_ENDLESS, make_checker, not_python
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
-MAX_BYTES = 2**20  # of what is read of a work's verdicts
-MAX_LETTERS = 1000  # of what a check has seen
+MAX_BYTES = 2**20  # maximum that is read of a work's verdicts
+MAX_LETTERS = 1000  # maximum length of what a check has seen
 
 
 class Verdict(BaseModel):
-    """How a check went; `seen` is empty where it has passed."""
+    """The result of a check; `seen` is empty if it has passed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -29,7 +29,7 @@ class Verdict(BaseModel):
 
 
 def titles(activity: str) -> dict[str, str]:
-    """The checks of an activity by their functions' names, in order; read without importing a framework."""
+    """The titles of an activity's checks by their functions' names, in order; read without importing a framework."""
     functions = ast.parse((FOLDER / activity / "check.py").read_text(encoding="utf-8")).body
     return {
         one.name: str(ast.literal_eval(decorator.args[0]))
@@ -46,8 +46,8 @@ def titles(activity: str) -> dict[str, str]:
 def write(activity: str, work: Path, descriptor: int) -> None:
     """Checks `work`, and writes a line of JSON for each check as soon as it is done.
 
-    Processes of the work do not have `descriptor`. Nor can they take it from this process, whose memory and descriptors
-    the system shows to root alone from here on.
+    Processes of the work do not have `descriptor`. They can't take it from this process either: from here on, the
+    system shows the memory and descriptors of this process only to root.
     """
     os.set_inheritable(descriptor, False)
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
@@ -80,7 +80,7 @@ def read(content: bytes, activity: str, ended: str | None) -> list[Verdict]:
     """A verdict for each check of the activity, in order, whatever a sandbox has left.
 
     Args:
-      content: lines as `write` makes them, in the checks' order. After one that is something else none counts.
+      content: lines as `write` makes them, in the checks' order. After a line that is something else, no line counts.
       ended: why the checks were ended before all were done; None if they were not.
     """
     lines = iter(content[:MAX_BYTES].splitlines())

@@ -1,4 +1,4 @@
-"""`python -m keras_impl`: reads the options, then trains, evaluates or predicts. `--help` prints them all."""
+"""`python -m keras_impl`: reads the options, then trains, evaluates or predicts. `--help` prints all options."""
 
 import os
 
@@ -6,16 +6,16 @@ import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.program import as_program
 
 with as_program("python -m keras_impl"):
-    # Imported here: Ctrl-C meanwhile ends in one line.
+    # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
     from common.resolve import prepare_processor
     from common.trained.command import parse_command
 
     command = parse_command("keras_impl", "Trains a network with Keras (compile and fit; MirroredStrategy).")
     used = command.read_used()
-    # Fewer of TensorFlow's notes on CPU instructions and absent GPUs; its errors come as exceptions in any case.
+    # Hides most of TensorFlow's notes on CPU instructions and missing GPUs. Its errors are raised as exceptions anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     prepare_processor(command.config, "tensorflow", "tf_impl.probe")
-    # And here: a mistake in the options is told at once, not after Keras has loaded.
+    # Imported late: a mistake in the options is reported at once, not after Keras has loaded.
     if command.config.mode == "tuned":
         import tf_impl.tuning  # noqa: F401 - before Keras: see there
     from keras_impl.launch import classify, main

@@ -1,4 +1,4 @@
-"""What is looked at beside the training: as in TensorFlow, of the network inside the model."""
+"""Inspection beside the training: as in TensorFlow, applied to the network inside the model."""
 
 import keras
 import tensorflow as tf

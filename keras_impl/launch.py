@@ -1,4 +1,4 @@
-"""From the command line to `train`: one process and one strategy, whose replicas are the devices."""
+"""From the command line to `train`: one process and one strategy, with a replica on each device."""
 
 from common.experiment import Experiment
 from common.platform.launch import Launch

@@ -1,3 +1,3 @@
-"""The networks in Keras: tf_impl's, which are Keras's."""
+"""The networks in Keras: those of tf_impl, which are Keras models."""
 
 from tf_impl.networks import make_network as make_network

@@ -13,7 +13,8 @@ from tf_impl.optimizer import make_optimizer as make_optimizer
 class Averaging(keras.callbacks.Callback):
     """Evaluates the moving average of the weights.
 
-    Instead of SwapEMAWeights, which adds the two up to exchange them, and so rounds both at every evaluation.
+    Used instead of SwapEMAWeights, which swaps weights and average by adding them up. That rounds both in every
+    evaluation.
     """
 
     def __init__(self, network: keras.Model, optimizer: Optimizer) -> None:
@@ -30,6 +31,6 @@ class Averaging(keras.callbacks.Callback):
         self.weights = self.network.get_weights() if self.optimizer.use_ema else []
 
     def on_train_end(self, logs: Any = None) -> None:
-        # fit has put the average in the weights' place, as if no other call could follow.
+        # fit has replaced the weights by their average, as if no other call of fit could follow.
         if self.weights:
             self.network.set_weights(self.weights)

@@ -1,7 +1,7 @@
-"""How replicas work together in Keras: TensorFlow's strategy, in whose scope fit trains."""
+"""How replicas work together in Keras: fit trains in the scope of TensorFlow's strategy."""
 
 from common.spec.device_options import Strategy
 from tf_impl.parallel import make_strategy as make_strategy
 
-# Not TensorFlow's pipeline, whose steps are written out.
+# TensorFlow's pipeline is missing here: its steps are written out.
 STRATEGIES: tuple[Strategy, ...] = ("mirrored",)

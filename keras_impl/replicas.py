@@ -1,4 +1,4 @@
-"""Devices in Keras: TensorFlow's strategy, in whose scope fit trains."""
+"""Devices in Keras: fit trains in the scope of TensorFlow's strategy."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tf_impl.replicas import synchronize as synchronize
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
     if config.accumulate_grad_batches > 1:
         raise UserError(
             f"--accumulate-grad-batches {config.accumulate_grad_batches}: not in Keras's fit, whose own would leave the"
@@ -29,8 +29,8 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 
 
 def fetch_steps(steps: list[tuple[Any, Any]], votes: list[float]) -> tuple[list[tuple[float, float]], list[float]]:
-    """Losses and correct answers of each step, which Keras has fetched already; a call may have taken several.
+    """Losses and correct answers of each step, and `votes`, of the only process.
 
-    And `votes`, of the only process.
+    Keras has fetched the numbers already. A call may have taken several steps.
     """
     return [pair for call in steps for pair in zip(*map(np.ravel, call), strict=True)], votes

@@ -28,10 +28,10 @@ class Classifier(keras.Model):
     """The network with its training and evaluation steps; fit calls them."""
 
     def __init__(self, network: keras.Model, experiment: Experiment) -> None:
-        # The policy of mixed precision is the layers' alone: inputs, logits and losses stay as they are.
+        # Only the layers follow the policy of mixed precision: inputs, logits and losses keep their dtype.
         super().__init__(dtype=DTYPES[experiment.config.precision])
         self.network = network
-        # Instead of the mean over this shard: the sum of losses, each weighted by its share of the global batch.
+        # The sum of losses, each weighted by its share of the global batch, instead of the shard's mean.
         options = {"from_logits": True, "reduction": "sum", "dtype": DTYPES[experiment.config.precision]}
         self.smoothing = experiment.config.label_smoothing
         if self.smoothing:
@@ -39,20 +39,21 @@ class Classifier(keras.Model):
         else:
             self.loss_fn = keras.losses.SparseCategoricalCrossentropy(**options)
         if experiment.config.compile:
-            # Instead of compile(jit_compile=True), which makes one program of all replicas and their communication.
+            # Used instead of compile(jit_compile=True), which would make one program of all replicas and their
+            # communication.
             signature = weighted_signature(experiment)
             self.forward_backward = tf.function(self.forward_backward, jit_compile=True, input_signature=signature)
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        # Here, in the strategy's scope: their variables lie on every replica.
+        # Made here, in the strategy's scope, so that every replica has their variables.
         self.loss_sum, self.correct, self.count = (
             keras.metrics.Sum(name, dtype="float64") for name in ("loss_sum", "correct", "count")
         )
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """Those of the evaluation, which Keras sets to zero before each."""
+        """The metrics of the evaluation. Keras sets them to zero before each evaluation."""
         return [self.loss_sum, self.correct, self.count]
 
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
@@ -72,15 +73,15 @@ class Classifier(keras.Model):
 
     def train_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
         loss, gradients, correct = self.forward_backward(*data)
-        # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
+        # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch.
         self.optimizer.apply_gradients(zip(gradients, self.network.trainable_variables, strict=True))
-        # fit gives callbacks the mean over the replicas: here of a sum that is the same on all of them.
+        # fit gives callbacks the mean over the replicas. Here all replicas have the same sum, which is also their mean.
         return tf.distribute.get_replica_context().all_reduce(SUM, {"loss": loss, "correct": correct})
 
     def test_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
         inputs, labels, _ = data
         logits = self(inputs)
-        # Instead of keras.metrics.Mean in 32 bits: sums in 64, which count every example alike.
+        # Sums in 64 bits, which weight all examples equally, instead of keras.metrics.Mean in 32 bits.
         self.loss_sum.update_state(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         self.correct.update_state(tf.argmax(logits, axis=1) == labels)
         self.count.update_state(tf.ones_like(labels))
@@ -88,10 +89,10 @@ class Classifier(keras.Model):
 
 
 class Recording(keras.callbacks.Callback):
-    """Tells the recorder what the written-out loops of the other implementations tell it."""
+    """Reports to the recorder what the written-out loops of the other implementations report."""
 
     def __init__(self, recorder: Recorder, batches: TrainShards, get_state: Callable[[int], TrainState]) -> None:
-        """`get_state`: after so many steps."""
+        """`get_state`: number of steps -> the state after them."""
         super().__init__()
         self.recorder, self.batches, self.get_state = recorder, batches, get_state
 
@@ -105,7 +106,7 @@ class Recording(keras.callbacks.Callback):
         self.checkpoint()
         if self.recorder.steps_done == self.recorder.plan.last_step(self.epoch + 1):
             self.recorder.end_training()
-            # A last epoch that --max-steps ends early.
+            # --max-steps may end the last epoch early.
             self.model.stop_training = self.recorder.steps_done == self.recorder.plan.total_steps
 
     def tell_steps(self, logs: Any) -> None:
@@ -120,7 +121,7 @@ class Recording(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.recorder.start_evaluation()
-        # Instead of each replica's own statistics: the first one's.
+        # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(self.model.network, self.model.distribute_strategy)
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -139,8 +140,8 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         optimizer = make_optimizer(network, experiment.update_rule, config)
     if experiment.state:
         set_state(experiment, network, optimizer)
-    # Outside the scope, against Keras's guide: to build a model made inside, fit adds up the replicas' shards of the
-    # first batch, which fails where they differ in size. The variables are the network's, made inside.
+    # Made outside the scope, unlike in Keras's guide. To build a model made inside, fit would add up the replicas'
+    # shards of the first batch, which fails if they differ in size. The variables are the network's, made inside.
     model = Classifier(network, experiment)
     train_batches, test_batches = make_batches(experiment)
     test_dataset = make_dataset(experiment, test_batches)
@@ -156,9 +157,9 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         save_first_batch(experiment, strategy, network, recorder)
 
     with strategy.scope():
-        # auto_scale_loss: the optimizer scales by its own rule.
+        # auto_scale_loss=False: the optimizer scales the loss by its own rule.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **compile_options)
-        # One call, unless training goes on within an epoch: all epochs of a call have as many batches.
+        # One call, unless training resumes within an epoch: all epochs of a call have the same number of batches.
         for epochs in plan.epochs_alike:
             train_batches.set_epoch(epochs.start)
             train_dataset = make_dataset(experiment, train_batches)
@@ -169,7 +170,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
                 initial_epoch=epochs.start,
                 epochs=epochs.stop,
                 validation_data=test_dataset,
-                shuffle=False,  # instead of Keras's: the batches are shuffled already
+                shuffle=False,  # instead of Keras's shuffling: the batches are shuffled already
                 callbacks=[recording, Averaging(network, optimizer)],
                 verbose=0,  # the recorder shows progress
             )

@@ -1,10 +1,11 @@
-"""What `--mode tuned` adds in Keras: faster, and still the same training. train.py alone is complete without it.
+"""The additions of `--mode tuned` in Keras: the same training, but faster. train.py is complete without this file.
 
-Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
-32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md.
+Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
+digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
+`python -m benchmarks.measures` on the machine of docs/performance.md.
 
-The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), but for the data, which stay on the host: see
-launch.py.
+The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), except that the data stay on the host: see
+replicas.py.
 """
 
 from typing import Any
@@ -17,20 +18,20 @@ from common.spec.batches import Plan
 from keras_impl.data import WeightedBatch
 from keras_impl.train import Classifier, Recording
 
-# Between two steps fit calls its callbacks, and fetches what they are given: once for so many steps.
+# After every step fit usually calls its callbacks and fetches their numbers; here, once for up to this many steps.
 # Gain: 1.32 (digits), 1.10 (MNIST).
 MOST_STEPS = 10
 
 
 def steps_per_execution(plan: Plan) -> int:
-    """MOST_STEPS; fewer where `--max-steps` ends the last epoch between two calls: fit stops after a whole one."""
+    """MOST_STEPS, or fewer if `--max-steps` would end the last epoch within a call: fit stops after a whole call."""
     last = plan.steps(plan.num_epochs)
     left = len(last) if last.stop - 1 < plan.num_epochs * plan.steps_per_epoch else 0
     return next(steps for steps in range(MOST_STEPS, 0, -1) if left % steps == 0)
 
 
 class Latest(keras.metrics.Metric):
-    """A number of each of the latest `size` steps; that of step s (from 0) is at s % size."""
+    """One number for each of the latest `size` steps; the number of step s (from 0) is at index s % size."""
 
     def __init__(self, size: int, name: str) -> None:
         super().__init__(name=name, dtype="float64")
@@ -46,7 +47,7 @@ class Latest(keras.metrics.Metric):
 
 
 class TunedClassifier(Classifier):
-    """The same steps, several in one call; fit gives callbacks what the last step returns: the latest numbers."""
+    """The same steps, several in one call. fit gives callbacks what the last step returns: the latest numbers."""
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
@@ -60,7 +61,7 @@ class TunedClassifier(Classifier):
 
 
 class TunedRecording(Recording):
-    """Tells the recorder of several steps at once."""
+    """Reports several steps to the recorder at once."""
 
     def tell_steps(self, logs: Any) -> None:
         done, size = self.recorder.steps_done, self.model.steps_per_execution
@@ -70,8 +71,9 @@ class TunedRecording(Recording):
 
 
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Nothing is left to be tuned, and the thread that would do it is waited for when an iterator ends: every epoch.
+    """The dataset without tf.data's autotuning, which has nothing to tune here.
 
+    At the end of every epoch, when an iterator ends, fit would wait for the autotuning thread.
     Gain: 1.07 (digits), 1.14 (MNIST).
     """
     options = tf.data.Options()

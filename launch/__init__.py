@@ -1,1 +1,4 @@
-"""What engines of clusters start: job files of queues. They only set up what is there already."""
+"""Ways to start this project's programs on a cluster: job files for Slurm and LSF, modules for Ray and Flyte.
+
+They only start programs that also run without them.
+"""

@@ -1,10 +1,11 @@
-"""A Flyte workflow: the three implementations train, each in a task of its own, and another task compares them.
+"""A Flyte workflow: each of the three implementations trains in its own task, and another task compares them.
 
     python -m launch.flyte_workflow --epochs 2                                            on this machine
     flyte run launch/flyte_workflow.py compare_all --hyperparameters '{"epochs": 2}'     on a cluster
 
-A task runs a program, as a person would, and gives on what it has written. On a cluster PyTorch and Lightning have two
-nodes, on which Flyte's `Elastic` starts the program's processes as torchrun does; TensorFlow has one, and starts none.
+A training task runs a program, as a person would, and passes on the files that it has written. On a cluster, PyTorch
+and Lightning have two nodes, on which Flyte's `Elastic` starts the program's processes as torchrun does. TensorFlow has
+one node, without `Elastic`.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"{PROGRAM}: error: {error.name} is not installed: {INSTALL}") from None
 
-NODES, GPUS = 2, 2  # of PyTorch and Lightning on a cluster, and of each node
+NODES, GPUS = 2, 2  # nodes of PyTorch and Lightning on a cluster, and GPUs of each node
 CODE = ("common", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
 POLL_SECONDS = 1.0
 
@@ -51,20 +52,20 @@ HYPERPARAMETERS = (
 Hyperparameters = create_model(
     "Hyperparameters",
     __doc__="What the three train alike with.",
-    data_dir=(str, "data"),  # Flyte's forms have no paths
+    data_dir=(str, "data"),  # Flyte's forms have no fields for paths
     **{name: (TrainConfig.model_fields[name].annotation, TrainConfig.model_fields[name]) for name in HYPERPARAMETERS},
 )
 DEFAULTS = Hyperparameters()
 
 
 class Trained(BaseModel):
-    """What a training task gives on.
+    """The output of a training task.
 
     Attributes:
       test_accuracies: after each epoch, 0 to 1.
       predictions: a line for each test image: its label, the guess, and the guess's score.
       model: the weights, under canonical names.
-      run_folder: all that the run has written.
+      run_folder: all files that the run has written.
     """
 
     implementation: str
@@ -84,7 +85,7 @@ for folder in CODE:
 
 
 def environment(name: str, **more: Any) -> flyte.TaskEnvironment:
-    # The same hyperparameters are trained once by the same code, and then taken from what Flyte keeps.
+    # The same code trains the same hyperparameters only once: Flyte then takes the result from its cache.
     cache = flyte.Cache(behavior="auto", version_override=code_sha256())
     return flyte.TaskEnvironment(name=name, image=image, cache=cache, **more)
 
@@ -111,10 +112,11 @@ def train_ptl(hyperparameters: Hyperparameters) -> Trained | None:
 
 
 def train(implementation: str, hyperparameters: Hyperparameters) -> Trained | None:
-    """Runs a program to its end; None in all but the first of the processes that Elastic has started for it.
+    """Runs the program of an implementation to its end; of the processes that Elastic starts, only rank 0 has a result.
 
     Raises:
-      RuntimeError: it has failed; Flyte tries again, and it goes on from the latest checkpoint that was kept.
+      RuntimeError: the program has failed. Flyte then tries again, and the program continues from the latest checkpoint
+        that was kept.
     """
     run_dir, kept = find_run_dir(implementation), flyte.ctx().checkpoint
     if kept is not None:
@@ -135,7 +137,7 @@ def train(implementation: str, hyperparameters: Hyperparameters) -> Trained | No
 
 
 def find_run_dir(implementation: str) -> Path:
-    """The same for all processes of a task's node, and when they are started again."""
+    """The run folder; on a cluster the same one for all processes of a task on a node, also after a restart."""
     context = flyte.ctx()
     if not context.is_in_cluster():
         return new_run_dir(f"flyte-{implementation}").absolute()
@@ -143,14 +145,17 @@ def find_run_dir(implementation: str) -> Path:
 
 
 def keep(kept: flyte.Checkpoint, checkpoint: Path) -> None:
-    """Hands a copy of it to Flyte: the program removes the older ones meanwhile."""
+    """Gives Flyte a copy of the checkpoint: the program may remove the original while Flyte saves it."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(checkpoint, Path(folder) / checkpoint.name)
         kept.save_sync(folder)
 
 
 def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
-    """Puts what an earlier attempt has kept where --resume auto looks; the first process of a node for the others."""
+    """Copies the checkpoint of an earlier attempt to the place where --resume auto looks for it.
+
+    The first process of a node copies it for the others, which wait.
+    """
     local_rank, done = os.environ.get("LOCAL_RANK"), run_dir.with_name("restored")
     if local_rank in (None, "0") and not done.exists():
         found = kept.load_sync()
@@ -177,7 +182,7 @@ def collect(implementation: str, run_dir: Path) -> Trained:
 
 @tables.task
 async def compare(trained: list[Trained]) -> DataFrame:
-    """A line for each implementation; the first one is what the others' losses are held against."""
+    """A table with a line for each implementation; losses are compared with those of the first one."""
     folders = [Path(await one.run_folder.download()) for one in trained]
     lines = []
     for one, folder in zip(trained, folders, strict=True):
@@ -203,7 +208,7 @@ class Compared(BaseModel):
 
 @tables.task
 async def compare_all(hyperparameters: Hyperparameters = DEFAULTS) -> Compared:
-    """The workflow. On one machine one trains after the other, so that none is slowed down by another."""
+    """The workflow. On one machine the implementations train one after the other, so that none slows down another."""
     tasks = (train_tf, train_pt, train_ptl)
     if flyte.ctx().is_in_cluster():
         trained = list(await asyncio.gather(*(task.aio(hyperparameters) for task in tasks)))

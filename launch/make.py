@@ -9,7 +9,7 @@ TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "ptl": "Lightning"}
 
 
 def job_files() -> dict[Path, str]:
-    """Path -> text."""
+    """The job files: path -> text."""
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, keep_trailing_newline=True
     )

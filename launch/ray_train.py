@@ -1,10 +1,11 @@
-"""Starts a program on the nodes of a Ray cluster, in the words of torchrun; Ray Train starts it again where it fails.
+"""Starts a program on the nodes of a Ray cluster, with options like torchrun's; Ray Train restarts it after a failure.
 
     python -m launch.ray_train --nnodes 2 --nproc-per-node 2 --max-restarts 3 -m pt_impl --resume auto ...
 
-Each worker of Ray Train runs the program as a process of its own, in this folder, with what the worker's trainer says
-in the environment: TorchTrainer where PyTorch's processes meet, TensorflowTrainer the variable TF_CONFIG. All nodes
-need this folder, the Python environment and the run folder in the same places, as on a shared disk.
+Each worker of Ray Train runs the program in a separate process, in the current folder. The worker's trainer sets
+environment variables for it: TorchTrainer sets the address where PyTorch's processes meet, and TensorflowTrainer sets
+TF_CONFIG. All nodes need the current folder, the Python environment and the run folder at the same paths, for example
+on a shared disk.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 INSTALL = "pip install -r requirements-ray.txt -c constraints.txt"
 PROGRAM = "python -m launch.ray_train"
 ANSWER_SECONDS = 5
-USER_ERROR = 2  # exit status of a program that was told something wrong: the next attempt would end alike
+USER_ERROR = 2  # exit status after a mistake of the user: another attempt would fail in the same way
 
 
 def main(words: list[str]) -> NoReturn:
@@ -38,7 +39,7 @@ def main(words: list[str]) -> NoReturn:
     except ConnectionError:
         raise SystemExit(f"{PROGRAM}: error: --address {address}: no Ray cluster answers there") from None
     there = sum(node["Alive"] for node in ray.nodes())
-    if options.nnodes > there:  # Ray itself would wait for them for ever
+    if options.nnodes > there:  # Ray itself would wait for the missing nodes for ever
         raise SystemExit(
             f"{PROGRAM}: error: --nnodes {options.nnodes}: the cluster has {there} node{'s' * (there > 1)}"
         )
@@ -69,9 +70,9 @@ def main(words: list[str]) -> NoReturn:
 
 
 def check_address(address: str | None) -> None:
-    """Ends this program where nobody answers at HOST:PORT, which Ray itself tries for half a minute."""
+    """Ends this program if no server answers at HOST:PORT; Ray itself would try for half a minute."""
     host, _, port = (address or "").rpartition(":")
-    if not host or not port.isdecimal():  # none, or words of Ray's: auto, local, ray://...
+    if not host or not port.isdecimal():  # no address, or one of Ray's own words: auto, local, ray://...
         return
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
@@ -122,19 +123,19 @@ def trainer_class(command: list[str]) -> Callable[..., Any]:
         return TensorflowTrainer
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    # gloo: the workers themselves compute nothing, and shall take no memory of GPUs.
+    # gloo: the workers themselves compute nothing, and should use no GPU memory.
     return functools.partial(TorchTrainer, torch_config=TorchConfig(backend="gloo"))
 
 
 def placement_strategy(num_nodes: int, workers_per_node: int) -> str:
-    """As Ray has them. Of several workers on several nodes it promises nothing: `run_worker` looks."""
+    """Ray's name of the strategy. SPREAD does not guarantee the number of workers on a node: `run_worker` checks it."""
     if num_nodes == 1:
         return "STRICT_PACK"
     return "STRICT_SPREAD" if workers_per_node == 1 else "SPREAD"
 
 
 def reason(error: Exception) -> str:
-    """Of an error of Ray Train, without its stack traces: that of the first worker that says one."""
+    """The reason of an error of Ray Train, without stack traces: that of the failed worker with the lowest rank."""
     failures: dict[int, Exception] = getattr(error, "worker_failures", {})
     for rank, failure in sorted(failures.items()):
         lines = [line for line in str(failure).splitlines() if line.strip()]
@@ -146,13 +147,14 @@ def run_worker(told: dict[str, Any]) -> int:
     """Runs the program in a worker of Ray Train.
 
     Args:
-      told: what to run, where, and how many workers each node should have.
+      told: the command, its folder, and how many workers each node should have.
 
     Returns:
-      The program's exit status: 0, or that of what the user has to mend.
+      The program's exit status: 0, or USER_ERROR for a mistake that the user has to correct.
 
     Raises:
-      RuntimeError: it has failed in another way; Ray Train may start all of them again.
+      RuntimeError: the node has another number of workers, or the program has failed in another way; Ray Train may
+        restart all workers.
     """
     import ray.train
 
@@ -164,7 +166,7 @@ def run_worker(told: dict[str, Any]) -> int:
     store = None
     if not is_tensorflow(told["command"]):
         store, port = open_store(context.get_world_rank())
-        # The rest is there: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR.
+        # Ray Train has set the others: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR.
         environment |= {
             "MASTER_PORT": str(port),
             "GROUP_RANK": str(context.get_node_rank()),
@@ -173,7 +175,7 @@ def run_worker(told: dict[str, Any]) -> int:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
-    # It ends with this process, however that ends: see common/platform/family.py.
+    # The program ends when this process ends, in whatever way: see common/platform/family.py.
     status = subprocess.run(told["command"], cwd=told["folder"], env=environment).returncode
     del store
     if status not in (0, USER_ERROR):
@@ -182,9 +184,10 @@ def run_worker(told: dict[str, Any]) -> int:
 
 
 def open_store(rank: int) -> tuple[Any, int]:
-    """What the program's processes find each other through: in the first worker, which has to keep it; and its port.
+    """The TCP store through which the program's processes find each other, and its port.
 
-    The workers have a store, too, but what is in it is of the workers' own group.
+    Only the first worker has the store, and must keep it; the others get None. The workers' own store can't be used,
+    because its content belongs to the workers' own process group.
     """
     import torch.distributed as dist
 

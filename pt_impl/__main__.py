@@ -3,10 +3,10 @@
 import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.program import as_program
 
-# Worker processes import this file under another name; only the one that was started trains from here.
+# Worker processes import this file under another name, so only the process that was started runs this block.
 if __name__ == "__main__":
     with as_program("python -m pt_impl"):
-        # Imported here: Ctrl-C meanwhile ends in one line.
+        # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from common.resolve import prepare_processor
         from common.trained.command import parse_command
 
@@ -15,7 +15,7 @@ if __name__ == "__main__":
         )
         used = command.read_used()
         prepare_processor(command.config, "torch", "pt_impl.probe")
-        # And here: a mistake in the options is told at once, not after PyTorch has loaded.
+        # Imported late: a mistake in the options is reported at once, not after PyTorch has loaded.
         from pt_impl.launch import classify, main
 
         if used is None:

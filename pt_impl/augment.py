@@ -9,9 +9,10 @@ from pt_impl.randomness import philox
 
 
 class Augment:
-    """Changes the images of a shard, each by its own draws.
+    """Augments the images of a shard; each image has its own random numbers.
 
-    Instead of torchvision's transforms, which draw once for a whole batch, from numbers that depend on all before them.
+    Used instead of torchvision's transforms. These draw once for a whole batch, and their random numbers depend on all
+    earlier ones.
     """
 
     def __init__(self, augmentation: Augmentation, visits: torch.Tensor) -> None:
@@ -23,7 +24,7 @@ class Augment:
     def crop_and_flip(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 (n, H, W, C) to the same shape."""
         (height, width), pad, device = images.shape[1:3], self.augmentation.padding, images.device
-        # A word times n, without its lower 32 bits, is one of 0 .. n - 1.
+        # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
         rows = torch.arange(height, device=device) + (self.vertical * (2 * pad + 1) >> 32)
         columns = torch.arange(width, device=device)
         if self.augmentation.flips:

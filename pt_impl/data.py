@@ -24,7 +24,7 @@ Shard = tuple[torch.Tensor, int]
 
 
 class Normalise:
-    """uint8 (n, H, W, C) to the network's input, (n, C, H, W) in its precision: what ToTensor and Normalize do."""
+    """uint8 (n, H, W, C) to the network's input, (n, C, H, W) in its precision, as ToTensor and Normalize do."""
 
     def __init__(self, dataset: Arrays, precision: Precision) -> None:
         self.dtype = DTYPES[precision]
@@ -35,7 +35,7 @@ class Normalise:
 
 
 class Prepare:
-    """Stored images to what a network takes, see `Batch`; augmented where there is an augmentation."""
+    """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
 
     def __init__(
         self, experiment: Experiment, normalise: Normalise, augmentation: Augmentation | None = None, rank: int = 0
@@ -50,7 +50,7 @@ class Prepare:
         return (images, visits) if self.drops else images
 
     def augmented(self, images: torch.Tensor, visits: torch.Tensor) -> torch.Tensor:
-        """Normalised, and augmented where there is an augmentation."""
+        """The images, normalised, and augmented if there is an augmentation."""
         if not self.augmentation:
             return self.normalise(images)
         augment = Augment(self.augmentation, visits)
@@ -61,7 +61,7 @@ class ArrayDataset(Dataset[Batch]):
     """The shared arrays, in memory or mapped from a file. Its items are whole shards, not single images."""
 
     def __init__(self, images: Images, labels: Labels, transform: Callable[..., Any]) -> None:
-        """`transform`: of uint8 images (n, H, W, C) and visits, see `Prepare`."""
+        """`transform`: a function of uint8 images (n, H, W, C) and visits, see `Prepare`."""
         self.images, self.labels, self.transform = images, labels, transform
 
     def __getitem__(self, shard: Shard) -> Batch:
@@ -74,14 +74,14 @@ class ArrayDataset(Dataset[Batch]):
 class ShardSampler(Sampler[Shard]):
     """This rank's shard of each batch of the test set, in its own order.
 
-    Instead of DistributedSampler, which pads the shards to one size by repeating examples.
+    Used instead of DistributedSampler, which repeats examples to make all shards the same size.
     """
 
     def __init__(self, num_examples: int, batch_size: int, rank: int, num_replicas: int) -> None:
         self.num_examples, self.all_bounds = num_examples, shards(num_examples, batch_size, num_replicas)[:, rank]
 
     def visits(self) -> torch.Tensor:
-        """int64 (num_examples,): the examples in the order in which batches take them."""
+        """int64 (num_examples,): the examples in the order of the batches."""
         return torch.arange(self.num_examples)
 
     def bounds(self) -> NDArray[np.int64]:
@@ -98,14 +98,14 @@ class ShardSampler(Sampler[Shard]):
 
 
 class TrainSampler(ShardSampler):
-    """The shuffled batches of an epoch, which `set_epoch` chooses."""
+    """The shuffled batches of one epoch; `set_epoch` chooses the epoch."""
 
     def __init__(self, plan: Plan, seed: int, rank: int, num_replicas: int) -> None:
         self.plan, self.seed, self.rank, self.num_replicas = plan, seed, rank, num_replicas
         self.epoch = plan.epochs_before
 
     def set_epoch(self, epoch: int) -> None:
-        """Epochs count from 0 here, as for DistributedSampler. Lightning calls it too."""
+        """Chooses an epoch, counted from 0 as in DistributedSampler. Lightning calls it too."""
         self.epoch = epoch
 
     def visits(self) -> torch.Tensor:
@@ -117,7 +117,7 @@ class TrainSampler(ShardSampler):
 
 
 def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], DataLoader[Batch]]:
-    """The training and the test batches of one rank; `loader.sampler.set_epoch` comes before every training epoch."""
+    """The training and test batches of one rank. Call `loader.sampler.set_epoch` before every training epoch."""
     dataset, config = experiment.dataset, experiment.config
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = Normalise(dataset, config.precision)
@@ -147,7 +147,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def make_samplers(experiment: Experiment, rank: int) -> tuple[TrainSampler, ShardSampler]:
     """The samplers of the training and of the test batches of one rank."""
     config, test_size = experiment.config, len(experiment.dataset.test_images)
-    rank %= config.num_shards  # of a pipeline every rank has whole batches
+    rank %= config.num_shards  # in a pipeline every rank has whole batches
     return (
         TrainSampler(experiment.plan, config.seed, rank, config.num_shards),
         ShardSampler(test_size, config.eval_batch_size, rank, config.num_shards),

@@ -1,4 +1,4 @@
-"""What is looked at beside the training: the first batch layer by layer, and the predictions of the trained network."""
+"""Inspection beside the training: the first batch layer by layer, and the predictions of the trained network."""
 
 from collections.abc import Callable
 
@@ -50,11 +50,11 @@ def write_first_batch(
     loss_scale: float = 1.0,
     reduced: bool = True,
 ) -> None:
-    """Gathers the outputs from all replicas and writes them, with the gradients as they stand in `network`.
+    """Gathers the outputs from all replicas and writes them, with the gradients that `network` has.
 
     Args:
-      loss_scale: by which the loss was multiplied before the backward pass.
-      reduced: whether the replicas have taken the average of their gradients.
+      loss_scale: factor by which the loss was multiplied before the backward pass.
+      reduced: whether the gradients have been averaged over the replicas.
     """
     gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
     if not reduced:
@@ -71,7 +71,8 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
 
     def hook(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-            # Under autocast in half precision, which numpy has only in part. A copy, since a ReLU may work in place.
+            # Autocast makes outputs in half precision, which NumPy supports only in part. Copied, since a ReLU may work
+            # in place.
             array = output.detach().to(dtype, copy=True).cpu().numpy()
             if array.ndim == 4:  # NCHW -> NHWC
                 array = array.transpose(0, 2, 3, 1).reshape(len(array), *spec.activations[name])
@@ -81,7 +82,7 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
 
         return keep
 
-    # A layer's ReLU belongs to it.
+    # A layer's ReLU is a part of the layer.
     watched = {name: modules.get(f"{name}_relu", modules[name]) for name in spec.activations}
     return outputs, [module.register_forward_hook(hook(name)) for name, module in watched.items()]
 

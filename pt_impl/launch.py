@@ -1,4 +1,4 @@
-"""From the command line to `train`: PyTorch's processes are started, or found where torchrun has started them."""
+"""From the command line to `train`: starts PyTorch's processes, or joins those that torchrun has started."""
 
 import os
 import sys
@@ -46,7 +46,7 @@ POLL_SECONDS = 0.2
 
 
 def main(config: TrainConfig) -> None:
-    """One run: under a launcher this process is one of its replicas, otherwise it starts them."""
+    """One run. Under a launcher this process is one of the replicas; otherwise it starts them."""
     launch = Launch.read()
     timeline = Timeline.begin(launch.first_pid)
     config = setup_devices(config)
@@ -56,14 +56,14 @@ def main(config: TrainConfig) -> None:
         run_replica(launch.rank, config, "env://", timeline)
         return
     timeline.enter("data")
-    experiment = with_run_dir(make_experiment(config), "pt")  # finds mistakes and downloads before any worker starts
+    experiment = with_run_dir(make_experiment(config), "pt")  # reports mistakes and downloads data before workers start
     if config.dry_run:
         return
     config = experiment.config
     if not has_group(config):
         run_replica(0, config, "", timeline, experiment)
         return
-    timeline.enter("imports")  # each worker's own
+    timeline.enter("imports")  # each worker's own imports
     with tempfile.TemporaryDirectory() as folder:
         init_method = f"file://{Path(folder) / 'rendezvous'}"
         with ctrl_c_waits():
@@ -75,11 +75,11 @@ def main(config: TrainConfig) -> None:
         except multiprocessing.ProcessExitedException as error:
             if error.signal_name or error.exit_code > 128:
                 raise replica_ended(error.error_index, error.exit_code) from None
-            sys.exit(error.exit_code)  # it has said why
+            sys.exit(error.exit_code)  # it has printed why
 
 
 def wait_for(replicas: multiprocessing.ProcessContext, config: TrainConfig) -> None:
-    """Returns when all of them have ended; a signal is theirs where they are to make a checkpoint then."""
+    """Returns when all replicas have ended. With checkpoints, passes a signal on to them, so that they make one."""
     if config.checkpoint_every is None:
         while not replicas.join(grace_period=GRACE_SECONDS):
             pass
@@ -95,7 +95,7 @@ def wait_for(replicas: multiprocessing.ProcessContext, config: TrainConfig) -> N
         except multiprocessing.ProcessExitedException as error:
             if held.number is None or error.exit_code != 128 + held.number:
                 raise
-            held.end()  # there was nothing yet to make a checkpoint of
+            held.end()  # there was nothing yet to save in a checkpoint
 
 
 def run_replica(
@@ -123,7 +123,7 @@ def run_replica(
             synchronize=synchronize,
             profiler=TorchProfiler(),
         )
-        # Of replicas that this program has started itself, their first process tells who has ended.
+        # If this program has started the replicas itself, the process that did so reports which one has ended.
         told = lost_process_told(lost_another) if launched else nullcontext()
         with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), told:
             with recorder:
@@ -133,7 +133,7 @@ def run_replica(
 
 
 def prepare_together(config: TrainConfig, rank: int) -> Experiment:
-    """Rank 0 makes the run folder and downloads before the others read; where it fails, all of them end."""
+    """Rank 0 makes the run folder and downloads data before the other ranks read. If it fails, all ranks end."""
     outcome: list[TrainConfig | UserError | None] = [None]
     experiment = None
     if rank == 0:
@@ -147,13 +147,13 @@ def prepare_together(config: TrainConfig, rank: int) -> Experiment:
     if isinstance(outcome[0], UserError):
         if rank == 0:
             raise outcome[0]
-        sys.exit(outcome[0].exit_status)  # rank 0 tells why
+        sys.exit(outcome[0].exit_status)  # rank 0 prints why
     assert outcome[0] is not None
     return experiment or make_experiment(outcome[0])
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
-    """float (n, classes): what a trained network says of the test images of `dataset`, on one device."""
+    """float (n, classes): logits of a trained network for the test images of `dataset`, computed on one device."""
     experiment = Experiment.make(setup_devices(config), dataset)
     config = experiment.config
     setup_process(config)

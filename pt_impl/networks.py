@@ -1,4 +1,4 @@
-"""The networks in PyTorch. Its layouts: NCHW images, OIHW kernels, (out, in) dense."""
+"""The networks in PyTorch, whose layouts are NCHW images, OIHW kernels, (out, in) dense."""
 
 import math
 from collections import OrderedDict
@@ -17,7 +17,7 @@ Norm = type[nn.Module]
 
 
 def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
-    """The network of `spec`: its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
+    """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
     make = {
         "cnn": make_cnn,
         "lenet": make_lenet,
@@ -69,9 +69,11 @@ def make_lenet(spec: NetworkSpec, config: TrainConfig) -> nn.Sequential:
 
 
 class Dropout(nn.Module):
-    """Instead of nn.Dropout, whose draws depend on replica, batch and all draws before: those of common/spec.
+    """Dropout with the random numbers of common/spec.
 
-    `stream`: 0 for a network's first layer of the kind, 1 for its second.
+    Used instead of nn.Dropout, whose random numbers depend on the replica, the batch and all earlier draws.
+
+    `stream`: 0 for a network's first dropout layer, 1 for its second.
     """
 
     def __init__(self, rate: float, seed: int, stream: int) -> None:
@@ -80,7 +82,7 @@ class Dropout(nn.Module):
         self.scale = RESOLUTION / (RESOLUTION - self.threshold)
 
     def forward(self, x: torch.Tensor, visits: torch.Tensor | None) -> torch.Tensor:
-        """x: (n, C, H, W) or (n, units); visits: int64 (n,), not looked at in evaluation."""
+        """x: (n, C, H, W) or (n, units); visits: int64 (n,), not used in evaluation."""
         if not self.training:
             return x
         shape = x.shape if x.ndim == 2 else x.permute(0, 2, 3, 1).shape
@@ -96,7 +98,7 @@ class Dropout(nn.Module):
 
 
 class MnistDropout(nn.Module):
-    """The network of the usual course script, which is told the visits of its images."""
+    """The network of the usual course script. It takes images and their visits."""
 
     def __init__(self, spec: NetworkSpec, config: TrainConfig) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class MnistDropout(nn.Module):
 
 
 class SyncBatchNorm(nn.BatchNorm2d):
-    """Instead of torch's SyncBatchNorm, which refuses the CPU: the same over the batch of all replicas."""
+    """Batch normalisation over the batch of all replicas, for the CPU, which torch's SyncBatchNorm refuses."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if not self.training:
@@ -178,7 +180,7 @@ def make_resnet18(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
     from torchvision.models import resnet18
 
     network = resnet18(num_classes=spec.num_classes, norm_layer=norm_layer(config))
-    # As usual for images of 32 x 32, which its own stem would make 8 x 8.
+    # As usual for images of 32 x 32: torchvision's first layers would reduce them to 8 x 8.
     network.conv1 = nn.Conv2d(spec.image_shape[2], 64, 3, padding=1, bias=False)
     network.maxpool = nn.Identity()
     return network

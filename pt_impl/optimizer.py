@@ -13,14 +13,14 @@ from common.spec.update_rule import UpdateRule
 def make_optimizer(
     network: nn.Module, update_rule: UpdateRule, first_step: int, **options: bool
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """The optimizer, and the scheduler to be stepped after every step.
+    """The optimizer, and the scheduler, whose `step` is called after every training step.
 
     Args:
-      first_step: that is taken with them, 1 unless a training goes on.
-      options: torch.optim's, as `fused`.
+      first_step: the first step that is taken with them; 1 unless a training is resumed.
+      options: options of torch.optim, such as `fused`.
     """
     rule = update_rule.rule
-    # Instead of a rate of its own: 1, times the shared table's rate of each step.
+    # The optimizer's own rate is 1; the scheduler multiplies it by each step's rate from the shared table.
     common: dict[str, Any] = {"lr": 1.0, "weight_decay": rule.weight_decay, **options}
     match rule:
         case SGD():
@@ -28,7 +28,8 @@ def make_optimizer(
                 network.parameters(), momentum=rule.momentum, dampening=0, nesterov=rule.nesterov, **common
             )
             if options.get("fused") and rule.momentum:
-                # Fused, a first step that is skipped would leave its velocity unset. From zero the rule is the same.
+                # In a fused optimizer, a skipped first step would leave the velocity unset. From zero, the rule is the
+                # same.
                 for parameter in network.parameters():
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         case Adam() | AdamW():
@@ -46,13 +47,13 @@ def make_optimizer(
                 centered=rule.centered,
                 **common,
             )
-    # The scheduler looks one step past the last.
+    # The scheduler reads one rate more, after the last step.
     rates = [*update_rule.learning_rates.tolist()[first_step - 1 :], 0.0]
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
 
 
 def make_average(network: nn.Module, update_rule: UpdateRule) -> AveragedModel | None:
-    """The moving average of the weights, to be updated after every step; the statistics in it are the network's."""
+    """The moving average of the weights, to be updated after every step. Its running statistics are the network's."""
     if update_rule.ema_decay is None:
         return None
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(update_rule.ema_decay))

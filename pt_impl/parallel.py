@@ -1,4 +1,4 @@
-"""How replicas work together in PyTorch: what `--strategy` names."""
+"""How replicas work together in PyTorch: the strategies that `--strategy` names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ from pt_impl.replicas import sum_over_replicas
 def parallelize(
     network: nn.Module, average: AveragedModel | None, config: TrainConfig, device: torch.device
 ) -> nn.Module:
-    """What a training step calls in the network's place; where weights are sharded, the network itself.
+    """The module that a training step calls: the wrapped network, or the network itself, which fsdp shards in place.
 
     Args:
-      network: with its weights, on its device; of a pipeline this rank's stage, see pt_impl/pipeline.py.
-      average: of its weights.
+      network: has its weights and is on its device; in a pipeline, this rank's stage, see pt_impl/pipeline.py.
+      average: the moving average of its weights.
     """
     match config.strategy:
         case "ddp" | "ddp_find_unused_parameters_true":
@@ -32,22 +32,23 @@ def parallelize(
         case "fsdp":
             shard(network, device)
             if average:
-                # Its own are looked at after an evaluation, which would leave the last ones gathered.
+                # The average's weights are read after an evaluation, which would leave the last group gathered.
                 shard(average.module, device, reshard_after_forward=True)
     return network
 
 
 def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool | None = None) -> None:
-    """Leaves each rank its share of every weight, and so of gradients and optimizer state (FSDP2).
+    """Leaves each rank only its share of every weight, and so of gradients and optimizer state (FSDP2).
 
-    A group of weights is gathered when its turn comes: those of each block of layers, and those of all other layers.
+    Each group of weights is gathered when it is needed. The weights of each block of layers are a group, and those of
+    all other layers are another one.
 
     Args:
-      device: of a kind that all replicas have; where there is a GPU, PyTorch itself would take it.
-      reshard_after_forward: see `fully_shard`; None: of every group but the last one, with which the
+      device: its type is the one that all replicas have; by default PyTorch would use a GPU if there is one.
+      reshard_after_forward: see `fully_shard`; None: reshards every group except the last one, with which the
         backward pass begins.
     """
-    # Here, since they take half a second.
+    # Imported here, since these imports take half a second.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -60,7 +61,7 @@ def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool 
 
 @contextmanager
 def without_communication(model: nn.Module, config: TrainConfig) -> Iterator[None]:
-    """Backward passes inside only add to this replica's own gradients. `model`: as `parallelize` returns it."""
+    """Backward passes inside the context only add to this replica's gradients. `model`: see `parallelize`."""
     if config.strategy == "fsdp":
         model.set_requires_gradient_sync(False)
         try:
@@ -75,11 +76,11 @@ def without_communication(model: nn.Module, config: TrainConfig) -> Iterator[Non
 
 
 def clip_gradients(model: nn.Module, largest_norm: float, config: TrainConfig) -> None:
-    """Makes the gradients smaller where the norm of all of them is too large."""
+    """Scales the gradients down if the norm of all of them together is too large."""
     if config.strategy != "pipeline":
         nn.utils.clip_grad_norm_(model.parameters(), largest_norm)
         return
-    # Each rank has the gradients of one stage.
+    # Each rank has only the gradients of its own stage.
     own = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
     norm = sum_over_replicas(own.square()).sqrt()
     nn.utils.clip_grads_with_norm_(model.parameters(), largest_norm, norm)

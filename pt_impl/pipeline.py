@@ -1,4 +1,4 @@
-"""`--strategy pipeline` in PyTorch: a network in two stages, a process each (torch.distributed.pipelining)."""
+"""`--strategy pipeline` in PyTorch: a network in two stages, one process for each (torch.distributed.pipelining)."""
 
 import functools
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from pt_impl.train import eval_step
 
 
 class Stage(nn.Sequential):
-    """Layers one after the other; those with dropout are told the visits of their images."""
+    """Layers one after the other; dropout layers also get the visits of their images."""
 
     def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
         for layer in self:
@@ -26,9 +26,9 @@ class Stage(nn.Sequential):
 
 
 def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
-    """The layers of this rank's stage, under the names that they have in the network."""
+    """The layers of this rank's stage, with their names in the network."""
     layers = dict(network.named_children())
-    if "flatten" not in layers:  # between two layers of torchvision's networks, and not one itself
+    if "flatten" not in layers:  # torchvision's networks have no layer for it
         layers |= {"flatten": nn.Flatten(), "fc": layers.pop("fc")}
     names = list(layers)
     last, _, block = spec.end_of_first_stage.partition(".")
@@ -38,7 +38,7 @@ def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
 
 
 class StageOnDevice(nn.Module):
-    """A stage with the ways to it and from it: between a CPU and a GPU what is sent goes through the host."""
+    """A stage with the transfers to and from its device. Between a CPU and a GPU, tensors are sent through the host."""
 
     def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
         super().__init__()
@@ -53,9 +53,9 @@ class StageOnDevice(nn.Module):
 
 
 class Pipeline:
-    """Takes batches through both stages; every rank calls it with the same ones.
+    """Passes batches through both stages; every rank calls it with the same batches.
 
-    The first rank looks at their images, the last one at their labels, and both at their visits.
+    The first rank uses their images, the last rank their labels, and both ranks their visits.
     """
 
     def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
@@ -64,10 +64,10 @@ class Pipeline:
         self.schedule = functools.cache(self.make_schedule)
 
     def make_schedule(self, number: int, training: bool) -> ScheduleGPipe:
-        """For batches of `number` examples: a schedule sends tensors of one shape only."""
+        """The schedule for batches of `number` examples. A schedule sends tensors of one shape only."""
         stage = PipelineStage(self.module, self.rank, 2, self.module.sends_from)
         parts = self.config.microbatches if number % self.config.microbatches == 0 else 1
-        # Instead of the mean over the parts: their sum.
+        # The sum over the parts, instead of their mean.
         return ScheduleGPipe(stage, parts, loss_fn=self.loss if training else None, scale_grads=False)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ class Pipeline:
         return self.schedule(len(batch.labels), training).step(*images, **visits, **options)
 
     def forward_backward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Adds to the gradients of this stage; returns the loss and the number of correct answers, or zeros."""
+        """Adds to this stage's gradients; returns the loss and number of correct answers; zeros in the first rank."""
         self.count, losses = batch.count, []
         if self.rank == 0:
             self.pass_on(batch, training=True)
@@ -93,7 +93,7 @@ class Pipeline:
         return torch.stack(losses).sum().detach(), (logits.detach().argmax(dim=1) == batch.labels).sum()
 
     def eval_step(self, batch: Batch) -> torch.Tensor:
-        """float64 (3,): sum of losses, correct answers, examples; zeros in the first rank."""
+        """float64 (3,): sum of losses, number of correct answers, number of examples; zeros in the first rank."""
         logits = self.pass_on(batch, training=False)
         if logits is None:
             return torch.zeros(3, dtype=torch.float64, device=self.module.device)

@@ -1,4 +1,4 @@
-"""Precision in PyTorch: types, autocast, and torch's scaling of the loss for float16."""
+"""Precision in PyTorch: dtypes, autocast, and PyTorch's loss scaling for float16."""
 
 import warnings
 
@@ -9,27 +9,27 @@ from common.spec.options import TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 
-# Of weights, normalised images and losses; and what layers compute in where that is another.
+# The dtype of weights, normalised images and losses; and the dtype that layers compute in, where it differs.
 DTYPES = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.float32, "16-mixed": torch.float32}
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 def make_autocast(precision: Precision, device: torch.device) -> torch.autocast:
-    """The context in which layers compute in half precision; without effect where the precision has none."""
+    """The context in which layers compute in half precision; it does nothing for other precisions."""
     return torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST)
 
 
 class LossScaler(torch.amp.GradScaler):
-    """Does nothing where the precision needs no scaling; counts the steps that are skipped, on the device."""
+    """A GradScaler that does nothing if the precision needs no scaling. It counts the skipped steps on the device."""
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
         rule, enabled = LossScaling(), config.precision == "16-mixed"
-        # The loss comes here times the number of shards; in float16 it shall be as large as with one of them.
+        # The loss is already multiplied by the number of shards. In float16 it should be as large as with one shard.
         self.num_shards = config.num_shards
         initial = rule.initial / self.num_shards
         super().__init__(device.type, initial, rule.growth, rule.backoff, rule.growth_interval, enabled)
         if enabled:
-            # The rate goes by the step's number, also where the first step is skipped.
+            # The learning rate depends on the step's number, even if the first step is skipped.
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.one, self.skipped = torch.ones((), device=device), torch.zeros((), dtype=torch.int64, device=device)
 
@@ -41,7 +41,7 @@ class LossScaler(torch.amp.GradScaler):
             self.skipped += self.scale(self.one) < before
 
     def get_state(self) -> ScaleState | None:
-        """Canonical: with the scale of one shard."""
+        """The canonical state, with the scale for one shard."""
         if not self.is_enabled():
             return None
         own = self.state_dict()

@@ -1,7 +1,7 @@
-"""Computes in half precision as a training step does, and ends: with status 0 if the processor can do it.
+"""Computes in half precision like a training step; the exit status is 0 if the processor can do it.
 
-`python -m pt_impl.probe bf16-mixed`: started by common.platform.probing, since a processor that lacks an instruction
-ends the whole process. Of sizes for which oneDNN takes the same instructions as for the networks.
+`python -m pt_impl.probe bf16-mixed`: common.platform.probing starts it as a separate process, since a processor that
+lacks an instruction ends the whole process. With these sizes oneDNN uses the same instructions as for the networks.
 """
 
 import resource
@@ -24,6 +24,6 @@ def train_step(dtype: torch.dtype) -> None:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die is an answer here, and leaves no core file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
     for precision in sys.argv[1:]:
         train_step(DTYPES[precision])

@@ -11,11 +11,11 @@ from common.record.profile import TRACE_FILE, Operation
 
 
 class TorchProfiler:
-    """Looks at this process and, where there is one, its GPU."""
+    """Profiles this process and its GPU, if there is one."""
 
     def start(self, folder: Path) -> None:
         self.folder = folder
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else it tells where there is no GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # otherwise it reports a missing GPU
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         self.profile = profile(activities=activities)
         self.profile.start()
@@ -25,7 +25,7 @@ class TorchProfiler:
         self.profile.export_chrome_trace(str(self.folder / TRACE_FILE))
         found = []
         for one in self.profile.key_averages():
-            # On a GPU the kernels' time counts: the CPU's is that of starting them.
+            # On a GPU the kernels' time counts: the CPU's time is only that of starting them.
             microseconds = one.self_device_time_total if torch.cuda.is_available() else one.self_cpu_time_total
             if microseconds > 0:
                 found.append(Operation(name=one.key, calls=one.count, seconds=microseconds / 1e6))

@@ -1,4 +1,4 @@
-"""Where PyTorch's processes find each other, when a launcher has started them."""
+"""How PyTorch's processes find each other when a launcher has started them."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from common.platform.rendezvous import LOOPBACK, find_rendezvous
 
 
 def prepare_rendezvous(launch: Launch) -> None:
-    """Tells this process where those that a launcher has started find each other, as torchrun tells its own."""
+    """Tells this process where the launcher's processes find each other, as torchrun does for its own processes."""
     if launch.started_by == "torchrun":
         return
     host, port = find_rendezvous(launch)
@@ -23,19 +23,19 @@ def prepare_rendezvous(launch: Launch) -> None:
 
 
 def tell_rendezvous(host: str, port: int) -> None:
-    """Sets the variables of the environment in which torchrun says where its store is."""
+    """Sets the environment variables with which torchrun gives the address of its store."""
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
 
 
-hosted: list[dist.TCPStore] = []  # serves until this process ends
+hosted: list[dist.TCPStore] = []  # each serves until this process ends
 
 
 def host_store(address: str, port: int = 0) -> int:
-    """Starts what the replicas find each other through, instead of torch's own, which everybody reaches.
+    """Starts the store through which the replicas find each other; torch's own store could be reached by anybody.
 
     Args:
-      address: to listen at; "": at all of this machine's.
-      port: 0: one that is free.
+      address: the address to listen at; "": all addresses of this machine.
+      port: the port to listen at; 0: any free one.
 
     Returns:
       The port.
@@ -48,6 +48,6 @@ def host_store(address: str, port: int = 0) -> int:
     except OSError as error:
         raise UserError(f"MASTER_PORT {port}: {error.strerror}; another one may be free") from None
     port = listener.getsockname()[1]
-    descriptor = listener.detach()  # the store's from now on
+    descriptor = listener.detach()  # the store owns it from now on
     hosted.append(dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor))
     return port

@@ -24,17 +24,17 @@ from common.resolve import Settings, resolve_settings
 from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
 
-# Of several devices, what "auto" stands for first; see pt_impl/parallel.py.
+# For several devices, "auto" means the first of these; see pt_impl/parallel.py.
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
     return resolve(config, "PyTorch", STRATEGIES)
 
 
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
-    """The same for whatever computes with torch; `title`: its name in messages."""
+    """As `setup_devices`, for any implementation that uses PyTorch; `title`: its name in messages."""
     config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read(), strategies)
     settings = Settings()
     if config.mode == "tuned":
@@ -53,7 +53,7 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
 
 
 def check_compiler(config: TrainConfig) -> None:
-    """Raises UserError where torch.compile would find no C++ compiler, or the first batch is to be looked into."""
+    """Raises UserError if torch.compile would find no C++ compiler, or if it is combined with --save-first-batch."""
     if not config.compile:
         return
     compiler = shlex.split(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))[0]
@@ -64,7 +64,10 @@ def check_compiler(config: TrainConfig) -> None:
 
 
 def make_experiment(config: TrainConfig) -> Experiment:
-    """Raises UserError, beside `Experiment.make`'s, where torch.compile would fail: for most networks, no examples."""
+    """The experiment, with its checkpoint. Raises UserError like `Experiment.make`, and if torch.compile would fail.
+
+    torch.compile fails with most networks if a replica has no examples.
+    """
     experiment = Experiment.make(config)
     starts, stops, _ = experiment.plan.shards(1, config.num_shards)[-1].T
     if config.compile and config.model not in ("cnn", "lenet") and (starts == stops).any():
@@ -77,15 +80,15 @@ def make_experiment(config: TrainConfig) -> Experiment:
 
 
 def setup_process(config: TrainConfig) -> None:
-    """Threads, float formats and network of this process. Must run before the first computation."""
-    # As in the other implementations, and not by default: TF32 keeps 10 bits of 23.
+    """Sets threads, float formats and network interface of this process. Must run before the first computation."""
+    # As in the other implementations, TF32 is not the default: it keeps 10 of the mantissa's 23 bits.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
-    os.environ["OMP_NUM_THREADS"] = str(config.threads_per_device)  # for processes it starts
+    os.environ["OMP_NUM_THREADS"] = str(config.threads_per_device)  # for processes that this one starts
     torch.set_num_threads(config.threads_per_device)
-    # Of kernels with one input channel, whose strides can be written in two ways: DistributedDataParallel copies the
-    # gradients of others, too.
+    # The warning is about kernels with one input channel, whose strides can be written in two ways.
+    # DistributedDataParallel copies their gradients, as it does those of other kernels.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-    # The machine's name need not resolve to an address that others reach, or to any.
+    # The machine's name may resolve to an address that other machines can't reach, or to no address.
     interface = find_interface(config.nodes)
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -96,7 +99,7 @@ def join_group(config: TrainConfig, rank: int, init_method: str, local_rank: int
 
     Args:
       init_method: where the processes find each other, see torch.distributed.init_process_group.
-      local_rank: among those on this node; None: `rank`, on the only one.
+      local_rank: rank among the processes on this node; None: `rank`, if there is only one node.
     """
     setup_process(config)
     device = find_device(config, rank if local_rank is None else local_rank)
@@ -115,19 +118,19 @@ def join_group(config: TrainConfig, rank: int, init_method: str, local_rank: int
 
 
 def has_group(config: TrainConfig) -> bool:
-    """Whether there is a process for each device; otherwise one serves all."""
+    """Whether there is a process for each device; otherwise one process serves all devices."""
     return config.strategy not in ("single_device", "dp")
 
 
 def find_device(config: TrainConfig, local_rank: int) -> torch.device:
-    """Of a replica, or a stage, of this node."""
+    """The device of a replica, or of a pipeline's stage, on this node."""
     if config.stages_on[local_rank] == "cpu":
         return torch.device("cpu")
     return torch.device("cuda", config.stages_on[:local_rank].count("gpu"))
 
 
 def wait_for_replicas() -> None:
-    """Returns once every replica has come here; rank 0 comes last, when it has measured the others' memory."""
+    """Returns once every replica has called it. Rank 0 calls it last, after it has measured the others' memory."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -145,7 +148,7 @@ def sum_over_replicas(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class SumOverReplicas(torch.autograd.Function):
-    """The sum of every replica's tensor as a part of a network: its gradient is the sum of every replica's."""
+    """The sum of every replica's tensor, as a part of a network. Its gradient is the sum of the replicas' gradients."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -159,7 +162,7 @@ class SumOverReplicas(torch.autograd.Function):
 def fetch_steps(
     steps: list[tuple[torch.Tensor, torch.Tensor]], votes: list[float]
 ) -> tuple[list[tuple[float, float]], list[float]]:
-    """Global losses and correct answers of several steps, and `votes`: the replicas' in one tensor, summed at once."""
+    """Global losses and correct answers of several steps, and `votes`, all summed over replicas in one all-reduce."""
     losses, correct = (torch.stack(column).double() for column in zip(*steps, strict=True))
     sums = sum_over_replicas(torch.cat([losses, correct, losses.new_tensor(votes)])).tolist()
     count = len(steps)
@@ -191,14 +194,14 @@ def lost_another(error: Exception) -> bool:
 
 
 def share_statistics(network: nn.Module) -> None:
-    """Gives every replica the first one's running statistics of batch normalisation."""
+    """Gives every replica the first replica's running statistics of batch normalisation."""
     if dist.is_initialized():
         for buffer in network.buffers():
             dist.broadcast(buffer, 0)
 
 
 def concatenate_over_replicas(arrays: Arrays) -> Arrays:
-    """Every replica's arrays of the same name, one after the other along the first axis; not for speed."""
+    """Every replica's arrays of the same name, concatenated along the first axis; not made for speed."""
     parts = [arrays]
     if dist.is_initialized():
         parts = [{} for _ in range(dist.get_world_size())]
@@ -207,7 +210,7 @@ def concatenate_over_replicas(arrays: Arrays) -> Arrays:
 
 
 def collect_over_replicas(arrays: Arrays) -> Arrays:
-    """Every replica's arrays, whose names differ."""
+    """The arrays of all replicas, whose names must differ."""
     parts: list[Arrays] = [{} for _ in range(dist.get_world_size())]
     dist.all_gather_object(parts, arrays)
     return {name: array for part in parts for name, array in part.items()}
@@ -220,13 +223,13 @@ def device_name(config: TrainConfig) -> str:
 
 
 def device_peak_memory_bytes(config: TrainConfig, device: torch.device) -> int | None:
-    """Peak memory that PyTorch's allocator gave out on the GPUs, summed over the replicas; None where there are none.
+    """Peak memory that PyTorch's allocator gave out on the GPUs, summed over the replicas; None without GPUs.
 
     `device`: this replica's.
     """
     if not config.num_gpus:
         return None
-    on_gpu = device.type == "cuda"  # of a pipeline one stage may be on the CPU
+    on_gpu = device.type == "cuda"  # in a pipeline one stage may be on the CPU
     peak = torch.tensor(torch.cuda.max_memory_allocated(device) if on_gpu else 0, device=device)
     if config.strategy == "dp":  # one process has all GPUs
         peak = torch.tensor(sum(torch.cuda.max_memory_allocated(index) for index in range(config.devices)))

@@ -1,4 +1,4 @@
-"""The state of a training in PyTorch, to canonical arrays and back; see common/spec/state.py."""
+"""Converts the state of a training in PyTorch to canonical arrays and back; see common/spec/state.py."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from pt_impl.precision import LossScaler
 from pt_impl.replicas import collect_over_replicas
 from pt_impl.weights import get_weights, native_name, to_canonical, to_native
 
-# Rule -> canonical name of a slot -> torch.optim's.
+# Rule -> canonical name of a slot -> torch.optim's name.
 ADAM = {"mean": "exp_avg", "square": "exp_avg_sq", "largest": "max_exp_avg_sq"}
 SLOTS: dict[type[rules.Rule], dict[str, str]] = {
     rules.SGD: {"velocity": "momentum_buffer"},
@@ -36,18 +36,18 @@ def get_state(
     scaler: LossScaler,
     step: int,
 ) -> TrainState:
-    """After `step` steps. Every replica must call it: each may have a part only.
+    """The state after `step` steps. Every replica must call it: each may have only a part.
 
     Args:
-      network: as it is trained, not wrapped.
-      average: PyTorch's names -> the average of the trained parameters, and maybe more; empty where there is none.
+      network: the network that is trained, not wrapped.
+      average: PyTorch's names -> averages of the trained parameters, maybe with other entries; empty without averages.
     """
     spec, rule = experiment.network, experiment.update_rule.rule
     slots = {}
     for slot in rule.slots:
         values = {}
         for name, parameter in network.named_parameters():
-            # One that no step was taken with is zero, and may not be there yet.
+            # A slot is zero before the first step, and may not exist yet.
             kept = optimizer.state[parameter].get(SLOTS[type(rule)][slot])
             values[name] = torch.zeros_like(parameter) if kept is None else kept
         slots[slot] = _canonical(values, spec)
@@ -56,7 +56,7 @@ def get_state(
 
 
 def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScaler) -> None:
-    """Gives what is new all that is in the experiment's state, but for weights and average."""
+    """Restores a new optimizer and scaler from the experiment's state; weights and average are restored elsewhere."""
     state, rule = experiment.state, experiment.update_rule.rule
     assert state
     for parameter, tensor in _trained(network, experiment.network):
@@ -74,14 +74,14 @@ def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim
 
 
 def set_average(average: AveragedModel, experiment: Experiment) -> None:
-    """Gives a new average, whose weights are not sharded yet, what is in the experiment's state."""
+    """Restores a new average, whose weights are not sharded yet, from the experiment's state."""
     assert experiment.state
     average.n_averaged.fill_(experiment.state.step)
     average.module.load_state_dict({**average.module.state_dict(), **native_average(experiment, average.module)})
 
 
 def native_average(experiment: Experiment, network: nn.Module) -> dict[str, torch.Tensor]:
-    """PyTorch's names -> the averages, in the experiment's state, of the trained parameters that `network` has."""
+    """PyTorch's names -> averages from the experiment's state, for the trained parameters that `network` has."""
     assert experiment.state
     values = experiment.state.average
     return {
@@ -91,7 +91,7 @@ def native_average(experiment: Experiment, network: nn.Module) -> dict[str, torc
 
 
 def _trained(network: nn.Module, spec: NetworkSpec) -> Iterator[tuple[Parameter, torch.Tensor]]:
-    """Those of the trained parameters that this process has."""
+    """The trained parameters that this process has, and their tensors."""
     tensors = dict(network.named_parameters())
     for parameter in spec.parameters:
         if native_name(parameter) in tensors:
@@ -99,17 +99,17 @@ def _trained(network: nn.Module, spec: NetworkSpec) -> Iterator[tuple[Parameter,
 
 
 def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
-    """`array` on the device of `tensor`, in its precision and its layout in memory; this rank's share, if it is one."""
+    """`array` with the device, precision and memory layout of `tensor`; this rank's share if `tensor` is a share."""
     whole = torch.from_numpy(array.copy()).to(tensor.device, tensor.dtype)
     if hasattr(tensor, "to_local"):
-        from torch.distributed.tensor import distribute_tensor  # here, since it takes half a second
+        from torch.distributed.tensor import distribute_tensor  # imported here: it takes half a second
 
         return distribute_tensor(whole, tensor.device_mesh, tensor.placements)
     return torch.zeros_like(tensor, requires_grad=False).copy_(whole)
 
 
 def _canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
-    """Of all trained parameters, from what this process has of them."""
+    """Canonical arrays of all trained parameters; collected from all replicas if this process has only a part."""
     trained = [one for one in spec.parameters if one.trainable]
     own = [one for one in trained if native_name(one) in tensors]
     arrays = _copied(to_canonical(tensors, own))
@@ -117,5 +117,5 @@ def _canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
 
 
 def _copied(arrays: Weights) -> Weights:
-    """Not the memory of the tensors, which the next step changes."""
+    """Copies, since the next step changes the memory of the tensors."""
     return {name: array.copy() for name, array in arrays.items()}

@@ -36,9 +36,9 @@ def forward_backward(
     inputs, labels, count = batch
     with autocast:
         logits = model(inputs)
-        # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
+        # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
         loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
-    # Instead of the average that DistributedDataParallel takes of the replicas' gradients: times their number, the sum.
+    # DistributedDataParallel averages the replicas' gradients; the average times the number of replicas is their sum.
     scaler.scale(loss * config.num_shards).backward()
     return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
@@ -61,7 +61,7 @@ def train_step(
     optimizer.zero_grad()
     shares = []
     for left in reversed(range(number)):
-        # With --accumulate-grad-batches: replicas add their gradients up with the last batch, not with each.
+        # With --accumulate-grad-batches, replicas add up their gradients with the last batch, not with each.
         with without_communication(model, experiment.config) if left else nullcontext():
             shares.append(compute(next(batches)))
     largest_norm = experiment.update_rule.largest_norm
@@ -75,7 +75,7 @@ def train_step(
 
 
 def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
-    """float64 (3,): sum of losses, correct answers, examples."""
+    """float64 (3,): sum of losses, number of correct answers, number of examples."""
     inputs, labels, _ = batch
     with autocast:
         logits = network(inputs)
@@ -91,16 +91,17 @@ def evaluate(
     device: torch.device,
     recorder: Recorder,
 ) -> None:
-    """Over the whole test set, each example once. `compute`: `eval_step` of this network."""
+    """Evaluates the whole test set, each example once. `compute`: `eval_step` of this network."""
     recorder.start_evaluation()
     if recorder.config.num_shards > 1:
-        # Instead of each rank's own statistics, which DistributedDataParallel makes one before a training step alone.
+        # All replicas use the first replica's running statistics, instead of their own.
+        # DistributedDataParallel copies them only before a training step.
         share_statistics(network)
     network.eval()
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     with torch.inference_mode():
         for batch in loader:
-            # Instead of the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
+            # Sums in 64 bits, which weight all examples equally, instead of the mean of the batches' means in 32 bits.
             totals += compute(to_device(batch, device))
     network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
@@ -170,7 +171,7 @@ def train(experiment: Experiment, rank: int, device: torch.device, recorder: Rec
             recorder.step(*shares)
             checkpoint()
         recorder.end_training()
-        # The network itself: without a backward pass DistributedDataParallel has nothing to do.
+        # Evaluates the unwrapped network: without a backward pass DistributedDataParallel has nothing to do.
         evaluate(trained, compute_scores, test_loader, device, recorder)
         checkpoint()
 

@@ -1,7 +1,8 @@
-"""What `--mode tuned` adds in PyTorch: faster, and still the same training. train.py alone is complete without it.
+"""The additions of `--mode tuned` in PyTorch: the same training, but faster. train.py is complete without this file.
 
-Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
-32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md.
+Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
+digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
+`python -m benchmarks.measures` on the machine of docs/performance.md.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from pt_impl.weights import statistics_kept
 def tuned_settings(config: TrainConfig) -> Settings:
     """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
 
-    Gain of bf16-mixed: 1.31 (MNIST). Compiled: 0.71 (digits), 0.57 (MNIST), so it is not. On a GPU: not measured.
+    Gain of bf16-mixed: 1.31 (MNIST). Of compilation: 0.71 (digits), 0.57 (MNIST), so it is off. On a GPU: not measured.
     """
     if config.strategy == "dp":
         return Settings(tf32=True)  # see common.resolve
@@ -40,11 +41,11 @@ def tuned_settings(config: TrainConfig) -> Settings:
 
 
 def tune_network(network: nn.Module, config: TrainConfig) -> nn.Module:
-    """In memory channels come last, in images and kernels alike, which is what oneDNN's and cuDNN's convolutions use.
+    """Stores kernels with channels last in memory, as images are: oneDNN's and cuDNN's convolutions use this layout.
 
     Gain: 1.02 (digits), 1.00 (MNIST).
-    The weights too: DistributedDataParallel warns of gradients whose strides differ from its buckets'. Sharded weights
-    and what a pipeline sends can't be in such memory.
+    The kernels need it too: otherwise DistributedDataParallel warns of gradients whose strides differ from its
+    buckets'. Sharded weights, and tensors that a pipeline sends, can't have this layout.
     """
     if config.strategy in ("fsdp", "pipeline"):
         return network
@@ -52,9 +53,10 @@ def tune_network(network: nn.Module, config: TrainConfig) -> nn.Module:
 
 
 def compile_options(config: TrainConfig) -> dict[str, Any]:
-    """For torch.compile. A last batch of another size is compiled for itself; on a GPU a pass is one CUDA graph.
+    """Options of torch.compile. A last batch of another size is compiled separately; on a GPU a pass is one CUDA graph.
 
-    Unless gradients are accumulated, which the next pass of a graph would overwrite, or weights are gathered anew.
+    CUDA graphs are off if gradients are accumulated, since the next pass of a graph would overwrite them. They are also
+    off with fsdp, which gathers the weights anew in each pass.
     """
     graphs = config.accelerator == "gpu" and config.accumulate_grad_batches == 1 and config.strategy != "fsdp"
     return {"dynamic": False, "mode": "reduce-overhead" if graphs else "default"}
@@ -63,7 +65,7 @@ def compile_options(config: TrainConfig) -> dict[str, Any]:
 def compile_ahead(
     model: nn.Module, autocast: torch.autocast, loader: "TunedLoader", image_shape: tuple[int, ...]
 ) -> None:
-    """Compiles for both sizes of this rank's shards, a whole batch's and the last one's, as a part of start-up.
+    """Compiles, during start-up, for both sizes of this rank's shards: that of a full batch and that of the last one.
 
     Every rank must call it, since gradients may be reduced.
     """
@@ -80,10 +82,10 @@ def compile_ahead(
 
 
 def optimizer_options(config: TrainConfig) -> dict[str, Any]:
-    """On a GPU one kernel for all parameters, which also skips a step of scaled losses without asking the host.
+    """On a GPU, a fused optimizer: one kernel for all parameters. With loss scaling it skips steps without the host.
 
-    PyTorch has none for the other rules, and SGD's none for sharded weights. In mixed precision Lightning refuses to
-    clip the gradients of one.
+    PyTorch has no fused optimizer for the other rules, and that of SGD refuses sharded weights. In mixed precision
+    Lightning refuses to clip gradients for a fused optimizer.
     """
     has_fused = config.optimizer in ("adam", "adamw") or (config.optimizer == "sgd" and config.strategy != "fsdp")
     refused = config.gradient_clip_val is not None and config.precision in HALF_PRECISIONS
@@ -95,7 +97,7 @@ def optimizer_options(config: TrainConfig) -> dict[str, Any]:
 
 
 class NormaliseOnDevice(Normalise):
-    """The same on the device, and without a copy: the images stay as they are stored, channels last."""
+    """`Normalise` on the device and without a copy: the images stay as they are stored, with channels last."""
 
     def __init__(self, dataset: Arrays, config: TrainConfig, device: torch.device) -> None:
         super().__init__(dataset, config.precision)
@@ -111,7 +113,7 @@ class ResidentLoader:
     Gain over `StreamedLoader`: 1.02 (digits), 1.09 (MNIST), by `python -m benchmarks.settings`.
     """
 
-    batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning asks for it
+    batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning reads it
 
     def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
         self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
@@ -130,7 +132,7 @@ class ResidentLoader:
 
 
 class StreamedLoader:
-    """A DataLoader, whose batches are copied as uint8, a quarter of the bytes, and normalised on the device."""
+    """A DataLoader whose batches are copied as uint8 (a quarter of the bytes) and normalised on the device."""
 
     batch_sampler = None
 
@@ -152,7 +154,7 @@ TunedLoader = ResidentLoader | StreamedLoader
 
 
 def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tuple[TunedLoader, TunedLoader]:
-    """Instead of pt_impl.data.make_loaders: their batches are on the device."""
+    """Replaces pt_impl.data.make_loaders; the batches of these loaders are on the device."""
     dataset, config = experiment.dataset, experiment.config
     train_sampler, test_sampler = make_samplers(experiment, rank)
     normalise = NormaliseOnDevice(dataset, config, device)

@@ -14,7 +14,7 @@ from common.spec.networks import NetworkSpec, Weights
 from pt_impl.replicas import collect_over_replicas
 
 Array = NDArray[Any]
-# Canonical -> PyTorch's.
+# Canonical kind of a parameter -> PyTorch's name.
 KINDS = {"kernel": "weight", "bias": "bias"}
 KINDS |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"}
 
@@ -27,7 +27,7 @@ def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> Non
 
 
 def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
-    """Canonical name -> array in the network's precision. Every replica must call it: each may have a part only."""
+    """Canonical name -> array in the network's precision. Every replica must call it: each may have only a part."""
     tensors = network.state_dict()
     own = [parameter for parameter in spec.parameters if native_name(parameter) in tensors]
     weights = to_canonical(tensors, own)
@@ -40,9 +40,9 @@ def to_canonical(tensors: dict[str, torch.Tensor], parameters: Iterable[Paramete
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of which replicas may have shares: all of it."""
+    """The whole of a tensor of which replicas may have shares."""
     tensor = tensor.detach()
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor's, slow to import
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
 
 
 def native_name(parameter: Parameter) -> str:
@@ -77,14 +77,14 @@ def flattened_to_canonical(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def reorder(array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.generic]:
-    """Transposes the first axis of `array`, (shape[0] * shape[1] * shape[2], ...), taken as three."""
+    """Transposes the first axis of `array`, (shape[0] * shape[1] * shape[2], ...), as if it were three axes."""
     split = array.reshape(*shape, -1)
     return split.transpose(*axes, 3).reshape(array.shape)
 
 
 @contextmanager
 def statistics_kept(network: nn.Module) -> Iterator[None]:
-    """What the network sees meanwhile leaves its running statistics as they were."""
+    """Restores the network's running statistics at the end of the context."""
     before = [buffer.clone() for buffer in network.buffers()]
     yield
     for buffer, value in zip(network.buffers(), before, strict=True):

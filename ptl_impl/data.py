@@ -9,7 +9,7 @@ from pt_impl.data import make_loaders
 
 
 class ExampleData(pl.LightningDataModule):
-    """Each rank's shards of every batch. The files are there already: `main` has read them."""
+    """Each rank's shards of every batch. The files exist already: `main` has read them."""
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class ExampleData(pl.LightningDataModule):
         self.train_loader, self.test_loader = make_loaders(self.experiment, self.trainer.global_rank)
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        # The Trainer does so before every epoch, but looks at the length of a loader that it has asked for anew before.
+        # The Trainer also sets the epoch, but before that it reads the length of a loader that it has just requested.
         self.train_loader.sampler.set_epoch(self.trainer.current_epoch)
         return self.train_loader
 

@@ -1,4 +1,4 @@
-"""What is looked at beside the training: the first batch layer by layer."""
+"""Inspection beside the training: the first batch layer by layer."""
 
 import lightning.pytorch as pl
 
@@ -23,6 +23,6 @@ class FirstBatch(pl.Callback):
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
-        # The loss is scaled already, where it is scaled at all.
+        # The loss has been scaled before, if it is scaled at all.
         scale, reduced = self.scaler.get_scale(), module.experiment.plan.batches_in(1) == 1
         write_first_batch(module.experiment, module.network, self.outputs, self.recorder, scale, reduced)

@@ -1,4 +1,4 @@
-"""From the command line to `train`: the Trainer starts this program again, from its first line, for each replica."""
+"""From the command line to `train`: the Trainer starts this program again for each further replica."""
 
 import logging
 import warnings
@@ -55,21 +55,21 @@ def main(config: TrainConfig) -> None:
             try:
                 train(experiment, device, recorder)
             except SystemExit as end:
-                if isinstance(end.__context__, KeyboardInterrupt):  # which Lightning turns into an exit with status 1
+                if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into exit status 1
                     raise KeyboardInterrupt from None
                 raise
         wait_for_replicas()
 
 
 def quiet() -> None:
-    """Leaves out what Lightning says in every run of this program, and no other warning."""
+    """Hides the messages that Lightning prints in every run of this program, and no other warning."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # What the launcher says of a replica that has died is its only message.
+    # The launcher's only message says that a replica has died.
     logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
     # Lightning's own use of torch, not this program's.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-    # Where Slurm is installed: make_environment says who starts the replicas.
+    # Appears where Slurm is installed; make_environment decides who starts the replicas.
     warnings.filterwarnings("ignore", message="The `srun` command is available")
     # The data are in memory, gathered a batch at a time: worker processes would only copy them.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

@@ -1,4 +1,4 @@
-"""pt_impl's optimizer and scheduler, as Lightning takes them."""
+"""pt_impl's optimizer and scheduler, in the form that Lightning expects."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ OptimizerAndScheduler = dict[str, Any]
 
 
 def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndScheduler:
-    """What `configure_optimizers` returns; the rate changes after every step, not after every epoch."""
+    """The return value of `configure_optimizers`. The rate changes after every step, not after every epoch."""
     options: dict[str, Any] = {}
     if experiment.config.mode == "tuned":
         from pt_impl import tuning
@@ -26,10 +26,10 @@ def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndSc
 
 
 def make_averaging(experiment: Experiment, device: torch.device) -> list[EMAWeightAveraging]:
-    """The Trainer's callback for the moving average of the weights; the statistics beside it are the network's.
+    """The Trainer's callback for the moving average of the weights. Its running statistics are the network's.
 
     Args:
-      device: where it is kept; the callback itself would keep it on the CPU.
+      device: the device of the average; by default the callback would keep it on the CPU.
     """
     decay = experiment.update_rule.ema_decay
     return [] if decay is None else [EMAWeightAveraging(device, decay=decay, use_buffers=False)]

@@ -1,4 +1,4 @@
-"""`--strategy pipeline` in Lightning, which has none of its own: pt_impl's, stepped by hand."""
+"""`--strategy pipeline` in Lightning: pt_impl's pipeline with manual optimization, since Lightning has none."""
 
 import warnings
 
@@ -21,7 +21,7 @@ class PipelinedClassifier(Classifier):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.automatic_optimization = False
-        # What Lightning says of averages; here each rank averages its own stage.
+        # Lightning's warning about averages does not apply: each rank averages its own stage.
         warnings.filterwarnings(
             "ignore", message="You're using the WeightAveraging callback with a model that overrides"
         )

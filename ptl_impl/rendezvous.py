@@ -1,4 +1,4 @@
-"""Where Lightning's processes find each other: PyTorch's way."""
+"""How Lightning's processes find each other: as in PyTorch."""
 
 from pt_impl.rendezvous import host_store as host_store
 from pt_impl.rendezvous import prepare_rendezvous as prepare_rendezvous

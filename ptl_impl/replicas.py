@@ -33,7 +33,7 @@ from ptl_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
     config = resolve(config, "Lightning", STRATEGIES)
     if config.strategy == "fsdp" and config.ema_decay is not None:
         raise UserError(
@@ -45,11 +45,11 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
     return config
 
 
-NOTICE_SECONDS = 2.0  # in which the end of a process is seen after what it has caused
+NOTICE_SECONDS = 2.0  # after an error, to find the ended process that may have caused it
 
 
 def make_environment(config: TrainConfig) -> list[ClusterEnvironment]:
-    """The Trainer's plugin that starts the replicas, or knows who has started them."""
+    """The Trainer's plugin that starts the replicas, or that uses the replicas of a launcher."""
     launch = Launch.read()
     if launch.world_size is not None:
         prepare_rendezvous(launch)
@@ -59,19 +59,19 @@ def make_environment(config: TrainConfig) -> list[ClusterEnvironment]:
         case "Slurm":
             return [SLURMEnvironment(auto_requeue=False)]
         case "Open MPI":
-            # Instead of Lightning's MPIEnvironment, which keeps MPI until the end and needs it for nothing more.
+            # Used instead of Lightning's MPIEnvironment, which keeps MPI until the end without any need.
             os.environ.update(LOCAL_RANK=str(launch.local_rank), NODE_RANK=str(launch.node))
         case "user":
             if config.devices > 1 and config.num_nodes == 1:
-                # Instead of MASTER_PORT, at which everybody reaches what the replicas would start themselves.
+                # By default the replicas would start a store at MASTER_PORT, which anybody could reach.
                 tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
-    # Instead of what Lightning finds by itself: within a Slurm job it would wait for Slurm to start the replicas.
+    # By default Lightning, within a Slurm job, would wait for Slurm to start the replicas.
     return [LightningEnvironment()]
 
 
 @contextmanager
 def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
-    """Raises ReplicaError, instead of what follows from it, where a process that the Trainer has started has ended."""
+    """Raises ReplicaError if a process started by the Trainer has ended, instead of the error that this causes."""
     starts_others = trainer.num_devices > 1 and Launch.read().started_by == "user"
     try:
         with ctrl_c_waits() if starts_others else nullcontext():
@@ -81,14 +81,14 @@ def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
     except Exception as error:
         procs = trainer.strategy.launcher.procs if trainer.strategy.launcher else []
         started = list(procs)
-        procs.clear()  # Lightning looks at them every five seconds, and kills this process where one has failed
+        procs.clear()  # Lightning checks them every five seconds, and kills this process if one has failed
         deadline = time.monotonic() + NOTICE_SECONDS
         while started and time.monotonic() < deadline:
             for rank, process in enumerate(started, 1):
                 status = process.poll() or 0
                 if status < 0 or status > 128:
                     raise replica_ended(rank, status) from None
-                if status > 0 and "Connection closed by peer" in str(error):  # it has said why
+                if status > 0 and "Connection closed by peer" in str(error):  # it has printed why
                     raise ReplicaError(f"replica {rank} has ended with exit status {status}") from None
             time.sleep(NOTICE_SECONDS / 20)
         raise

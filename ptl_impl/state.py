@@ -1,4 +1,4 @@
-"""The state of a training in Lightning: pt_impl's, taken and put back where the Trainer allows it."""
+"""The state of a training in Lightning: as in pt_impl, saved and restored in callbacks of the Trainer."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ from pt_impl.state import set_average as set_average
 from pt_impl.state import set_state as set_state
 from ptl_impl.precision import LossScaler
 
-PREFIX = "network."  # of names in a Classifier
+PREFIX = "network."  # of parameters' names in a Classifier
 
 
 class Checkpoints(pl.Callback):
-    """Instead of ModelCheckpoint, whose files nobody but Lightning reads."""
+    """Saves and restores the state. Used instead of ModelCheckpoint, whose files only Lightning can read."""
 
     def __init__(
         self, experiment: Experiment, recorder: Recorder, scaler: LossScaler, averaging: list[EMAWeightAveraging]
     ) -> None:
-        """`averaging`: the callback for it, or none."""
+        """`averaging`: the callback for averages in a list, or an empty list."""
         self.experiment, self.recorder, self.scaler, self.averaging = experiment, recorder, scaler, averaging
 
     def on_fit_start(self, trainer: pl.Trainer, module: Any) -> None:

@@ -37,18 +37,19 @@ class Classifier(pl.LightningModule):
         return self.network(inputs)
 
     def on_train_start(self) -> None:
-        # Instead of Lightning's handler, with which two replicas wait for each other, and one ends with exit status 0.
+        # Used instead of Lightning's signal handler. With that one, two replicas wait for each other, and one ends with
+        # exit status 0.
         take_signals(again=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
         inputs, labels, count = batch
         logits = self(inputs)
-        # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
+        # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
         smoothing = self.experiment.config.label_smoothing
         share = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
         correct = (logits.detach().argmax(dim=1) == labels).sum()
-        # Instead of the average that the ddp strategy takes of the replicas' gradients, and the Trainer of the batches
-        # that it accumulates: times their number, the sum.
+        # The ddp strategy averages the replicas' gradients, and the Trainer those of accumulated batches. The average
+        # times both numbers is their sum.
         factor = self.trainer.world_size * self.trainer.accumulate_grad_batches
         return {"loss": share * factor, "share": share.detach(), "correct": correct}
 
@@ -60,7 +61,7 @@ class Classifier(pl.LightningModule):
         logits = self(inputs)
         loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
         correct = (logits.argmax(dim=1) == labels).sum()
-        # Instead of self.log, the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
+        # Sums in 64 bits, which weight all examples equally, instead of self.log: the mean of means in 32 bits.
         self.totals += torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 
     def on_validation_epoch_end(self) -> None:
@@ -71,7 +72,7 @@ class Classifier(pl.LightningModule):
 
 
 class Recording(pl.Callback):
-    """Tells the recorder what the written-out loops of the other implementations tell it."""
+    """Reports to the recorder what the written-out loops of the other implementations report."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -88,10 +89,10 @@ class Recording(pl.Callback):
             return
         self.recorder.step(*summed(self.shares))
         self.shares.clear()
-        # Here, and not when evaluation starts: before that Lightning waits for all ranks.
+        # Called here, not when evaluation starts, since Lightning waits for all ranks before that.
         if self.recorder.steps_done == self.recorder.plan.last_step(trainer.current_epoch + 1):
             self.recorder.end_training()
-            # A last epoch that --max-steps ends early.
+            # --max-steps may end the last epoch early.
             trainer.should_stop = self.recorder.steps_done == self.recorder.plan.total_steps
 
     def on_validation_start(self, trainer: pl.Trainer, module: Classifier) -> None:
@@ -146,8 +147,8 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         max_epochs=plan.num_epochs,
         reload_dataloaders_every_n_epochs=int(len(plan.epochs_alike) > 1),  # the first epoch has fewer batches
         callbacks=callbacks,
-        sync_batchnorm=False,  # instead of Lightning's, which refuses the CPU: the network has such layers already
-        use_distributed_sampler=False,  # instead of Lightning's, which would pad: the samplers know their rank
+        sync_batchnorm=False,  # the network has such layers already; Lightning's refuse the CPU
+        use_distributed_sampler=False,  # the samplers know their rank; Lightning's sampler would pad
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,

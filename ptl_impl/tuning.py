@@ -1,9 +1,11 @@
-"""What `--mode tuned` adds in Lightning: faster, and still the same training. train.py alone is complete without it.
+"""The additions of `--mode tuned` in Lightning: the same training, but faster. train.py is complete without this file.
 
-Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
-32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md;
-two numbers are these two. Network, data and optimizer are tuned as in pt_impl/tuning.py. Some of this reaches into
-Lightning's private parts, and fits the versions in constraints.txt.
+Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
+digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
+`python -m benchmarks.measures` on the machine of docs/performance.md. Two numbers are these two gains, in this order.
+
+Network, data and optimizer are tuned as in pt_impl/tuning.py. Some measures use private parts of Lightning, and fit the
+versions in constraints.txt.
 """
 
 import contextlib
@@ -32,7 +34,7 @@ from ptl_impl.train import Classifier
 
 
 class TunedData(ExampleData):
-    """pt_impl's tuned loaders: their batches are on the device, and need no search for tensors to be moved."""
+    """pt_impl's tuned loaders: their batches are already on the device, and are not searched for tensors to move."""
 
     def setup(self, stage: str) -> None:
         device = find_device(self.experiment.config, self.trainer.local_rank)
@@ -41,23 +43,23 @@ class TunedData(ExampleData):
 
 
 class TunedClassifier(Classifier):
-    """The same steps with less of Lightning around them."""
+    """The same steps with less of Lightning's code around them."""
 
     def __init__(self, experiment: Experiment, recorder: Recorder, scaler: LossScaler) -> None:
         super().__init__(experiment)
-        # The step is written out: with automatic optimization each would pass a dozen hooks more. Gain: 1.08, 1.00.
+        # The step is written out: automatic optimization would call a dozen more hooks in each step. Gain: 1.08, 1.00.
         self.automatic_optimization = False
         self.recorder, self.scaler = recorder, scaler
         self.shares: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the batches of one step
-        self.averages: list[AveragedModel] = []  # one or none; a list, since the average is no part of what is trained
+        self.averages: list[AveragedModel] = []  # one or none; in a list, so that it is not a submodule
         self.network = pt_tuning.tune_network(self.network, experiment.config)
         self.trained_network: nn.Module = self.network
         if experiment.config.compile:
             self.trained_network = torch.compile(self.network, **pt_tuning.compile_options(experiment.config))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning notes which hook it is in some forty times a step; nn.Module would look for parameters each time.
-        # Gain: 1.07, 0.97.
+        # Lightning sets the name of the current hook some forty times a step. Each time nn.Module would check whether
+        # the value is a parameter. Gain: 1.07, 0.97.
         if name == "_current_fx_name":
             object.__setattr__(self, name, value)
         else:
@@ -68,7 +70,7 @@ class TunedClassifier(Classifier):
             shard(self.network, self.trainer.strategy.root_device)
 
     def on_fit_start(self) -> None:
-        # As the Trainer has wrapped it: with the strategy and the precision around its step.
+        # The optimizer as the Trainer has wrapped it: with the strategy and the precision around its step.
         self.optimizer, self.scheduler = self.optimizers(), self.lr_schedulers()
         average = make_average(self.network, self.experiment.update_rule)
         self.averages += [average.eval()] if average else []
@@ -93,12 +95,12 @@ class TunedClassifier(Classifier):
 
     @property
     def synchronised(self) -> nn.Module:
-        """What adds the replicas' gradients up."""
+        """The module that adds up the replicas' gradients."""
         return self.network if self.experiment.config.strategy == "fsdp" else self.trainer.model
 
     def training_step(self, dataloader_iter: Iterator[tuple[Batch, int, int]]) -> None:
-        # An argument of this name is how Lightning leaves fetching to the step, which then looks for no tensors in
-        # whatever a batch might be. Gain: 1.16, 1.00.
+        # With an argument of this name, Lightning leaves fetching the batch to the step, and does not search the batch
+        # for tensors. Gain: 1.16, 1.00.
         (inputs, labels, count), _, _ = next(dataloader_iter)
         if not self.shares:
             self.optimizer.zero_grad()
@@ -114,7 +116,7 @@ class TunedClassifier(Classifier):
             self.end_step()
 
     def end_step(self) -> None:
-        """When the gradients of all its batches are there."""
+        """Ends a step when the gradients of all its batches are there."""
         self.optimizer.step()
         self.scheduler.step()
         for average in self.averages:
@@ -134,7 +136,8 @@ class TunedClassifier(Classifier):
         if self.experiment.update_rule.largest_norm is not None:
             self.clip_gradients(optimizer, self.experiment.update_rule.largest_norm, "norm")
 
-    # The recorder is told here. Of a Callback, Lightning would go through all hooks in every step. Gain: 1.09, 0.98.
+    # These hooks call the recorder. With a Callback, Lightning would go through all its hooks in every step.
+    # Gain: 1.09, 0.98.
 
     def on_train_epoch_start(self) -> None:
         self.recorder.start_epoch()
@@ -146,7 +149,7 @@ class TunedClassifier(Classifier):
 
     def on_validation_start(self) -> None:
         self.recorder.start_evaluation()
-        share_statistics(self.evaluated)  # of itself Lightning does so where validation goes through the wrapped module
+        share_statistics(self.evaluated)  # Lightning does so only if validation uses the wrapped module
 
     def on_validation_end(self) -> None:
         loss_sum, correct, count = self.totals.tolist()
@@ -160,7 +163,7 @@ class TunedClassifier(Classifier):
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's own does nothing some twenty times a step, in a generator each time. Gain: 1.09, 0.97."""
+    """Replaces Lightning's default one, which runs an empty generator some twenty times a step. Gain: 1.09, 0.97."""
 
     nothing = contextlib.nullcontext()
 
@@ -169,11 +172,11 @@ class NoProfiler(PassThroughProfiler):
 
 
 def tune_trainer(trainer: pl.Trainer) -> None:
-    """Lightning asks all ranks in every step whether one was told to end, and waits for the answer.
+    """Turns off a broadcast: in every step Lightning asks whether a rank was told to end, and waits for the answer.
 
-    That is a broadcast that none of the others makes, and on a GPU a wait for the device. Here a signal goes to all
-    ranks anyway. Gain, on one device: 1.05, 0.97.
+    No other implementation has this broadcast, and on a GPU it waits for the device. Here a signal goes to all ranks
+    anyway. Gain, on one device: 1.05, 0.97.
     """
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
-    # What Lightning says of a step that fetches its batch itself.
+    # Lightning's warning about a step that fetches its batch itself.
     warnings.filterwarnings("ignore", message=".*`dataloader_iter`.*")

@@ -1,4 +1,7 @@
-"""Helpers of all tests. The test process itself imports no framework: two of them never share a process."""
+"""Helpers and fixtures of all tests.
+
+The test process itself imports no framework, because two frameworks must never share a process.
+"""
 
 import csv
 import importlib.util
@@ -22,18 +25,19 @@ from common.record.results import StepLine, read_metrics
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMPLEMENTATIONS = ("tf", "keras", "pt", "ptl")
 MODES = ("plain", "tuned")
-# Tests run side by side: runs whose threads together outnumber the cores wait for each other, five times as long.
-# And on a machine with GPUs only the tests that are about them use one.
+# One thread per device: tests run in parallel, and with more threads than cores they would take five times as long.
+# On a machine with GPUs, only the tests about GPUs use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Proofs and what was tried out on this processor are kept for one run of the tests, by all its processes, no longer.
+# The cache holds proofs and the results of probes of this processor. All processes of one test run share a cache, which
+# is removed at the end of that test run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-of-tests-")
-# What is started hundreds of times is compiled once.
+# Tests start the programs hundreds of times. With stored bytecode, Python compiles them only once.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Unbuffered, a line's text and its end are written apart, and the lines of several processes mix.
+# With unbuffered output, Python writes a line's text and its newline separately, and lines of several processes mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
-# Started in the background, the tests may have been told to ignore Ctrl-C; what they start must not be.
+# Tests that run in the background may ignore SIGINT. The programs that they start must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl")
 
@@ -56,7 +60,10 @@ def pytest_unconfigure():
 
 
 def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
-    """Runs a command to its end and returns it; fails with its whole output on any other exit status than `expect`."""
+    """Runs a command to its end and returns the completed process.
+
+    Fails with the whole output if the exit status is not `expect`.
+    """
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
@@ -71,7 +78,7 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
 
 
 def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment):
-    """Starts a command, in a session of its own, as a terminal would; returns the process."""
+    """Starts a command in its own session, as a terminal would; returns the process."""
     return subprocess.Popen(
         list(map(str, command)),
         cwd=cwd,
@@ -84,25 +91,25 @@ def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment
 
 
 def train(implementation, run_dir, *options, cwd=REPOSITORY, timeout=600):
-    """Runs `python -m <implementation>_impl` to its end, see preloaded.py; returns the run folder."""
+    """Runs `python -m <implementation>_impl` to its end, through preloaded.py; returns the run folder."""
     done = run_preloaded(implementation, ("--run-dir", run_dir, *CPU, *options), cwd, timeout)
     assert done.returncode == 0, f"{done.args}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return Path(run_dir)
 
 
 def steps_taken(run_dir):
-    """How many steps the run has written so far; 0 before it has a folder."""
+    """The number of steps that the run has written so far; 0 before its folder exists."""
     return len(read_metrics(run_dir, StepLine))
 
 
 def read_csv(path):
-    """The lines of a table that compare.py has written, such as `results.csv`: a dictionary each."""
+    """The rows of a table that compare.py has written, such as `results.csv`: one dictionary per row."""
     with open(path) as file:
         return list(csv.DictReader(file))
 
 
 def copy_code(folder):
-    """The project's code in a folder of its own, to be changed."""
+    """Copies the project's code into `folder`, where a test can change it; returns the folder."""
     for name in CODE:
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "compare.py", folder)
@@ -110,7 +117,7 @@ def copy_code(folder):
 
 
 def changed_code(folder, file, before, after):
-    """The same with other text in a file."""
+    """Copies the code as `copy_code` does and replaces `before` by `after` in one file; returns the folder."""
     path = copy_code(folder) / file
     source = path.read_text()
     assert before in source, f"{file}: {before}"
@@ -120,7 +127,7 @@ def changed_code(folder, file, before, after):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The project's code with the made-up implementations beside the real ones."""
+    """A folder with the project's code, and the fake implementations beside the real ones."""
     folder = copy_code(tmp_path_factory.mktemp("project"))
     shutil.copytree(
         REPOSITORY / "tests" / "fakes", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -136,7 +143,7 @@ SLURM_CLUSTER = REPOSITORY / "tests" / "engines" / "slurm_cluster.py"
 
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory):
-    """The environment in which sbatch and srun speak to a cluster of two nodes, n1 and n2: both are this machine."""
+    """Environment variables with which sbatch and srun use a cluster of two nodes, n1 and n2; both are this machine."""
     folder = tmp_path_factory.mktemp("slurm")
     run(sys.executable, SLURM_CLUSTER, "start", folder)
     yield {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
@@ -149,9 +156,9 @@ RAY_CLUSTER = REPOSITORY / "tests" / "engines" / "ray_cluster.py"
 
 @pytest.fixture(scope="module")
 def ray_cluster(tmp_path_factory):
-    """The environment in which programs find a Ray cluster of two nodes: both are this machine.
+    """Environment variables with which programs find a Ray cluster of two nodes; both are this machine.
 
-    Its daemons take a quarter of a core while they wait: it ends with the tests that need it.
+    Its idle daemons use a quarter of a core, so the cluster is stopped after the tests that need it.
     """
     folder = tmp_path_factory.mktemp("ray")
     told = run(sys.executable, RAY_CLUSTER, "start", folder).stdout
@@ -160,7 +167,7 @@ def ray_cluster(tmp_path_factory):
 
 
 def wait_for(condition, seconds=30):
-    """What `condition` gives as soon as it is true of it; fails when it is not in time."""
+    """Waits until `condition()` is true and returns its value; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -175,7 +182,7 @@ def gone(pids):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A function that makes a folder for so many bytes."""
+    """A function that mounts a disk of the given size in bytes and returns its folder."""
     made = []
 
     def make(size):
@@ -193,7 +200,7 @@ def small_disk(tmp_path):
 
 
 def remount(folder, option):
-    """Changes a `small_disk`: `size=100M`, `ro`."""
+    """Remounts a `small_disk` with another option, such as `size=100M` or `ro`."""
     subprocess.run(["mount", "-o", f"remount,{option}", folder], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Presses Ctrl-C at given moments of a program and looks at what is left of it."""
+"""Presses Ctrl-C at given moments of a program and checks what the program leaves behind."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ class Ended:
       status: its exit status, negative for a signal.
       pressed: how often Ctrl-C was pressed before its end.
       seconds: from the last Ctrl-C until all its processes had ended.
-      told: all of it, for the message of a test that fails.
+      told: a summary of all this with the whole output, for the message of a failed test.
     """
 
     status: int
@@ -30,17 +30,18 @@ class Ended:
     told: str
 
     def lines(self, program):
-        """Its own lines on standard error: those that begin with `program`."""
+        """The lines on standard error that begin with `program`: the program itself wrote them."""
         return [line for line in self.err.splitlines() if line.startswith(program)]
 
 
 def press_ctrl_c(command, pauses, temporary, cwd, **environment):
-    """Starts a program and presses Ctrl-C after each pause, as a terminal does: for all of its processes.
+    """Starts a program and presses Ctrl-C after each pause. Like a terminal, it signals all processes of the program.
 
-    No process, no stack trace and no file in `temporary`, which is made, may be left.
+    Fails if a process or a file in `temporary` is left, or if the program prints a stack trace.
 
     Args:
-      pauses: seconds each.
+      pauses: the seconds before each Ctrl-C.
+      temporary: the folder for temporary files of the program; this function creates it.
     """
     temporary.mkdir()
     process = start_process(command, cwd, TMPDIR=str(temporary), **environment)

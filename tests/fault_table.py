@@ -1,4 +1,4 @@
-"""The table of faults in docs/reliability.md: tests note what they have seen, and a run of all of them writes it.
+"""The table of faults in docs/reliability.md: tests record what they saw, and a run of all of them writes the table.
 
 python -m pytest -m fault --fault-table=docs/reliability.md
 """
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
-LONGEST = 120  # characters of a line that is quoted
+LONGEST = 120  # characters of a quoted line
 
-# What a test calls it: what the table says is done, in the table's order, under its headings.
+# Heading -> {name of a fault in tests: its text in the table}, in the table's order.
 FAULTS = {
     "Processes": {
         "replica killed": "One replica is killed at a random step",
@@ -55,9 +55,14 @@ TITLES = {name: title for faults in FAULTS.values() for name, title in faults.it
 
 @pytest.fixture
 def fault(request):
-    """Notes what was seen: the fault's name in `FAULTS`, whom it met, how that ended, and what has been checked then.
+    """A function that records one observed fault for the table. Its arguments:
 
-    Status None: it is not a whole program that met it. Said: the line, or None where there is none.
+    name: the fault's name in `FAULTS`.
+    whom: the program or the part that met the fault.
+    status: the exit status; None if it was not a whole program.
+    said: the line that was printed, or None.
+    then: what the test has checked afterwards.
+    seconds: the time until the end, or None.
     """
 
     def note(name, whom, status, said, then, seconds=None):
@@ -70,7 +75,7 @@ def fault(request):
 
 
 def table(seen):
-    """Markdown: under each heading a table, with a row for each fault."""
+    """The faults in Markdown: a table under each heading, with a row for each fault."""
     cases = defaultdict(list)
     for one in seen:
         cases[one["name"]].append(one)
@@ -96,7 +101,7 @@ def _row(cases):
 
 
 def _quoted(line):
-    """Without what is another one each time."""
+    """A line without the parts that differ in each run: temporary folders and process ids. Shortened to `LONGEST`."""
     line = " ".join(line.split()).replace("`", "'").replace("|", "/")
     line = re.sub(r"(/[\w.-]+)*/pytest-of-[\w.-]+(/[\w.-]+)*/(?=[\w.-])", "", line)
     line = re.sub(r"process \d+", "process N", line)
@@ -104,7 +109,7 @@ def _quoted(line):
 
 
 class Collected:
-    """A plugin: takes together what the tests of all processes have noted, and writes the table at their end."""
+    """A pytest plugin that collects what the tests of all processes have recorded, and writes the table at the end."""
 
     def __init__(self, path):
         self.path, self.seen, self.failed = path, [], False
@@ -136,7 +141,7 @@ def configure(config):
 
 
 def mark(items):
-    """`-m fault`: all tests that note one."""
+    """Marks all tests that record a fault, so that `-m fault` selects them."""
     for item in items:
         if "fault" in item.fixturenames:
             item.add_marker(pytest.mark.fault)

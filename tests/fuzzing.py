@@ -1,4 +1,4 @@
-"""Made-up damage, by the thousand: hypothesis makes it, and shrinks what a reader stumbles over."""
+"""Damaged inputs for fuzz tests: hypothesis generates them, and shrinks those that make a reader fail."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from common.platform.errors import UserError
 
 QUICK, THOROUGH = 300, 10_000
-# For a test that tries `cases` of them: some hundreds, always the same, or among the long runs thousands of new ones.
+# For tests with the argument `cases`, the number of inputs: 300 fixed ones, or 10,000 new ones in a slow test.
 how_many = pytest.mark.parametrize("cases", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.slow)])
 
 
 def try_out(cases: int, check: Callable[..., None], *strategies: st.SearchStrategy) -> None:
-    """Calls `check` with values of `strategies`, `cases` times; each call may take some seconds at most."""
+    """Calls `check` `cases` times with values drawn from `strategies`; a call of more than 5 seconds fails."""
     thorough = cases > QUICK
     configured = settings(
         max_examples=cases,
@@ -30,10 +30,10 @@ def try_out(cases: int, check: Callable[..., None], *strategies: st.SearchStrate
 
 @st.composite
 def damaged(draw: st.DrawFn, *contents: bytes) -> bytes:
-    """One of `contents` with some bytes changed, put in, left out or doubled, cut off, or as it is."""
+    """One of `contents`, unchanged or with bytes changed, inserted, removed, duplicated, cut off or set to 0xff."""
     content = bytearray(draw(st.sampled_from(contents)))
     for _ in range(draw(st.integers(0, 4))):
-        # Most of what is interesting stands at the beginning.
+        # The most interesting bytes are at the beginning.
         start = draw(st.one_of(st.integers(0, min(200, len(content))), st.integers(0, len(content))))
         stop = min(len(content), start + draw(st.integers(1, 8)))
         kind = draw(st.sampled_from(["change", "put in", "leave out", "double", "cut off", "huge"]))
@@ -55,7 +55,7 @@ def damaged(draw: st.DrawFn, *contents: bytes) -> bytes:
 
 @contextmanager
 def line_or_result() -> Iterator[None]:
-    """Lets a `UserError` pass, whose text a user can read as one line; any other exception is a defect."""
+    """Accepts a `UserError` with a text of 1 to 1,999 characters; any other exception is a defect and is raised."""
     try:
         yield
     except UserError as error:

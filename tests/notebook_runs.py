@@ -1,4 +1,4 @@
-"""Notebooks: run from top to bottom, and the same as the text that they are paired with."""
+"""Helpers for notebooks: run one from top to bottom, and compare one with its paired text file."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from nbclient import NotebookClient
 
 
 def run_notebook(path):
-    """All outputs of its code, in order. Fails where a cell does."""
+    """Runs a notebook and returns all outputs of its code cells, in order. Fails if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
 def assert_paired(path):
-    """And that it holds no outputs, and no path of a home."""
+    """Checks that a notebook equals its paired text file, and contains no outputs and no path of the home folder."""
     notebook, text = nbformat.read(path, as_version=4), jupytext.read(path.with_suffix(".py"))
     assert [(cell.cell_type, cell.source) for cell in notebook.cells] == [
         (cell.cell_type, cell.source) for cell in text.cells

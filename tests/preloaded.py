@@ -1,10 +1,10 @@
-"""Implementations in processes that find their framework imported already: of a short run, most is imports.
+"""Runs implementations in processes that have already imported their framework: imports take most of a short run.
 
-A server for each framework imports it, and nothing of the project's, and waits. For a run it forks a process, which
-goes on as `python -m NAME_impl OPTIONS` does once it has imported as much; PyTorch's replicas are forked from that one.
-Tests of how programs start, end and what they print start them as users do instead.
+One server per framework imports the framework, but none of the project's code, and waits. For each run it forks a
+process, which then behaves like `python -m NAME_impl OPTIONS` after these imports. PyTorch's replicas are forked from
+that process. Tests of how programs start, of how they end and of what they print start the programs as users do.
 
-    python tests/preloaded.py NAME      the server: a JSON object a line in, an exit status a line out
+    python tests/preloaded.py NAME      the server: reads one JSON object per line, writes one exit status per line
 """
 
 import atexit
@@ -28,7 +28,7 @@ FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH,
 COMMON = ("jsonargparse", "numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
 POLL_SECONDS = 0.01
 
-servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; each ends with it
+servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; they end with it
 
 
 def run_preloaded(implementation, options, cwd, timeout):
@@ -50,7 +50,7 @@ def run_preloaded(implementation, options, cwd, timeout):
 
 def serve(implementation):
     answers = os.dup(1)
-    os.dup2(2, 1)  # what modules print on being imported is no answer
+    os.dup2(2, 1)  # keeps what modules print during import out of the answers
     for name in (*COMMON, *FRAMEWORK[implementation]):
         importlib.import_module(name)
     gc.freeze()
@@ -64,7 +64,7 @@ def serve(implementation):
 
 
 def wait_for(process, timeout):
-    """The exit status of a forked process, as subprocess has it; it is ended when it takes too long."""
+    """The exit status of a forked process, as subprocess reports it. After `timeout` seconds the process is killed."""
     deadline = time.monotonic() + timeout
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -76,7 +76,7 @@ def wait_for(process, timeout):
 
 
 def go_on(request):
-    """Never returns."""
+    """Runs the requested program in the forked process and exits with its status; never returns."""
     os.setsid()
     for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)

@@ -1,4 +1,4 @@
-"""The floors of the house: each file imports from its own floor and those below, and no two files need each other."""
+"""The layers of the code (`FLOORS`): each file imports only from its own layer and lower ones, without cycles."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 import pytest
 from conftest import CODE, REPOSITORY
 
-# From the ground up.
+# From the lowest to the highest.
 FLOORS = [
     "common.platform",
     "common.spec",
@@ -21,13 +21,13 @@ FLOORS = [
 
 
 def modules():
-    """Dotted name -> file."""
+    """Dotted name of a module -> its file."""
     paths = [path for folder in (*CODE, "benchmarks") for path in (REPOSITORY / folder).glob("**/*.py")]
     return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path for path in paths}
 
 
 def imports(path, everywhere=True):
-    """Dotted names of this project that a file imports, inside functions too, or at its top alone."""
+    """Dotted names that a file imports: anywhere, functions included, or only at its top level."""
     tree = ast.parse(path.read_text())
     known = modules()
     for node in ast.walk(tree) if everywhere else tree.body:
@@ -40,7 +40,7 @@ def imports(path, everywhere=True):
 
 
 def floor(name):
-    """The number of a module's floor; None outside of them."""
+    """The number of a module's layer in `FLOORS`; None if it is in none of them."""
     found = [number for number, room in enumerate(FLOORS) if f"{name}.".startswith(f"{room}.")]
     return found[0] if found else None
 
@@ -57,6 +57,6 @@ def test_no_arrow_leads_up(room):
 
 
 def test_no_two_files_need_each_other():
-    """Of imports at the top of files, between which the interpreter could not choose."""
+    """Checks only imports at the top level of files: the interpreter has no valid order for a cycle of them."""
     graph = {name: set(imports(path, everywhere=False)) & set(modules()) for name, path in modules().items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(graph)

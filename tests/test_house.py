@@ -1,4 +1,4 @@
-"""The rules of the house: who imports what, and that the implementations are laid out alike."""
+"""Rules of the code: what each file may import, and that all implementations have the same layout."""
 
 import ast
 import os
@@ -23,7 +23,7 @@ from comparison.options import CompareConfig
 from exercises.marking import MarkOptions
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
-# files: the frameworks and implementations that they may import; the first pattern that fits a file counts
+# Pattern of files -> the frameworks and folders that they may import. The first pattern that matches a file counts.
 ALLOWED = {
     "common/**/*.py": set(),
     "comparison/**/*.py": {"comparison"},
@@ -73,7 +73,7 @@ def test_compare_imports_no_framework_and_no_implementation():
 
 
 def loaded_with(*modules):
-    """Packages that are loaded when `modules` are imported for real, through other packages too."""
+    """Packages that an actual import of `modules` loads, directly or through other packages."""
     names = run(sys.executable, "-c", f"import sys, {', '.join(modules)}; print(*sys.modules)").stdout.split()
     return {name.partition(".")[0] for name in names}
 
@@ -83,15 +83,15 @@ def test_no_framework_is_loaded_behind_the_scenes():
 
 
 def test_common_loads_no_framework_and_no_tool_of_the_comparison():
-    """Each process of each run would load it too."""
+    """Each process of each run imports `common`, and would load them too."""
     files = (path.relative_to(REPOSITORY) for path in (REPOSITORY / "common").glob("**/*.py"))
-    files = (file for file in files if not file.match("common/record/loggers/to_*.py"))  # imported where asked for
+    files = (file for file in files if not file.match("common/record/loggers/to_*.py"))  # imported only when used
     modules = [".".join(file.with_suffix("").parts) for file in files]
     assert not loaded_with(*modules) & {*FRAMEWORKS, "sklearn", "pandas", "matplotlib", "altair", "scipy", "jinja2"}
 
 
 LOOPS, TRAINERS = ("tf_impl", "pt_impl"), ("keras_impl", "ptl_impl")
-# What each implementation has, file by file; the trainers take some of it from the written-out loops.
+# File -> the names that it has in each implementation. The trainers import some of these names from the loops.
 LAYOUT = {
     "__init__": set(),
     "__main__": set(),
@@ -112,7 +112,7 @@ LAYOUT = {
 
 
 def defined(path):
-    """Names at the top of a file, those among them that it passes on from another implementation."""
+    """Names that a file defines at its top level, and names that it re-exports from another implementation."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
@@ -124,7 +124,7 @@ def defined(path):
 
 @pytest.mark.parametrize("folder", (*LOOPS, *TRAINERS))
 def test_the_implementations_have_the_same_files_and_functions(folder):
-    frameworks = {"probe", "augment", "randomness"} if folder in LOOPS else set()  # the trainers' are the same
+    frameworks = {"probe", "augment", "randomness"} if folder in LOOPS else set()  # the trainers use those of the loops
     stages = {"pipeline", "rendezvous"} if folder != "keras_impl" else set()
     stages |= {"sharding"} if folder == "ptl_impl" else set()
     assert {path.stem for path in (REPOSITORY / folder).glob("*.py")} == LAYOUT.keys() | frameworks | stages
@@ -144,14 +144,14 @@ MOST_LINES = 250
 
 
 def test_no_file_is_long_without_a_reason():
-    """Which stands in its first line, after "Long:"."""
+    """A file with more than `MOST_LINES` lines gives the reason in its first line, after "Long:"."""
     for folder in ("common", "comparison", *LOOPS, *TRAINERS):
         for path in (REPOSITORY / folder).glob("**/*.py"):
             lines = path.read_text().splitlines()
             assert len(lines) <= MOST_LINES or "Long:" in lines[0], f"{path} has {len(lines)} lines"
 
 
-# What frameworks document as attributes to be set.
+# Attributes that users may set, according to the documentation of the frameworks.
 DOCUMENTED_SETTINGS = {"sys.dont_write_bytecode"}
 DOCUMENTED_SETTINGS |= {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
 DOCUMENTED_SETTINGS |= {
@@ -162,7 +162,7 @@ DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Ke
 
 
 def private_names(path):
-    """Where a file reaches into what it imports: a leading underscore, `sys.modules`, something set from outside."""
+    """Private parts that a file uses: names with a leading underscore, `sys.modules`, attributes set from outside."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -219,7 +219,7 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
     fields |= {*MarkOptions.model_fields}
     fields |= {*NetworkConfig.model_fields, *ScalingConfig.model_fields}
     options = {option_name(field) for field in fields} | {"--config", "--help", "--standalone", "--nproc-per-node"}
-    options |= {"--nnodes", "--node-rank", "--master-addr", "--master-port"}  # torchrun's; srun's and mpirun's
+    options |= {"--nnodes", "--node-rank", "--master-addr", "--master-port"}  # of torchrun; next: srun and mpirun
     options |= {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit", "--bind-to"}
     options |= set(
         re.findall(
@@ -261,7 +261,7 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
 
 
 def test_the_table_of_faults_has_all_of_them():
-    """It is made by a command, see tests/fault_table.py."""
+    """A command writes the table, see tests/fault_table.py."""
     text = (REPOSITORY / "docs" / "reliability.md").read_text()
     rows = text.split(BEGIN)[1].split(END)[0].splitlines()
     assert [title for title in TITLES.values() if not any(row.startswith(f"| {title} | ") for row in rows)] == []
@@ -269,7 +269,7 @@ def test_the_table_of_faults_has_all_of_them():
 
 @pytest.mark.xdist_group("kept-together")
 def test_groups_of_tests_are_kept_together(request):
-    """Else what they share is trained once more by every process of pytest-xdist."""
+    """Otherwise every process of pytest-xdist would train again the runs that a group of tests shares."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         pytest.skip("one process runs all tests")
     assert request.node.nodeid.endswith("@kept-together")

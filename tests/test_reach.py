@@ -1,4 +1,4 @@
-"""What the whole must reach."""
+"""Targets for whole comparisons: accuracy, time and size of the report."""
 
 import json
 import sys
@@ -23,13 +23,13 @@ def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
     for row in rows:
         wall = float(row["wall_seconds"])
         assert sum(float(row[f"{phase}_seconds"]) for phase in PHASES) == pytest.approx(wall, rel=0.02)
-        # What a run does not tell of itself is how long its processes take to end.
+        # The rest is the time that the processes take to end, which a run can't report itself.
         assert float(row["rest_seconds"]) < 0.4 * wall
 
 
 @pytest.mark.slow
 def test_five_rounds_take_less_than_six_minutes_and_little_is_added_to_the_runs(tmp_path):
-    compare(tmp_path / "first")  # its proof is kept, and is not made again
+    compare(tmp_path / "first")  # the second comparison reuses the proof of this one
     started = time.monotonic()
     rows = compare(tmp_path / "r", "--repeats", 5, "--disturbed", "keep")
     seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""What docs/security.md promises: nothing that is read is run, and others neither change files nor learn from them."""
+"""The promises of docs/security.md: input is never executed, others can't change files, and files hold no secrets."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ from conftest import CPU, REPOSITORY
 from test_architecture import modules
 
 SECRET = "s3cr3t-of-the-environment"
-# Calls that run what they are given, or write where it says.
+# Calls that can execute their input, or write to paths that the input names.
 REFUSED = {
     *(
         "eval",
@@ -56,7 +56,7 @@ def test_nothing_that_is_read_is_run(path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """All files of a comparison, with checkpoints, made by a user whose umask keeps nothing from others."""
+    """All files of a comparison with checkpoints, made with umask 0, which denies other users nothing."""
     folder = tmp_path_factory.mktemp("made")
     options = ("--epochs", 2, "--train-size", 200, "--checkpoint-every", 2, *CPU)
     command = [sys.executable, "compare.py", "--output-dir", folder / "r", "--implementations", "pt", "tf", *options]

@@ -8,9 +8,9 @@ from tf_impl.randomness import high, philox
 
 
 class Augment:
-    """Changes the images of a shard, each by its own draws.
+    """Augments the images of a shard; each image has its own random numbers.
 
-    Instead of Keras's layers, whose draws depend on all before them.
+    Used instead of Keras's layers, whose random numbers depend on all earlier ones.
     """
 
     def __init__(self, augmentation: Augmentation, visits: tf.Tensor) -> None:
@@ -22,7 +22,7 @@ class Augment:
     def crop_and_flip(self, images: tf.Tensor) -> tf.Tensor:
         """uint8 (n, H, W, C) to the same shape."""
         (height, width), pad = images.shape[1:3], self.augmentation.padding
-        # A word times n, without its lower 32 bits, is one of 0 .. n - 1.
+        # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
         rows = tf.range(height, dtype=tf.int64) + high(self.vertical * (2 * pad + 1))
         columns = tf.range(width, dtype=tf.int64)
         if self.augmentation.flips:
@@ -40,6 +40,6 @@ class Augment:
         return tf.where((rows[:, :, None] & columns[:, None, :])[..., None], tf.zeros([], images.dtype), images)
 
     def inside(self, length: int, centre: tf.Tensor) -> tf.Tensor:
-        """bool (n, length): the rows or columns of the square; `centre`: (n, 1), as a share of 2^16."""
+        """bool (n, length): which rows or columns are in the square; `centre`: (n, 1), in units of length / 2^16."""
         offset = tf.range(length, dtype=tf.int64) - high(centre * length, 16) + self.augmentation.cutout // 2
         return (offset >= 0) & (offset < self.augmentation.cutout)

@@ -17,8 +17,8 @@ from common.spec.randomness import positions, visits
 from tf_impl.augment import Augment
 from tf_impl.precision import DTYPES
 
-# What a pipeline gives: inputs, labels and count of a Batch. A plain tuple, of which a step makes a Batch when it is
-# traced: tf.function takes longer to look through any other type, in every step.
+# An element of a pipeline: inputs, labels and count of a Batch. It is a plain tuple, since tf.function needs more time
+# for any other type in every step. A step makes a Batch of it when it is traced.
 Shard = tuple[Any, tf.Tensor, tf.Tensor]
 
 
@@ -29,16 +29,15 @@ def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.T
 
 
 class Shards:
-    """The test set in its own order: the shards of the first batch, one for each replica, then of the second, ...
+    """The test set in its own order: the shards of the first batch, one for each replica, then those of the second, ...
 
     Attributes:
-      visits: int64 (num_examples,): the examples in the order in which batches take them, see
-        common/spec/randomness.py.
+      visits: int64 (num_examples,): the examples in the order of the batches, see common/spec/randomness.py.
       bounds: int64 (num_batches, num_replicas, 3): start and stop of each shard in that order, and the size of its
         global batch; see `common.spec.batches.shards`.
     """
 
-    epochs: tuple[int, int] = (0, 2**62)  # from the first one to before the last one
+    epochs: tuple[int, int] = (0, 2**62)  # the first epoch, and the one after the last
 
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
         self.experiment, self.augmentation = experiment, None
@@ -53,22 +52,22 @@ class Shards:
         return shards(len(self.images), self.experiment.config.eval_batch_size, self.num_replicas)
 
     def __len__(self) -> int:
-        """Number of shards, those of all replicas."""
+        """Number of shards of all replicas."""
         return self.bounds.shape[0] * self.bounds.shape[1]
 
     def indices(self, replicas: range) -> NDArray[np.int64]:
-        """Of the shards of these replicas, batch by batch."""
+        """Indices of the shards of these replicas, batch by batch."""
         return np.arange(len(self)).reshape(-1, self.num_replicas)[:, replicas].ravel()
 
     def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64, NDArray[np.int64]]:
-        """Images and labels as they are stored, the global batch's size, and the visits."""
+        """The stored images and labels, the size of the global batch, and the visits."""
         start, stop, count = self.bounds.reshape(-1, 3)[index]
         visits = self.visits[start:stop]
         indices = positions(visits)
         return self.images[indices], self.labels[indices], count, visits
 
     def prepare(self, images: tf.Tensor, visits: tf.Tensor) -> Any:
-        """Stored images to what a network takes, see `Batch`; augmented where there is an augmentation."""
+        """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
         dataset, precision = self.experiment.dataset, self.experiment.config.precision
         if self.augmentation:
             augment = Augment(self.augmentation, visits)
@@ -79,7 +78,7 @@ class Shards:
 
 
 class TrainShards(Shards):
-    """The shuffled shards of an epoch, which `set_epoch` chooses."""
+    """The shuffled shards of one epoch; `set_epoch` chooses the epoch."""
 
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
         self.experiment, self.augmentation = experiment, experiment.augmentation
@@ -94,27 +93,27 @@ class TrainShards(Shards):
         return self.experiment.plan.shards(epoch + 1, self.num_replicas)
 
     def set_epoch(self, epoch: int) -> None:
-        """Epochs count from 0 here, as for PyTorch's DistributedSampler.
+        """Sets the order of examples in an epoch, counted from 0 as in PyTorch's DistributedSampler.
 
-        The pipeline calls `__getitem__` while it runs: the order that is set here is the one that it reads.
+        The pipeline calls `__getitem__` while it runs, so it reads the order that is set here.
         """
         self.visits, self.bounds = self.visits_of(epoch), self.bounds_of(epoch)
 
 
 def make_shards(experiment: Experiment, num_replicas: int) -> tuple[TrainShards, Shards]:
-    """Of the training and of the test set; the first one's `set_epoch` comes before every training epoch."""
+    """The shards of the training and of the test set. Call `set_epoch` of the first before every training epoch."""
     return TrainShards(experiment, num_replicas), Shards(experiment, num_replicas)
 
 
 def step_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:
-    """Inputs, labels and count of a `Batch`; the number of examples is open."""
+    """The signature of a `Batch`: inputs, labels and count, with any number of examples."""
     images = tf.TensorSpec([None, *experiment.network.image_shape], DTYPES[experiment.config.precision])
     visits, labels = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)
     return (images, visits) if experiment.network.drops else images, labels, tf.TensorSpec([], tf.int64)
 
 
 def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
-    """From a shard's index to the shard, for tf.data: a whole one at a time, not Python for each single image."""
+    """A function for tf.data from a shard's index to the shard; it calls Python once for a shard, not for an image."""
     shapes, types = ([None, *shards.images.shape[1:]], [None], [], [None]), (tf.uint8, tf.int64, tf.int64, tf.int64)
 
     def load(index: tf.Tensor) -> Shard:
@@ -126,22 +125,22 @@ def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
 
 
 def replicas_of(context: tf.distribute.InputContext, num_replicas: int) -> range:
-    """Those of the process whose input pipeline this is, of all `num_replicas`."""
+    """The replicas, out of `num_replicas`, that belong to the process of this input pipeline."""
     own = num_replicas // context.num_input_pipelines
     return range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
 
 
 def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distribute.DistributedDataset:
-    """An iteration over it gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps.
+    """A dataset that gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps.
 
-    Where the strategy has several processes, each of them prepares its own replicas' shards.
+    If the strategy has several processes, each of them prepares the shards of its own replicas.
     """
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
         replicas = replicas_of(context, shards.num_replicas)
 
         def indices(_: tf.Tensor) -> tf.data.Dataset:
-            """Of the shards of this iteration: an epoch in which a training goes on has fewer."""
+            """Indices of the shards of this epoch. There are fewer if a resumed training starts within the epoch."""
             found = tf.numpy_function(lambda: shards.indices(replicas), [], tf.int64)
             return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(found, [None]))
 

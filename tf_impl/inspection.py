@@ -1,4 +1,4 @@
-"""What is looked at beside the training: the first batch layer by layer, and the predictions of the trained network."""
+"""Inspection beside the training: the first batch layer by layer, and the predictions of the trained network."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ def save_first_batch(
     """Writes every layer's output and every parameter's gradient on a batch, before any step.
 
     Args:
-      batch: for each replica its shard, see `tf_impl.data.Shard`.
+      batch: each replica's shard, see `tf_impl.data.Shard`.
     """
     dtype = DTYPES[experiment.config.precision]
-    # What is no layer of the specification, such as a ReLU, has a name of Keras's own.
+    # Layers that the specification does not name, such as a ReLU, are left out. Keras gives them names of its own.
     named = [layer for layer in network.layers if layer.name in experiment.network.activations]
     layers = keras.Model(network.inputs, {layer.name: layer.output for layer in named})
 

@@ -1,4 +1,4 @@
-"""From the command line to `train`: one process and one strategy, whose replicas are the devices."""
+"""From the command line to `train`: one process and one strategy, with a replica on each device."""
 
 import functools
 
@@ -34,7 +34,7 @@ from tf_impl.weights import load_weights
 
 
 def main(config: TrainConfig) -> None:
-    """One run: alone with one strategy, or under a launcher as one of its processes."""
+    """One run: in a single process with one strategy, or as one of the processes that a launcher has started."""
     launch = Launch.read()
     timeline = Timeline.begin(launch.first_pid)
     timeline.enter("data")
@@ -65,7 +65,7 @@ def main(config: TrainConfig) -> None:
 
 
 def classify(config: TrainConfig, dataset: Dataset) -> NDArray[np.floating]:
-    """float (n, classes): what a trained network says of the test images of `dataset`, on one device."""
+    """float (n, classes): logits of a trained network for the test images of `dataset`, computed on one device."""
     experiment = Experiment.make(setup_devices(config), dataset)
     config = experiment.config
     make_strategy(config)

@@ -1,4 +1,4 @@
-"""The networks in Keras. Its layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
+"""The networks in Keras, whose layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ Tensor = keras.KerasTensor
 
 
 def make_network(spec: NetworkSpec, config: TrainConfig) -> keras.Model:
-    """The network of `spec`: its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
+    """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
     keras.config.set_dtype_policy(POLICIES[config.precision])
     images = keras.Input(spec.image_shape, dtype=DTYPES[config.precision])  # the policy leaves inputs at float32
     make = {
@@ -77,9 +77,11 @@ def make_lenet(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.
 
 
 class Dropout(layers.Layer):
-    """Instead of Keras's own, whose draws depend on replica, batch and all draws before: those of common/spec.
+    """Dropout with the random numbers of common/spec.
 
-    `stream`: 0 for a network's first layer of the kind, 1 for its second.
+    Used instead of Keras's layer, whose random numbers depend on the replica, the batch and all earlier draws.
+
+    `stream`: 0 for a network's first dropout layer, 1 for its second.
     """
 
     def __init__(self, rate: float, seed: int, stream: int, **options: Any) -> None:
@@ -88,7 +90,7 @@ class Dropout(layers.Layer):
         self.scale = RESOLUTION / (RESOLUTION - self.threshold)
 
     def call(self, x: tf.Tensor, visits: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """x: (n, ...); visits: int64 (n,), not looked at in evaluation."""
+        """x: (n, ...); visits: int64 (n,), not used in evaluation."""
         if not training:
             return x
         kept = tf.reshape(self.kept(visits, math.prod(x.shape[1:])), tf.shape(x))
@@ -106,7 +108,7 @@ class Dropout(layers.Layer):
 
 
 def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
-    """The network of the usual course script, which is told the visits of its images."""
+    """The network of the usual course script. It takes images and their visits."""
     visits = keras.Input((), dtype="int64")
     x = layers.Conv2D(32, 3, activation="relu", name="conv1")(images)
     x = layers.Conv2D(64, 3, activation="relu", name="conv2")(x)
@@ -122,9 +124,9 @@ def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig) -
 
 
 class BatchNormalization(layers.Layer):
-    """Instead of Keras's own, whose running variance is the biased one, and which differs from replica to replica.
+    """Batch normalisation with the unbiased running variance and the canonical names.
 
-    Its names are the canonical ones.
+    Used instead of Keras's layer, whose running variance is the biased one and differs from replica to replica.
     """
 
     def __init__(self, synchronized: bool, **options: Any) -> None:
@@ -135,7 +137,7 @@ class BatchNormalization(layers.Layer):
         channels, options = shape[-1:], {"autocast": False}
         self.scale = self.add_weight(shape=channels, initializer="ones", name="scale", **options)
         self.offset = self.add_weight(shape=channels, initializer="zeros", name="offset", **options)
-        # Each replica has its own, until `share_statistics` gives all of them the first one's.
+        # Each replica has its own statistics until `share_statistics` gives all replicas those of the first one.
         options |= {"trainable": False, "aggregation": "none"}
         self.mean = self.add_weight(shape=channels, initializer="zeros", name="mean", **options)
         self.variance = self.add_weight(shape=channels, initializer="ones", name="variance", **options)
@@ -148,7 +150,7 @@ class BatchNormalization(layers.Layer):
         return ops.cast(outputs, self.compute_dtype)
 
     def moments(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance of each channel, which move the running ones. A shard may be empty: not the first one."""
+        """Mean and variance of each channel; updates the running ones. A shard may be empty, but not the first one."""
 
         def total(values: tf.Tensor) -> tf.Tensor:
             replica = tf.distribute.get_replica_context()
@@ -167,7 +169,7 @@ class BatchNormalization(layers.Layer):
 
 
 def convolution(x: Tensor, name: str, filters: int, size: int, stride: int = 1) -> Tensor:
-    # Instead of padding "same", which with a stride of 2 pads on one side only: zeros on each side, as PyTorch does.
+    # Pads with zeros on each side, as PyTorch does. With a stride of 2, padding "same" would pad on one side only.
     if size > 1:
         x = layers.ZeroPadding2D(size // 2)(x)
     return layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
@@ -218,7 +220,7 @@ def make_resnet18(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> ker
 
 def make_resnet50(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
     x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 64, 7, 2))
-    # Zeros do no harm here: after a ReLU nothing is smaller.
+    # Padding with zeros does not change the maxima: after a ReLU no value is below zero.
     x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
     for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
         for index in range(blocks):

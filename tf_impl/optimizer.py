@@ -1,6 +1,6 @@
 """PyTorch's update rules in Keras: the shared ones, see common/spec/rules.py.
 
-Instead of Keras's own, which are other rules under the same names: docs/update-rules.md says where.
+Keras has other rules under the same names: docs/update-rules.md lists the differences.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ Tensors = list[tf.Tensor]
 
 
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
-    """The rate of every step, out of the shared table."""
+    """The learning rate of every step, from the shared table."""
 
     def __init__(self, update_rule: UpdateRule) -> None:
         self.rates = tf.constant(update_rule.learning_rates)
@@ -29,10 +29,10 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Optimizer(keras.optimizers.Optimizer):
-    """What all rules share: slots, decay of weights, and steps that the scaling of the loss skips."""
+    """Base class of all rules: slots, weight decay, and steps that the loss scaling skips."""
 
     def __init__(self, update_rule: UpdateRule, scaling: LossScaling | None) -> None:
-        """`scaling`: None where the loss is not scaled."""
+        """`scaling`: None if the loss is not scaled."""
         averages = {"use_ema": True, "ema_momentum": update_rule.ema_decay} if update_rule.ema_decay else {}
         super().__init__(LearningRates(update_rule), **averages)
         self.rule: Any = update_rule.rule
@@ -40,7 +40,7 @@ class Optimizer(keras.optimizers.Optimizer):
         self.loss_scale = LossScale(scaling) if scaling else None
 
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
-        """What is taken off a variable, times the rate; and its new slots."""
+        """The change of a variable, to be multiplied by the learning rate and subtracted; and its new slots."""
         raise NotImplementedError
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -53,10 +53,10 @@ class Optimizer(keras.optimizers.Optimizer):
             rows.append(own)
             for copy in strategy.experimental_local_results(variable.value):
                 slots[copy.ref()] = own
-        # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. In a function,
-        # since Keras would wrap a dictionary, to track what is in it.
+        # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. It is a function,
+        # since Keras would wrap a dictionary to track its contents.
         self.slots_of = lambda variable: slots[variable.ref()]
-        # For checkpoints: of each of the rule's slots its variables, and the averages, in the order of `variables`.
+        # For checkpoints: the variables of each of the rule's slots, and the averages, in the order of `variables`.
         self.slots = lambda: list(zip(*rows, strict=True))
         self.averages = lambda: averages
 
@@ -72,9 +72,9 @@ class Optimizer(keras.optimizers.Optimizer):
         return super().apply_gradients(zip(gradients, variables, strict=True))
 
     def clipped(self, gradients: Tensors) -> Tensors:
-        """This replica's gradients, made smaller where the sum of all replicas' is too large.
+        """This replica's gradients, scaled down if the norm of all replicas' summed gradients is too large.
 
-        Instead of Keras's global_clipnorm, which looks at each replica's own gradients.
+        Used instead of Keras's global_clipnorm, which takes the norm of each replica's own gradients.
         """
         sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         norm = tf.linalg.global_norm(sums)
@@ -82,8 +82,8 @@ class Optimizer(keras.optimizers.Optimizer):
         return [scaled(gradient, factor) for gradient in gradients]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Keras calls it for each variable; sets the variable and its slots."""
-        with tf.device(variable.device):  # of a pipeline's stages each computes its own
+        """Updates a variable and its slots; Keras calls it for each variable."""
+        with tf.device(variable.device):  # each stage of a pipeline computes its own updates
             self.update(gradient, variable, learning_rate)
 
     def update(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
@@ -102,7 +102,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
     @property
     def steps_taken(self) -> tf.Tensor:
-        """float64: this step among them, those that were skipped not."""
+        """float64: number of steps taken, including this one and without the skipped ones."""
         return tf.cast(self.loss_scale.taken if self.loss_scale else self.iterations + 1, tf.float64)
 
     @property
@@ -111,7 +111,7 @@ class Optimizer(keras.optimizers.Optimizer):
 
 
 def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:
-    """tf.where, and nothing at all where every step is taken."""
+    """tf.where; just `new`, without an operation, if every step is taken."""
     return new if taken is True else tf.where(taken, new, otherwise)
 
 
@@ -135,7 +135,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
         rule, dtype = self.rule, gradient.dtype
-        # In 64 bits, as PyTorch's are: 1 - beta2 has few digits left in 32.
+        # In 64 bits, as in PyTorch: in 32 bits, 1 - beta2 has few correct digits.
         corrections = (1 - tf.pow(tf.constant(beta, tf.float64), self.steps_taken) for beta in (rule.beta1, rule.beta2))
         first, second = (tf.cast(one, dtype) for one in corrections)
         average, square = mean(rule.beta1, slots[0], gradient), mean(rule.beta2, slots[1], gradient**2)
@@ -180,13 +180,13 @@ OPTIMIZERS: dict[type[rules.Rule], type[Optimizer]] = {
 def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainConfig) -> Optimizer:
     kind = OPTIMIZERS[type(update_rule.rule)]
     optimizer = kind(update_rule, LossScaling() if config.precision == "16-mixed" else None)
-    optimizer.build(network.trainable_variables)  # in the strategy's scope, where the caller is
+    optimizer.build(network.trainable_variables)  # the caller is in the strategy's scope
     return optimizer
 
 
 @contextmanager
 def averaged(network: keras.Model, optimizer: Optimizer) -> Iterator[None]:
-    """The moving average of the weights in their place; without effect where there is none."""
+    """Replaces the weights by their moving average inside the context; does nothing if there is no average."""
     if not optimizer.use_ema:
         yield
         return
@@ -197,9 +197,9 @@ def averaged(network: keras.Model, optimizer: Optimizer) -> Iterator[None]:
 
 
 class Accumulator:
-    """Sums of gradients over the batches of a step, of each replica by itself; made in the strategy's scope.
+    """Each replica's own sums of gradients over the batches of a step. Must be made in the strategy's scope.
 
-    Instead of Keras's gradient_accumulation_steps, which leaves the end of an epoch for the next one.
+    Used instead of Keras's gradient_accumulation_steps, which carries the end of an epoch over to the next one.
     """
 
     def __init__(self, variables: list[keras.Variable]) -> None:
@@ -214,7 +214,7 @@ class Accumulator:
             total.assign_add(gradient)
 
     def take(self) -> Tensors:
-        """The sums, which begin at zero again."""
+        """Returns the sums and resets them to zero."""
         gradients = [tf.identity(total) for total in self.sums]
         for total in self.sums:
             total.assign(tf.zeros_like(total))

@@ -1,4 +1,4 @@
-"""How replicas work together in TensorFlow: what `--strategy` names."""
+"""How replicas work together in TensorFlow: the strategies that `--strategy` names."""
 
 import sys
 
@@ -9,24 +9,24 @@ from common.spec.device_options import Accelerator, Strategy
 from common.spec.options import TrainConfig
 from tf_impl.rendezvous import prepare_rendezvous
 
-# Of several devices, what "auto" stands for first. Pipelines: tf_impl/pipeline.py.
+# For several devices, "auto" means the first of these. Pipelines: tf_impl/pipeline.py.
 STRATEGIES: tuple[Strategy, ...] = ("mirrored", "multi_worker_mirrored", "pipeline")
 
 
 def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
-    """A strategy of this process's devices, or the default one; on the CPU they are logical ones, which split threads.
+    """The strategy for this process's devices, or the default one. On the CPU, logical devices share the threads.
 
-    Must run before TensorFlow touches a device: their number and the threads can't change afterwards.
+    Must run before TensorFlow uses a device: the number of devices and threads can't change afterwards.
     """
     launch, kinds = Launch.read(), own_devices(config)
-    # AutoGraph imports files that it makes anew in every run, and removes them; their bytecode would stay behind.
+    # AutoGraph imports files that it makes in every run and then removes. Their bytecode would stay behind.
     sys.dont_write_bytecode = True
-    # As in the other implementations, and not by default: TF32 keeps 10 bits of 23.
+    # As in the other implementations, TF32 is not the default: it keeps 10 of the mantissa's 23 bits.
     tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
-    # One pool serves all logical devices: so many threads for each of them.
+    # All logical devices use one thread pool, so the number of threads is multiplied by the number of devices.
     tf.config.threading.set_intra_op_parallelism_threads(config.threads_per_device * len(kinds))
     tf.config.threading.set_inter_op_parallelism_threads(len(kinds))
-    # The others stay free: TensorFlow takes the memory of every GPU that it sees.
+    # Other GPUs are hidden: TensorFlow allocates the memory of every GPU that it sees.
     num_gpus = kinds.count("gpu")
     first_gpu = launch.local_rank * num_gpus
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[first_gpu : first_gpu + num_gpus], "GPU")
@@ -44,12 +44,12 @@ def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
 
 
 def own_devices(config: TrainConfig) -> tuple[Accelerator, ...]:
-    """What each device of this process is: of processes on a node each has an equal share of the node's."""
+    """The kind of each device of this process. Each process on a node has an equal share of the node's devices."""
     processes = Launch.read().local_world_size or 1
     return config.stages_on[: len(config.stages_on) // processes]
 
 
 def device_names(config: TrainConfig) -> list[str]:
-    """TensorFlow's, of this process: `CPU:0`, `CPU:1`; of a pipeline maybe `CPU:0`, `GPU:0`."""
+    """TensorFlow's names of this process's devices: `CPU:0`, `CPU:1`; for a pipeline perhaps `CPU:0`, `GPU:0`."""
     kinds = own_devices(config)
     return [f"{kind.upper()}:{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)]

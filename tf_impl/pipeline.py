@@ -1,4 +1,4 @@
-"""`--strategy pipeline` in TensorFlow: a network in two stages, each with its variables and its work on a device."""
+"""`--strategy pipeline` in TensorFlow: a network in two stages, each with its variables and work on one device."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,13 +19,13 @@ Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
 
 @contextmanager
 def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
-    """Variables of layers that are made inside lie on the device of their stage."""
+    """Places the variables of layers that are made inside the context on the device of their stage."""
     devices, names = device_names(config), list(layer_names(LAYERS[spec.name]))
     cut = names.index(spec.end_of_first_stage) + 1
     device_of = dict.fromkeys(names[:cut], devices[0]) | dict.fromkeys(names[cut:], devices[1])
 
     def create(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-        layer = tf.get_current_name_scope().rpartition("/")[2]  # Keras opens one for each layer
+        layer = tf.get_current_name_scope().rpartition("/")[2]  # Keras opens a scope for each layer
         with tf.device(device_of[layer]) if layer in device_of else nullcontext():
             return make(**options)
 
@@ -34,13 +34,13 @@ def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
 
 
 class Stages:
-    """A network that is called as one, in two stages."""
+    """A network in two stages that is called like a single network."""
 
     def __init__(self, network: keras.Model, spec: NetworkSpec, config: TrainConfig) -> None:
         self.config, self.devices = config, device_names(config)
         self.variable_dtype = network.variable_dtype
         activations = network.get_layer(spec.end_of_first_stage).output
-        # With dropout the layers of both stages look at the visits, which come after the images.
+        # With dropout, layers of both stages use the visits, which follow the images in the inputs.
         self.first = keras.Model(network.inputs, activations)
         self.second = keras.Model([activations, *network.inputs[1:]], network.outputs[0])
         for stage, device in zip((self.first, self.second), self.devices, strict=True):
@@ -54,10 +54,10 @@ class Stages:
             return self.second([activations, *visits], training=training)
 
     def forward_backward(self, optimizer: Optimizer, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> Shares:
-        """The loss, its gradients (scaled in float16) and the number of correct answers, as train.py's."""
+        """The loss, its gradients (scaled in float16) and the number of correct answers, as in train.py."""
 
         def in_parts(number: int) -> Shares:
-            """One after the other; a stage that is done with a part may begin the next one."""
+            """Computes the parts one after the other; a stage that has finished a part may begin the next one."""
             with tf.device(self.devices[0]):
                 parts = [tf.split(one, number) for one in tf.nest.flatten(inputs)]
             with tf.device(self.devices[1]):
@@ -72,7 +72,7 @@ class Stages:
         return tf.cond(tf.size(labels) % number == 0, lambda: in_parts(number), lambda: in_parts(1))
 
     def one_part(self, optimizer: Optimizer, part: tuple[tf.Tensor, ...], count: tf.Tensor) -> Shares:
-        """Each stage has a tape of its own: a tape remembers no devices, and is played back where it is called."""
+        """Computes one part. Each stage has its own tape: `gradient` computes on the device where it is called."""
         images, *visits, labels = part
         with tf.device(self.devices[0]), tf.GradientTape() as first:
             activations = self.first([images, *visits], training=True)
@@ -93,6 +93,6 @@ class Stages:
 
 
 def total(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    """The sum, computed where the parts are."""
+    """The sum, computed on the device of the parts."""
     with tf.device(parts[0].device):
         return tf.add_n(parts)

@@ -1,19 +1,19 @@
-"""Precision in TensorFlow: types, Keras's policies, and torch's scaling of the loss for float16."""
+"""Precision in TensorFlow: dtypes, Keras's policies, and PyTorch's loss scaling for float16."""
 
 import tensorflow as tf
 
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 
-# Of weights, normalised images and losses; and Keras's name for what the layers compute in.
+# The dtype of weights, normalised images and losses; and Keras's policy for the dtype that layers compute in.
 DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
 POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 
 
 class LossScale:
-    """torch.amp.GradScaler's rule, see common.spec.update_rule; made in the strategy's scope.
+    """The rule of torch.amp.GradScaler, see common.spec.update_rule. Must be made in the strategy's scope.
 
-    Instead of Keras's LossScaleOptimizer, which looks at the gradients of the first replica alone.
+    Used instead of Keras's LossScaleOptimizer, which checks only the gradients of the first replica.
     """
 
     def __init__(self, rule: LossScaling) -> None:
@@ -34,7 +34,7 @@ class LossScale:
         self.taken.assign(steps_taken)
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """This replica's gradients without the scale; all of them NaN if any replica has one that isn't finite."""
+        """This replica's gradients divided by the scale; all are NaN if any replica has one that isn't finite."""
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
         overflows = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)
@@ -51,6 +51,6 @@ class LossScale:
 
 
 def scaled(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-    """Computed where the gradient is: of a pipeline's stages each has its own."""
+    """The product, computed on the gradient's device: each stage of a pipeline has its own gradients."""
     with tf.device(gradient.device):
         return gradient * factor

@@ -1,7 +1,7 @@
-"""Computes in half precision as a training step does, and ends: with status 0 if the processor can do it.
+"""Computes in half precision like a training step; the exit status is 0 if the processor can do it.
 
-`python -m tf_impl.probe bf16-mixed`: started by common.platform.probing, since a processor that lacks an instruction
-ends the whole process. Of sizes for which oneDNN takes the same instructions as for the networks.
+`python -m tf_impl.probe bf16-mixed`: common.platform.probing starts it as a separate process, since a processor that
+lacks an instruction ends the whole process. With these sizes oneDNN uses the same instructions as for the networks.
 """
 
 import resource
@@ -14,7 +14,7 @@ DTYPES = {"bf16-mixed": tf.bfloat16, "16-mixed": tf.float16}
 
 @tf.function
 def train_step(dtype: tf.DType) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Forward and backward pass of a convolution and a dense layer; what is not returned would not be computed."""
+    """Forward and backward pass of a convolution and a dense layer; results not returned would not be computed."""
     kernels = [tf.random.uniform((3, 3, 32, 64)), tf.random.uniform((800, 512))]
     images, features = tf.random.uniform((32, 14, 14, 32)), tf.random.uniform((128, 800))
     inputs = [*kernels, images, features]
@@ -27,7 +27,7 @@ def train_step(dtype: tf.DType) -> tuple[tf.Tensor, list[tf.Tensor]]:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # to die is an answer here, and leaves no core file
-    sys.dont_write_bytecode = True  # as in replicas.py
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
+    sys.dont_write_bytecode = True  # as in parallel.py
     for precision in sys.argv[1:]:
         train_step(DTYPES[precision])

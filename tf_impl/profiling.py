@@ -1,6 +1,6 @@
 """TensorFlow's profiler, for `--profile`: https://www.tensorflow.org/api_docs/python/tf/profiler/experimental.
 
-It writes its own format, which TensorBoard's plugin xprof opens. The trace for Perfetto is made of it here.
+The profiler writes its own format, which TensorBoard's plugin xprof opens. This module converts it for Perfetto.
 """
 
 import gzip
@@ -17,7 +17,7 @@ from common.record.profile import TRACE_FILE, Operation
 
 
 class TensorFlowProfiler:
-    """Looks at this process and its devices."""
+    """Profiles this process and its devices."""
 
     def start(self, folder: Path) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class TensorFlowProfiler:
         on_gpu = [plane for plane in planes if "/device:GPU" in plane.name]
         calls: Counter[str] = Counter()
         seconds: Counter[str] = Counter()
-        # On a GPU the kernels' time counts: the CPU's is that of starting them.
+        # On a GPU the kernels' time counts: the CPU's time is only that of starting them.
         for plane in on_gpu or planes:
             for line in plane.lines:
                 for name, own_seconds in own_times(plane, line, all_events=bool(on_gpu)):
@@ -42,16 +42,16 @@ class TensorFlowProfiler:
 
 
 def own_times(plane: Any, line: Any, all_events: bool) -> Iterator[tuple[str, float]]:
-    """Operations of a line of an XPlane, and their seconds without those of operations within them.
+    """Operations of a line of an XPlane, and their seconds without those of nested operations.
 
-    On the CPU only operations have a display name; other events are the runtime's.
+    On the CPU only operations have a display name; other events belong to the runtime.
     """
     events = []
     for event in line.events:
         metadata = plane.event_metadata[event.metadata_id]
         if name := metadata.display_name or (metadata.name if all_events else ""):
             events.append((event.offset_ps, -event.duration_ps, name))
-    around: list[tuple[int, str, list[int]]] = []  # end, name, own picoseconds: of those that are not over
+    around: list[tuple[int, str, list[int]]] = []  # end, name, own picoseconds: of events not over
     for offset, negative, name in sorted(events):
         while around and around[-1][0] <= offset:
             _, ended, own = around.pop()
@@ -64,7 +64,7 @@ def own_times(plane: Any, line: Any, all_events: bool) -> Iterator[tuple[str, fl
 
 
 def trace_events(planes: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """In Chrome's trace format: a process for each plane, a thread for each line, times in microseconds."""
+    """Events in Chrome's trace format: a process for each plane, a thread for each line, times in microseconds."""
     for process, plane in enumerate(planes, 1):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": plane.name}}
         for thread, line in enumerate(plane.lines, 1):

@@ -1,4 +1,4 @@
-"""Where TensorFlow's processes find each other, when a launcher has started them."""
+"""How TensorFlow's processes find each other when a launcher has started them."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from common.platform.rendezvous import addresses
 
 
 def prepare_rendezvous(launch: Launch) -> None:
-    """Sets TF_CONFIG, in which TensorFlow reads where the processes are that a launcher has started."""
+    """Sets the environment variable TF_CONFIG, which tells TensorFlow the addresses of the launcher's processes."""
     if launch.started_by == "TF_CONFIG":
         return
     workers = [f"{host}:{port}" for host, port in addresses(launch)]

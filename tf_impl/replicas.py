@@ -27,12 +27,12 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError where they are not to be had."""
+    """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
     return resolve(config, "TensorFlow", STRATEGIES)
 
 
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
-    """The same for whatever computes with TensorFlow; `title`: its name in messages."""
+    """As `setup_devices`, for any implementation that uses TensorFlow; `title`: its name in messages."""
     num_gpus = len(tf.config.list_physical_devices("GPU"))
     config = resolve_devices(config, title, num_gpus, Launch.read(), strategies)
     settings = Settings()
@@ -44,7 +44,7 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
 
 
 def check_shards(experiment: Experiment) -> None:
-    """Raises UserError where shards without examples would end a run in the middle. Starts TensorFlow for it."""
+    """Raises UserError if shards without examples would end a run midway. The check may initialise TensorFlow."""
     config, test_size = experiment.config, len(experiment.dataset.test_images)
     for option, size, bounds in (
         ("--batch-size", config.batch_size, replace(experiment.plan, first_step=1).shards(1, config.num_shards)),
@@ -60,7 +60,7 @@ def check_shards(experiment: Experiment) -> None:
 
 
 def takes_no_examples(config: TrainConfig) -> bool:
-    """Whether convolutions take batches without examples: with oneDNN's, TensorFlow 2.21 forgets their channels."""
+    """Whether convolutions accept batches without examples; TensorFlow 2.21 with oneDNN loses their channels."""
     dtype = POLICIES[config.precision].removeprefix("mixed_")
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4, 4, 1], dtype)])
@@ -77,7 +77,7 @@ def takes_no_examples(config: TrainConfig) -> bool:
 
 
 def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Gives every replica the first one's running statistics, of this process or of all."""
+    """Gives every replica, in all processes, the running statistics of the first replica."""
     is_first = Launch.read().is_first
     for variable in network.non_trainable_variables:
         value = variable.numpy()
@@ -85,23 +85,24 @@ def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> 
 
 
 def has_processes(strategy: tf.distribute.Strategy | None) -> bool:
-    """Whether there are several, each with its part of the replicas."""
+    """Whether there are several processes, each with its part of the replicas."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def sum_over_processes(strategy: tf.distribute.Strategy, array: NDArray[Any]) -> NDArray[Any]:
-    """The sum of every process's array; all of them have to call it."""
+    """The sum of every process's array. All processes must call it."""
     return adder(strategy)(tf.constant(array)).numpy() if has_processes(strategy) else array
 
 
 @functools.cache
 def adder(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Adds the processes' tensors up; made once, since to trace it takes longer than to run it."""
+    """A function that adds up the processes' tensors; cached, since tracing it takes longer than running it."""
     own = len(strategy.extended.worker_devices)  # replicas of this process
 
     @tf.function
     def total(value: tf.Tensor) -> tf.Tensor:
-        # Each replica of a process has a copy of its array: whole numbers stay whole in the first one alone.
+        # Each replica of a process has a copy of its array. Only the first replica's copy counts: dividing the sum of
+        # the copies would not keep whole numbers whole.
         def share() -> tf.Tensor:
             first = tf.distribute.get_replica_context().replica_id_in_sync_group % own == 0
             return tf.where(first, value, tf.zeros_like(value))
@@ -128,8 +129,8 @@ def device_peak_memory_bytes(config: TrainConfig, strategy: tf.distribute.Strate
 
 
 def wait_for_processes(strategy: tf.distribute.Strategy) -> None:
-    """Returns once every process has come here."""
-    # One that has been here may end before all of its answer has come: then it is unavailable, and nothing is lost.
+    """Returns once every process has called it."""
+    # A process that has returned may end before its whole answer has arrived. It is then unavailable: nothing is lost.
     with suppress(tf.errors.UnavailableError):
         sum_over_processes(strategy, np.zeros(1))
 
@@ -137,7 +138,7 @@ def wait_for_processes(strategy: tf.distribute.Strategy) -> None:
 def fetch_steps(
     steps: list[tuple[tf.Tensor, tf.Tensor]], votes: list[float], strategy: tf.distribute.Strategy | None = None
 ) -> tuple[list[tuple[float, float]], list[float]]:
-    """Global losses and correct answers of several steps, which the strategy has summed already, and `votes`."""
+    """Global losses and correct answers of several steps, already summed by the strategy; `votes`, summed here."""
     losses, correct = (tf.concat([tf.reshape(one, [-1]) for one in column], 0) for column in zip(*steps, strict=True))
     if votes and strategy:
         votes = sum_over_processes(strategy, np.array(votes)).tolist()
@@ -161,6 +162,6 @@ def synchronize(strategy: tf.distribute.Strategy | None = None) -> None:
     if not has_processes(strategy):
         tf.test.experimental.sync_devices()
         return
-    for device in strategy.extended.worker_devices:  # TensorFlow's own function asks the other processes' devices too
+    for device in strategy.extended.worker_devices:  # TensorFlow's function would ask other processes' devices too
         with tf.device(device):
             tf.raw_ops.SyncDevice()

@@ -1,4 +1,4 @@
-"""The state of a training in TensorFlow, whose names and layout are the canonical ones; see common/spec/state.py."""
+"""The state of a training in TensorFlow. Its names and layouts are the canonical ones; see common/spec/state.py."""
 
 import keras
 
@@ -10,7 +10,7 @@ from tf_impl.weights import get_weights, named_parameters
 
 
 def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer, step: int) -> TrainState:
-    """After `step` steps."""
+    """The state after `step` steps."""
     names = list(named_parameters(network))
     slots = {
         name: _arrays(names, variables)
@@ -22,7 +22,7 @@ def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer
 
 
 def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer) -> None:
-    """Gives a new optimizer all that is in the experiment's state."""
+    """Restores a new optimizer from the experiment's state."""
     state, names = experiment.state, list(named_parameters(network))
     assert state
     optimizer.iterations.assign(state.step)
@@ -37,5 +37,5 @@ def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer
 
 
 def _arrays(names: list[str], variables: list[keras.Variable]) -> Weights:
-    """Copies: the next step may change the variables' memory."""
+    """Copies of the variables' values: the next step may change the variables' memory."""
     return {name: variable.numpy().copy() for name, variable in zip(names, variables, strict=True)}

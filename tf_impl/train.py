@@ -36,7 +36,7 @@ def forward_backward(
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
         logits = tf.cast(network(inputs, training=True), network.variable_dtype)
-        # Instead of the mean over this shard: its sum, divided once by the size of the global batch.
+        # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
         losses = cross_entropy(labels, logits, smoothing)
         loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
         scaled_loss = optimizer.scale_loss(loss)
@@ -53,25 +53,25 @@ def train_step(
       compute: `forward_backward` of this network, which may be compiled.
     """
     loss, gradients, correct = compute(*batch)
-    # Instead of PyTorch's average of the replicas' gradients: the optimizer takes their sum.
+    # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 
 
 def accumulate_step(accumulator: Accumulator, compute: ForwardBackward, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-    """The same shares; the gradients are only added up."""
+    """The same shares as `train_step`; the gradients are only added up."""
     loss, gradients, correct = compute(*batch)
     accumulator.add(gradients)
     return loss, correct
 
 
 def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumulator) -> None:
-    """Replicas add their gradients up here, not with each batch."""
+    """The update of a step. Replicas add up their gradients here, not with each batch."""
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 
 
 def eval_step(model: Any, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """This replica's sum of losses, correct answers, examples."""
+    """This replica's sum of losses, number of correct answers and number of examples."""
     inputs, labels, _ = batch
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
@@ -119,7 +119,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     def replica_eval_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         return eval_step(model, Batch(*shard))
 
-    # The signature leaves the number of examples open: the last batch of an epoch needs no trace of its own.
+    # The signature allows any number of examples, so the last batch of an epoch needs no trace of its own.
     @tf.function(input_signature=[train_dataset.element_spec])
     def distributed_train_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
         loss, correct = strategy.run(replica_train_step, args=shard)
@@ -149,11 +149,11 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
             checkpoint()
 
     def evaluate() -> None:
-        """Over the whole test set, each example once."""
+        """Evaluates the whole test set, each example once."""
         recorder.start_evaluation()
         loss_sum, correct, count = 0.0, 0, 0
         for batch in test_dataset:
-            # Instead of the mean of the batches' means in 32 bits: sums in 64, which count every example alike.
+            # Sums in 64 bits, which weight all examples equally, instead of the mean of the batches' means in 32 bits.
             sums = distributed_eval_step(batch)
             loss_sum, correct, count = loss_sum + sums[0], correct + sums[1], count + sums[2]
         recorder.end_epoch(loss_sum.numpy().item(), correct.numpy().item(), count.numpy().item())
@@ -174,7 +174,7 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
         recorder.start_epoch()
         train_epoch(epoch)
         recorder.end_training()
-        # Instead of each replica's own statistics: the first one's.
+        # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(network, strategy)
         with averaged(network, optimizer):
             evaluate()

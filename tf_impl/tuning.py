@@ -1,16 +1,16 @@
-"""What `--mode tuned` adds in TensorFlow: faster, and still the same training. Long: it is all of it.
+"""The additions of `--mode tuned` in TensorFlow: the same training, but faster. Long: it has all of them.
 
-train.py alone is complete without it.
+train.py is complete without this file. `tf_impl/__main__.py` imports it before Keras, for its first measure.
 
-Beside each measure stands the gain seen: images per second with it over those without it, for the cnn on digits (batch
-32) and for lenet on MNIST (batch 128), by `python -m benchmarks.measures` on the machine of docs/performance.md.
-`tf_impl/__main__.py` imports this file before Keras, for its first measure.
+Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
+digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
+`python -m benchmarks.measures` on the machine of docs/performance.md.
 """
 
 # ruff: noqa: E402
 import sys
 
-# Keras imports these where they are installed; no run uses them. Gain: imports take 1.9 s
+# Keras imports these packages if they are installed, but no run uses them. Gain: imports take 1.9 s
 # instead of 2.7 s, by `python -m benchmarks.startup --rounds 2`.
 sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
 
@@ -40,7 +40,7 @@ ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
 def tuned_settings(config: TrainConfig) -> Settings:
     """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
 
-    Gain of bf16-mixed: 1.38 (MNIST). Compiled: 0.93 (digits), 0.47 (MNIST), so it is not. On a GPU: not measured.
+    Gain of bf16-mixed: 1.38 (MNIST). Of compilation: 0.93 (digits), 0.47 (MNIST), so it is off. On a GPU: not measured.
     """
     if config.accelerator == "gpu":
         return Settings("bf16-mixed", tf32=True)
@@ -53,11 +53,11 @@ def tuned_settings(config: TrainConfig) -> Settings:
 class Resident:
     """A data set in the devices' memory; each replica gathers its own shard of a batch, as a part of the step.
 
-    On few cores a pipeline's threads take from the step what they do ahead of it. Gain over `Streamed`:
+    With few cores, a pipeline's threads slow the step down while they prepare batches. Gain over `Streamed`:
     1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings`.
 
-    A step's graph takes from it, in this order: `epoch` once an epoch, `inputs` for each batch, and on each
-    replica `shard`, which makes examples of them.
+    The order of calls: `epoch` once an epoch; then, in the step's graph, `inputs` for each batch, and on each
+    replica `shard`, which makes a `Batch` of these inputs.
     """
 
     def __init__(self, shards: Shards, strategy: Strategy) -> None:
@@ -65,7 +65,7 @@ class Resident:
         self.images, self.labels = (on_devices(array, strategy) for array in (shards.images, shards.labels))
 
     def epoch(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The visits in the order in which batches take them, and the bounds of the shards in it."""
+        """The visits in the order of the batches, and the bounds of the shards in that order."""
         return on_host(self.shards.visits), on_host(self.shards.bounds)
 
     def inputs(self, epoch: tuple[tf.Tensor, tf.Tensor], batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -81,7 +81,7 @@ class Resident:
 
 
 class Streamed:
-    """The same from a tf.data pipeline, which gathers and copies batches ahead of the steps: one for all epochs."""
+    """The same from one tf.data pipeline for all epochs, which gathers and copies batches ahead of the steps."""
 
     def __init__(self, shards: Shards, strategy: Strategy) -> None:
         self.shards = shards
@@ -89,7 +89,7 @@ class Streamed:
 
         def rows(visits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
             indices = positions(visits)
-            return images[indices], labels[indices]  # from the file, where they are memory-mapped
+            return images[indices], labels[indices]  # read from the file if they are memory-mapped
 
         def gather(visits: tf.Tensor, bound: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, stop, count = tf.unstack(bound)
@@ -130,13 +130,13 @@ class Streamed:
 
 
 def on_host(array: NDArray[Any]) -> tf.Tensor:
-    """In the host's memory, once, and not as a constant in a graph."""
+    """`array` once in the host's memory, not as a constant in a graph."""
     with tf.device("CPU:0"):
         return tf.constant(array)
 
 
 def on_devices(array: NDArray[Any], strategy: Strategy) -> Any:
-    """On every GPU of this process; in the host's memory once, if that is where the replicas are."""
+    """`array` on every GPU of this process, or once in the host's memory if the replicas are on the CPU."""
     if strategy.num_replicas_in_sync == 1:
         return tf.constant(array)
     devices = strategy.extended.worker_devices
@@ -152,11 +152,11 @@ def on_devices(array: NDArray[Any], strategy: Strategy) -> Any:
 
 
 class TunedLoop:
-    """`train_epoch` and `evaluate` instead of train.py's. Gain: 1.39 (digits), 1.12 (MNIST).
+    """`train_epoch` and `evaluate`, which replace those of train.py. Gain: 1.39 (digits), 1.12 (MNIST).
 
     Args:
-      steps: train.py's for training, update (with accumulated gradients) and evaluation, on one replica.
-      checkpoint: train.py's.
+      steps: train.py's functions for training, update (with accumulated gradients) and evaluation on one replica.
+      checkpoint: train.py's function.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class TunedLoop:
         train_step, update_step, eval_step = steps
         self.train_steps = self.make_train_steps(train_step, update_step)
         self.eval_steps = self.make_eval_steps(eval_step)
-        # Traced now, as a part of start-up, and not in the first evaluation.
+        # Traced now, during start-up, and not in the first evaluation.
         self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
 
     def make_train_steps(
@@ -247,7 +247,7 @@ class TunedLoop:
             step += number
 
     def evaluate(self) -> None:
-        """Over the whole test set, each example once."""
+        """Evaluates the whole test set, each example once."""
         self.recorder.start_evaluation()
         sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
         self.recorder.end_epoch(*(one.numpy().item() for one in sums))
@@ -256,7 +256,7 @@ class TunedLoop:
 def compile_ahead(
     experiment: Experiment, strategy: Strategy, shards: TrainShards, network: keras.Model, compute: Callable[..., Any]
 ) -> None:
-    """Compiles for both sizes of shards, a whole batch's and the last one's, now, as a part of start-up.
+    """Compiles, during start-up, for both sizes of shards: those of a full batch and those of the last one.
 
     Args:
       compute: train.py's `forward_backward`, compiled when it is called.

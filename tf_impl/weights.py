@@ -1,4 +1,4 @@
-"""Weights in Keras, whose names and layout are the canonical ones."""
+"""Weights in Keras; their names and layouts are the canonical ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,18 +20,18 @@ def get_weights(network: keras.Model) -> Weights:
 
 
 def named_arrays(network: keras.Model) -> dict[str, keras.Variable]:
-    """Canonical name -> variable, the statistics of batch normalisation among them."""
+    """Canonical name -> variable, including the statistics of batch normalisation."""
     return {f"{layer.name}.{variable.name}": variable for layer in network.layers for variable in layer.variables}
 
 
 def named_parameters(network: keras.Model) -> dict[str, keras.Variable]:
-    """Of these, what is trained, in the order of `network.trainable_variables`."""
+    """Canonical name -> trained variable, in the order of `network.trainable_variables`."""
     return {name: variable for name, variable in named_arrays(network).items() if variable.trainable}
 
 
 @contextmanager
 def statistics_kept(network: keras.Model) -> Iterator[None]:
-    """What the network sees meanwhile leaves its running statistics as they were."""
+    """Restores the network's running statistics at the end of the context."""
     before = [variable.numpy() for variable in network.non_trainable_variables]
     yield
     for variable, array in zip(network.non_trainable_variables, before, strict=True):

@@ -1,1 +1,1 @@
-"""What the implementations are measured against: programs of one framework each, with the options of a run."""
+"""Programs that the implementations are compared with. Each uses one framework and has the options of a run."""

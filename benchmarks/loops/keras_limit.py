@@ -1,4 +1,4 @@
-"""Keras beside TensorFlow's bare loop, which is the limit of both; see benchmarks.inside."""
+"""Keras in turns with TensorFlow's bare loop, which is the limit of both; see benchmarks.inside."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +14,9 @@ from common.spec.command_line import parse_train_config
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
-    """TensorFlow's, which is asked for within fit, in the scope of its strategy.
+    """TensorFlow's bare loop. It is made and run within fit, in the scope of fit's strategy.
 
-    A scope holds for one thread, so the bare loop has a thread of its own.
+    A scope applies to one thread, so the bare loop has a thread of its own.
     """
     thread = ThreadPoolExecutor(max_workers=1)
     loop = thread.submit(tf_limit.make_bare, experiment).result()

@@ -1,4 +1,4 @@
-"""Times gloo's all-reduce among the processes that torchrun has started; the first one writes `all-reduce.json`."""
+"""Times gloo's all-reduce among the processes that torchrun has started; rank 0 writes the file named as argument."""
 
 import json
 import sys
@@ -11,11 +11,11 @@ import torch.distributed as dist
 from common.platform.files import write_text
 
 SIZES = [2**exponent for exponent in range(12, 23, 2)]  # bytes: 4 KiB to 4 MiB
-TIMES = 15  # of each size, after one that is not counted
+TIMES = 15  # all-reduces of each size, after one that is not counted
 
 
 def measure(num_bytes: int) -> float:
-    """The middle one of several times, in seconds, of the slowest process."""
+    """The median of several times of the slowest process, in seconds."""
     values = torch.ones(num_bytes // 4)
     seconds = []
     for _ in range(TIMES + 1):

@@ -1,4 +1,4 @@
-"""Dropout and augmentation in PyTorch, drawn in lockstep and by its own layers; see benchmarks.draws."""
+"""Dropout and augmentation in PyTorch, in lockstep and with PyTorch's own layers; see benchmarks.draws."""
 
 import torch
 from torch import nn

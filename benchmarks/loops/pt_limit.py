@@ -1,6 +1,6 @@
-"""PyTorch's limit: a bare loop beside pt_impl's; see benchmarks.inside. Several devices: under torchrun.
+"""PyTorch's limit: a bare loop in turns with pt_impl's; see benchmarks.inside. Several devices need torchrun.
 
-The bare loop is as fast as PyTorch can be, in either mode: network and images have their channels last.
+The bare loop is as fast as PyTorch can be, for either mode: network and images have their channels last.
 """
 
 import time
@@ -23,7 +23,7 @@ from pt_impl.weights import load_weights
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
-    """The training step over one batch in memory, as the network's input."""
+    """A loop of the training step on one batch, in memory as the network's input."""
     config = experiment.config
     rank = dist.get_rank() if dist.is_initialized() else 0
     device = torch.device("cuda", rank) if config.accelerator == "gpu" else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""PyTorch's matrix products in each precision, at their best."""
+"""The best speed of PyTorch's matrix products in each precision."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""pt_impl in 64 bits, where only what is kept between layers is rounded to 32 bits; see benchmarks.rounding."""
+"""pt_impl in 64 bits; only layers' outputs and their gradients are rounded to 32 bits; see benchmarks.rounding."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def rounded(values: torch.Tensor) -> torch.Tensor:
 
 
 def rounding_network(*arguments: Any) -> nn.Module:
-    """The network, whose layers' outputs, and their gradients, are rounded to 32 bits."""
+    """The network, with its layers' outputs and their gradients rounded to 32 bits."""
     network = make_network(*arguments)
 
     def round_output(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from pt_impl.replicas import join_group, setup_devices
 
 
 def mnist_root(config: TrainConfig) -> Path:
-    """The folder whose MNIST/raw holds the files unpacked, as torchvision wants them; they are unpacked if need be."""
+    """The folder with the unpacked files in MNIST/raw, as torchvision expects; they are unpacked here if necessary."""
     paths = MNIST.fetch(config.data_dir)
     if all(path.suffix != ".gz" for path in paths.values()):
         return config.data_dir
@@ -44,7 +44,7 @@ def main() -> None:
     config = setup_devices(parse_train_config("benchmarks.loops.pt_usual", "PyTorch as in tutorials."))
     device = join_group(config, 0, "")
     loader = make_loader(config)
-    # In the order that tensors have unless told otherwise.
+    # PyTorch's default memory layout.
     model = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config)
     model.to(device, memory_format=torch.contiguous_format)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)

@@ -1,4 +1,4 @@
-"""pt_impl in tuned mode without one of its measures; see benchmarks.measures. Several devices: under torchrun."""
+"""pt_impl in tuned mode without one of its measures; see benchmarks.measures. Several devices need torchrun."""
 
 import pt_impl.launch
 from benchmarks.loops.pt_limit import make_bare
@@ -8,7 +8,7 @@ from pt_impl import tuning
 
 
 def channels_first() -> None:
-    """As tensors are unless told otherwise, network and images."""
+    """Gives network and images PyTorch's default memory layout."""
     as_stored = tuning.NormaliseOnDevice.__call__
     replace(tuning, tune_network=lambda network, config: network)
     replace(tuning.NormaliseOnDevice, __call__=lambda self, images: as_stored(self, images).contiguous())

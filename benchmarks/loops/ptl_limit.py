@@ -1,4 +1,4 @@
-"""Lightning beside PyTorch's bare loop, which is the limit of both; see benchmarks.inside."""
+"""Lightning in turns with PyTorch's bare loop, which is the limit of both; see benchmarks.inside."""
 
 import torch
 
@@ -13,7 +13,7 @@ from common.spec.command_line import parse_train_config
 @torch.inference_mode(False)
 @torch.enable_grad()
 def make_bare(experiment: Experiment) -> BareLoop:
-    """PyTorch's, which is asked for within Lightning's validation, and has to train there."""
+    """PyTorch's bare loop. It is made and run within Lightning's validation, and has to train there."""
     loop = pt_limit.make_bare(experiment)
     return torch.inference_mode(False)(torch.enable_grad()(loop))
 

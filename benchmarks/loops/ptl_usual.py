@@ -23,7 +23,7 @@ class Model(pl.LightningModule):
         super().__init__()
         self.config = config
         network = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config)
-        self.network = network.to(memory_format=torch.contiguous_format)  # as they are unless told otherwise
+        self.network = network.to(memory_format=torch.contiguous_format)  # PyTorch's default memory layout
 
     def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
         images, labels = batch

@@ -1,4 +1,4 @@
-"""ptl_impl in tuned mode without one of its measures; see benchmarks.measures. pt_impl's are measured there."""
+"""ptl_impl in tuned mode without one of its measures; see benchmarks.measures. pt_without has pt_impl's measures."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +40,7 @@ class FetchedByLightning(tuning.TunedClassifier):
 
 
 class Kept:
-    """Takes the recorder's place in the step, and keeps what it is told for the callback."""
+    """Replaces the recorder in the step, and keeps the step's numbers for the callback."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.plan, self.recorder = recorder.plan, recorder
@@ -66,7 +66,7 @@ class RecordedByCallback(tuning.TunedClassifier):
         return self.recorder.outputs
 
     def nothing(self, *arguments: Any) -> None:
-        """The callback does it."""
+        """Does nothing: the callback does it."""
 
     on_train_epoch_start = on_train_batch_end = on_validation_start = on_validation_end = nothing
 

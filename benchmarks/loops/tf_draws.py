@@ -1,4 +1,4 @@
-"""Dropout and augmentation in TensorFlow, drawn in lockstep and by its own layers; see benchmarks.draws."""
+"""Dropout and augmentation in TensorFlow, in lockstep and with its own layers; see benchmarks.draws."""
 
 import os
 
@@ -35,7 +35,7 @@ def main(config: TrainConfig) -> None:
         image = tf.image.random_crop(tf.pad(image, [[pad, pad], [pad, pad], [0, 0]]), [32, 32, 3])
         return (tf.cast(tf.image.random_flip_left_right(image), tf.float32) / 255 - 0.5) / 0.25
 
-    # As people write it: each image by itself, in a pipeline's threads.
+    # The usual way to write it: one image at a time, in a pipeline's threads.
     pipeline = tf.data.Dataset.from_tensor_slices(images).map(own, tf.data.AUTOTUNE).batch(size).repeat()
     batches = iter(pipeline)
     found = milliseconds(

@@ -1,4 +1,4 @@
-"""TensorFlow's limit: a bare loop beside tf_impl's; see benchmarks.inside."""
+"""TensorFlow's limit: a bare loop in turns with tf_impl's; see benchmarks.inside."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from tf_impl.weights import load_weights
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
-    """The training step over one batch in memory, as the network's input; a call of its graph for each step."""
+    """A loop of the training step on one batch, in memory as the network's input; each step is a call of its graph."""
     config = experiment.config
     kind, several = config.accelerator.upper(), config.devices > 1
     strategy = tf.distribute.get_strategy()

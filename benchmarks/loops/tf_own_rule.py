@@ -24,15 +24,15 @@ OWN: dict[type[Rule], type[keras.optimizers.Optimizer]] = {
     Adadelta: keras.optimizers.Adadelta,
     RMSprop: keras.optimizers.RMSprop,
 }
-# What Keras calls a hyperparameter where it is not the same.
+# Name of a hyperparameter -> Keras's name, where they differ.
 KERAS_NAMES = {"beta1": "beta_1", "beta2": "beta_2", "alpha": "rho"}
 
 
 def make_own(which: str, update_rule: UpdateRule) -> keras.optimizers.Optimizer:
-    """Keras's optimizer of that name, as train.py takes it: with nothing scaled and nothing skipped."""
+    """Keras's optimizer for this rule, in the form that train.py needs: no scaled loss and no skipped steps."""
     rule = update_rule.rule
     given: dict[str, Any] = {KERAS_NAMES.get(name, name): value for name, value in vars(rule).items()}
-    if which == "defaults":  # nobody leaves SGD without momentum
+    if which == "defaults":  # nobody uses SGD without momentum
         given = {name: given[name] for name in ("momentum", "nesterov") if isinstance(rule, SGD)}
     elif not given["weight_decay"]:
         del given["weight_decay"]

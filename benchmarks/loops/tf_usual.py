@@ -26,7 +26,7 @@ class Clock(keras.callbacks.Callback):
 
 def main() -> None:
     config = setup_devices(parse_train_config("benchmarks.loops.tf_usual", "TensorFlow as in tutorials."))
-    make_strategy(config)  # for its threads
+    make_strategy(config)  # sets the number of threads
     dataset = Experiment.make(config).dataset
     count = config.max_steps * config.batch_size
     images = dataset.train_images[:count].astype("float32") / 255

@@ -1,4 +1,4 @@
-"""How long something takes, for programs that run it alone."""
+"""Times functions, for programs that run nothing else."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ ROUNDS, REPEATS = 7, 50  # more than a pipeline prepares ahead
 
 
 def milliseconds(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Name -> median time of a call, of so many in a row, after as many that are not counted; all take turns."""
+    """Name -> mean time of a call: the median over rounds, without the first. In a round all functions take turns."""
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(ROUNDS + 1):
         for name, way in ways.items():

@@ -1,1 +1,1 @@
-"""Data sets: where they come from, their file formats, and the arrays that they become."""
+"""Data sets: their sources, their file formats, and the arrays they are read into."""

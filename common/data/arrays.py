@@ -1,7 +1,7 @@
-"""Data sets as files of arrays, mapped into memory: what is not needed stays on the disk, whatever the size.
+"""Data sets of any size as memory-mapped array files: only the parts in use are loaded into memory.
 
-A folder holds `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `train_labels.npy` and
-`test_labels.npy`, int64 (N,); and `dataset.json`, written last.
+A folder contains `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `train_labels.npy` and
+`test_labels.npy`, int64 (N,); and `dataset.json`, which is written last.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
 
 DATASET_FILE = "dataset.json"
-PIXELS_AT_A_TIME = 2**24  # of those that are summed: some megabytes
+PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
 
 
 def _printable(name: str) -> str:
@@ -29,12 +29,12 @@ def _printable(name: str) -> str:
 
 
 class ArraysInfo(BaseModel):
-    """`dataset.json`.
+    """The content of `dataset.json`.
 
     Attributes:
-      class_names: in the order of the labels.
-      mean, std: of each channel over the training images, as shares of 255.
-      sha256: hex digest over shapes and bytes of the four arrays.
+      class_names: names of the classes, in the order of the labels.
+      mean, std: mean and standard deviation of each channel over the training images, divided by 255.
+      sha256: hex digest over dtypes, shapes and bytes of the four arrays.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +51,7 @@ class ArraysInfo(BaseModel):
 
 
 def array_path(folder: Path, part: str, kind: str) -> Path:
-    """`part` is train or test, `kind` images or labels."""
+    """Path of one array file: `part` is train or test, `kind` is images or labels."""
     return folder / f"{part}_{kind}.npy"
 
 
@@ -63,10 +63,10 @@ def _read_info(folder: Path) -> ArraysInfo:
 
 
 def arrays_size(folder: Path) -> tuple[int, int, int]:
-    """Numbers of training and of test images, and bytes of each, from the files' headers.
+    """Number of training images, number of test images, and bytes of one image; reads only the files' headers.
 
     Raises:
-      UserError: a file that is missing or no array.
+      UserError: a file is missing or is not an array.
     """
     _read_info(folder)
     train, test = (_open(array_path(folder, part, "images")) for part in ("train", "test"))
@@ -74,10 +74,10 @@ def arrays_size(folder: Path) -> tuple[int, int, int]:
 
 
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels], tuple[Images, Labels]]:
-    """Description, training and test set; the images are mapped, not read.
+    """Description, training set and test set of a folder; the images are memory-mapped, not read.
 
     Raises:
-      UserError: a file that is missing, of another shape or type, or with labels that have no class.
+      UserError: a file is missing, has another shape or dtype, or contains labels that have no class.
     """
     info = _read_info(folder)
     splits = []
@@ -115,10 +115,10 @@ def _open(path: Path) -> NDArray[Any]:
 
 
 def check_content(folder: Path) -> None:
-    """Reads all of the arrays, which takes a second for each gigabyte or two.
+    """Compares all arrays with the checksum in `dataset.json`, which takes about one second per 1 to 2 GB.
 
     Raises:
-      UserError: they are not those that `dataset.json` was written for.
+      UserError: the arrays have changed since `dataset.json` was written.
     """
     info, digest = _read_info(folder), hashlib.sha256()
     for *_, content in _pieces(folder):
@@ -149,7 +149,10 @@ def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
 
 
 def _pieces(folder: Path) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    """Part, kind and content of all arrays, some rows at a time; before each a "header": its type and shape."""
+    """Yields (part, kind, content) of all arrays, some rows at a time.
+
+    Before each array it yields a piece of kind "header", which contains the array's dtype and shape.
+    """
     for part in ("train", "test"):
         for kind in ("images", "labels"):
             array = _open(array_path(folder, part, kind))

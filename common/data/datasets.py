@@ -1,4 +1,4 @@
-"""Data sets as uint8 arrays, the same bytes for every implementation, and how they are normalised."""
+"""Data sets as uint8 arrays with the same bytes for every implementation, and their normalisation."""
 
 import hashlib
 import math
@@ -25,8 +25,8 @@ class Dataset:
     Attributes:
       train_images, test_images: uint8 (N, H, W, C).
       train_labels, test_labels: int64 (N,), 0 up to num_classes - 1.
-      class_names: what to call each class, in the order of the labels.
-      shift, scale: float32 (C,): a network sees (image - shift) * scale, in its own precision.
+      class_names: name of each class, in the order of the labels.
+      shift, scale: float32 (C,). The input of a network is (image - shift) * scale, in the network's own precision.
       sha256: hex digest over the four arrays.
     """
 
@@ -47,9 +47,10 @@ class Dataset:
         return height, width, channels
 
 
-# Mean and standard deviation of each channel over the training images, as shares of the largest pixel
-# value. MNIST: pytorch/examples; Fashion-MNIST and CIFAR: as in many public training scripts. Digits
-# and synthetic: of the images made here; tests compute all those again that they have data for.
+# Mean and standard deviation of each channel over the training images, both divided by the largest pixel
+# value; then the largest pixel value. The numbers for MNIST are from pytorch/examples; those for Fashion-MNIST
+# and CIFAR are in many public training scripts. Those for digits and synthetic were computed from the images
+# made here. Tests recompute the numbers of all data sets that are present.
 NORMALISATION: dict[DatasetName, tuple[tuple[float, ...], tuple[float, ...], int]] = {
     "digits": ((0.3051,), (0.3762,), 16),
     "mnist": ((0.1307,), (0.3081,), 255),
@@ -68,7 +69,7 @@ pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose
 skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
 tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
-# As the data sets' authors name their classes, in the order of the labels; others are the ten digits.
+# Class names of the data sets' authors, in the order of the labels. Other data sets name their classes 0, 1, 2, ...
 CLASS_NAMES: dict[DatasetName, list[str]] = {
     "cifar100": FINE_LABELS.split(),
     "fashion_mnist": ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
@@ -76,7 +77,7 @@ CLASS_NAMES: dict[DatasetName, list[str]] = {
 }
 
 
-# Of the whole data set: training images, test images, and the shape of each.
+# For each whole data set: number of training images, number of test images, and the shape of one image.
 SIZES: dict[DatasetName, tuple[int, int, tuple[int, int, int]]] = {
     "digits": (1442, 355, (8, 8, 1)),
     "mnist": (60000, 10000, (28, 28, 1)),
@@ -87,7 +88,7 @@ SIZES: dict[DatasetName, tuple[int, int, tuple[int, int, int]]] = {
 
 
 def images_nbytes(config: TrainConfig) -> int:
-    """Bytes of all images of the data set of `config`, known before any of them is read."""
+    """Total bytes of all images of the data set of `config`, computed without reading the images."""
     if config.dataset == "arrays":
         train, test, each = arrays_size(config.data_dir)
     elif config.dataset == "synthetic":
@@ -99,10 +100,10 @@ def images_nbytes(config: TrainConfig) -> int:
 
 
 def load_dataset(config: TrainConfig) -> Dataset:
-    """Reads, downloads or makes the data set of `config`; every call gives the same bytes.
+    """Reads, downloads or makes the data set of `config`; every call returns the same bytes.
 
     Raises:
-      UserError: files that are damaged or can be had nowhere, more examples asked for than there are.
+      UserError: files are damaged or unavailable, or there are fewer examples than asked for.
     """
     info = None
     if config.dataset == "arrays":
@@ -123,10 +124,13 @@ def load_dataset(config: TrainConfig) -> Dataset:
 
 
 def dataset_of(config: TrainConfig, images: Images) -> Dataset:
-    """Pictures in place of the images of the data set of `config`, which is not read; their labels are all 0.
+    """A data set made of `images`, with classes and normalisation of the data set of `config`; all labels are 0.
+
+    The images of the data set of `config` are not read.
 
     Args:
-      images: uint8 (N, H, W, C) from 0 to 255, shaped as `image_shape_of` says; brought to the data set's own range.
+      images: uint8 (N, H, W, C), values 0 to 255, of the shape that `image_shape_of` returns. They are rescaled to the
+        value range of the data set of `config`.
     """
     info = read_arrays_folder(config.data_dir)[0] if config.dataset == "arrays" else None
     _, _, largest = _normalisation(config, info)
@@ -137,7 +141,7 @@ def dataset_of(config: TrainConfig, images: Images) -> Dataset:
 
 
 def image_shape_of(config: TrainConfig) -> tuple[int, int, int]:
-    """Height, width and channels, of a data set that is not read."""
+    """Height, width and channels of the data set of `config`, without reading its images."""
     if config.dataset == "synthetic":
         return config.image_shape or SYNTHETIC_SHAPE
     if config.dataset == "arrays":
@@ -147,12 +151,12 @@ def image_shape_of(config: TrainConfig) -> tuple[int, int, int]:
 
 
 def _normalisation(config: TrainConfig, info: ArraysInfo | None) -> tuple[Sequence[float], Sequence[float], int]:
-    """Of each channel, see NORMALISATION; `info`: of a folder of arrays."""
+    """Mean and std of each channel, and largest pixel value, see NORMALISATION; `info` describes a folder of arrays."""
     return NORMALISATION[config.dataset] if info is None else info.normalisation
 
 
 def _dataset(config: TrainConfig, info: ArraysInfo | None, train: Split, test: Split) -> Dataset:
-    """`info`: of a folder of arrays."""
+    """Builds the data set; `info` describes a folder of arrays and is None for other data sets."""
     if info is None:
         names = CLASS_NAMES.get(config.dataset, list(map(str, range(config.num_classes or 10))))
     else:
@@ -161,7 +165,7 @@ def _dataset(config: TrainConfig, info: ArraysInfo | None, train: Split, test: S
     channels = train[0].shape[-1]
     shift = np.array([float32(value * largest) for value in mean] * (channels // len(mean)), dtype=np.float32)
     scale = np.array([float32(1 / (value * largest)) for value in std] * (channels // len(std)), dtype=np.float32)
-    if info is not None:  # whose digest is over all of it, made once: reading that again would take minutes
+    if info is not None:  # its digest covers all arrays; reading them all again would take minutes
         digest = hashlib.sha256(f"{info.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
     else:
         arrays: Arrays = {

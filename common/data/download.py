@@ -1,8 +1,8 @@
-"""Published files: where they lie in a data folder, where they come from, what they must contain.
+"""Published files: their folders, the URLs to download them from, and the checksums of their contents.
 
-Checksums are over the content (decompressed, unpacked), so that it does not matter how a mirror or a
-colleague compressed it. A file appears under its name only when it is whole and right, by renaming, so
-any number of processes can fetch the same file at once.
+Checksums are computed over the decompressed, unpacked content. They do not depend on how a mirror or a colleague
+compressed it. A file is checked, written under a temporary name, and then renamed. So a file with its final name is
+always complete and correct, and any number of processes can fetch the same file at the same time.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from common.platform.errors import UserError
 from common.platform.files import written_whole
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
-LEAST_RATE = 2000  # bytes per second, on the average since the first TIMEOUT_SECONDS
+LEAST_RATE = 2000  # bytes per second on average since the start; checked after TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Source:
     """The files of one data set.
 
     Attributes:
-      folder: where they lie below the data folder, as in torchvision.
+      folder: the files' folder within the data folder, as in torchvision.
       md5: file name -> hex digest of the decompressed content, as published.
-      urls: places to download from, tried in order; `{}` stands for a file's name, without it the URL
-        is an archive of all the files.
+      urls: URLs to download from, tried in order. `{}` is replaced by a file's name with .gz. A URL without `{}` is an
+        archive of all the files.
     """
 
     folder: str
@@ -46,7 +46,7 @@ class Source:
     urls: tuple[str, ...]
 
     def ready(self, data_dir: Path) -> dict[str, Path]:
-        """File name -> path for those that are there, raw or gzip-compressed."""
+        """File name -> path of the files that exist, raw or gzip-compressed."""
         folder = data_dir / self.folder
         found = {}
         for name in self.md5:
@@ -57,10 +57,10 @@ class Source:
         return found
 
     def fetch(self, data_dir: Path) -> dict[str, Path]:
-        """File name -> path of all files, after downloading those that are not there.
+        """File name -> path of all files; downloads those that are missing.
 
         Raises:
-          UserError: naming every place that was tried and what it said.
+          UserError: the folder can't be made, or no URL worked; the message then names every URL with its error.
         """
         folder = data_dir / self.folder
         found = self.ready(data_dir)
@@ -72,8 +72,8 @@ class Source:
         except OSError as error:
             raise UserError(f"--data-dir {data_dir}: {error}") from None
         archive = all("{}" not in url for url in self.urls)
-        # One process downloads; others that want the same wait here, and find it. The lock only spares the network:
-        # on a file system that has none, files still appear whole or not at all.
+        # One process downloads. Others that need the same files wait here, and then find them. The lock only avoids
+        # repeated downloads: on a file system without locks, files still appear complete or not at all.
         with open(folder / ".lock", "w") as lock:
             with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -105,15 +105,15 @@ class Source:
             raise UserError(f"{where}: content of {name} has md5 {found}, published is {self.md5[name]}")
 
     def read(self, path: Path, name: str) -> bytes:
-        """The checked content of a file that `ready` or `fetch` gave."""
+        """The checked content of a file that `ready` or `fetch` returned."""
         content = read_bytes(path)
         self.check(name, content, f"{path} is damaged or another file; remove it to download it again")
         return content
 
 
 def _reason(error: Exception) -> str:
-    """Short: what requests says of a failed connection repeats the address three times."""
-    import requests  # whose exceptions are OSErrors
+    """A short error message: requests repeats the address three times when a connection fails."""
+    import requests  # its exceptions are OSErrors
 
     if isinstance(error, requests.RequestException) and error.response is None:
         return type(error).__name__
@@ -121,7 +121,7 @@ def _reason(error: Exception) -> str:
 
 
 def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every file wanted, out of one gzip-compressed file or an archive of them."""
+    """Yields (name, content) of every file in `names`, from one gzip-compressed file or from an archive."""
     if not tarfile.is_tarfile(path):
         yield names[0], read_bytes(path, compressed=True)
         return
@@ -138,14 +138,13 @@ def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
 
 @contextmanager
 def _download(url: str, folder: Path) -> Iterator[Path]:
-    """The downloaded file, under a name of its own that goes away again, with progress on a terminal."""
+    """Downloads into a temporary file, which is removed afterwards; shows the progress on a terminal."""
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".download.")
     os.close(handle)
     try:
         bar = _Bar(url)
         try:
-            # Imported here, and requests with it: they take a quarter of a second that runs whose data are there can do
-            # without.
+            # Imported here: with requests, the import takes a quarter of a second. Only downloads need it.
             import pooch
 
             pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, temporary, None)
@@ -157,7 +156,7 @@ def _download(url: str, folder: Path) -> Iterator[Path]:
 
 
 class _Bar:
-    """What pooch asks of a progress bar (total, update, reset, close), drawn by rich."""
+    """A progress bar drawn by rich, with the methods that pooch needs: total, update, reset, close."""
 
     def __init__(self, url: str) -> None:
         print(f"downloading {url}", file=sys.stderr)
@@ -185,7 +184,7 @@ class _Bar:
             self._progress.start()
 
     def update(self, size: int) -> None:
-        """Raises UserError where it is too much, or too slow to be waited for."""
+        """Raises UserError if the file is too large or the download is too slow."""
         self._progress.advance(self._task, size)
         self._done += size
         seconds = time.monotonic() - self._started

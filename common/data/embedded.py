@@ -14,14 +14,14 @@ from common.platform.machine import check_memory
 from common.spec.options import TrainConfig
 from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
-SYNTHETIC_SHAPE = 28, 28, 1  # unless an option says another
+SYNTHETIC_SHAPE = 28, 28, 1  # height, width, channels; --image-shape overrides it
 
 
 def read_digits() -> tuple[Split, Split]:
-    """scikit-learn's digits: 1,797 images of 8 x 8, values 0 to 16; every fifth of each class is for testing.
+    """scikit-learn's digits: 1,797 images of 8 x 8, values 0 to 16; every fifth of each class is a test image.
 
-    The file that scikit-learn ships is read without importing scikit-learn, which takes over a second;
-    tests hold the arrays against sklearn.datasets.load_digits.
+    Reads scikit-learn's data file without importing scikit-learn, since the import takes over a second. Tests compare
+    the arrays with sklearn.datasets.load_digits.
     """
     package = importlib.machinery.PathFinder.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -29,7 +29,7 @@ def read_digits() -> tuple[Split, Split]:
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", dtype=np.uint8)
     images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
-    # Position of each example among those of its class.
+    # Position of each example among the examples of its class.
     position = np.empty(len(labels), dtype=np.int64)
     for label in range(10):
         members = np.flatnonzero(labels == label)
@@ -39,12 +39,12 @@ def read_digits() -> tuple[Split, Split]:
 
 
 def synthetic_size(config: TrainConfig) -> tuple[int, int, int]:
-    """Numbers of training and of test images, and bytes of each."""
+    """Number of training images, number of test images, and bytes of one image."""
     return config.train_size or 8192, config.test_size or 1024, math.prod(config.image_shape or SYNTHETIC_SHAPE)
 
 
 def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
-    """Images made from the seed: seven parts of noise and one part of a pattern that belongs to the class."""
+    """Images made from the seed: seven parts of noise and one part of a pattern for the class."""
     shape = config.image_shape or SYNTHETIC_SHAPE
     num_classes = config.num_classes or 10
     num_train, num_test, size = synthetic_size(config)

@@ -1,4 +1,4 @@
-"""Readers for the files that data sets come in: IDX, CIFAR's binary and CIFAR's pickled one."""
+"""Readers for the file formats of data sets: IDX, CIFAR's binary format and CIFAR's pickled format."""
 
 import gzip
 import io
@@ -19,15 +19,15 @@ Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
-MOST_BYTES = 2**30  # of a file, decompressed; the largest of the data sets' has 50 million
-MOST_REMEMBERED = 2**17  # objects of a pickled batch: some for each image's name
+MOST_BYTES = 2**30  # limit for a decompressed file; the largest file of the data sets has about 155 million bytes
+MOST_REMEMBERED = 2**17  # limit for memo entries in a pickled batch, which has some for each image's name
 
 
 def read_bytes(path: Path, compressed: bool | None = None) -> bytes:
-    """The content of a file, decompressed where it is `compressed`; None: where its name ends in .gz.
+    """The content of a file, decompressed if `compressed` is true; None: decompressed if its name ends in .gz.
 
     Raises:
-      UserError: it can't be read, or is larger than any data set's: some bytes can stand for many.
+      UserError: the file can't be read, or has more than MOST_BYTES. A small compressed file can expand to a huge one.
     """
     compressed = path.suffix == ".gz" if compressed is None else compressed
     try:
@@ -56,16 +56,17 @@ def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
     if len(content) != expected:
         raise UserError(f"{source}: {len(content)} bytes, its header announces {expected}")
     try:
-        return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, as torch asks
-    except ValueError as error:  # no bytes, but in one of the dimensions more than there can be
+        return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, for torch
+    except ValueError as error:  # no bytes at all, but one dimension is too large for NumPy
         raise UserError(f"{source}: {error}") from None
 
 
 def parse_cifar_binary(content: bytes, source: str, label_bytes: int = 1) -> tuple[Images, Labels]:
-    """images uint8 (N, 32, 32, 3) and labels int64 (N,): records of the label and 3072 pixels.
+    """Images uint8 (N, 32, 32, 3) and labels int64 (N,); a file consists of records: the label and 3072 pixel values.
 
     Args:
-      label_bytes: 1 in CIFAR-10; 2 in CIFAR-100, of which the first is the coarse label and the second the fine one.
+      label_bytes: bytes of the label. CIFAR-10 has 1. CIFAR-100 has 2: the coarse label, then the fine one, which is
+        returned.
     """
     record = label_bytes + int(np.prod(CIFAR_SHAPE))
     if not content or len(content) % record:
@@ -75,7 +76,7 @@ def parse_cifar_binary(content: bytes, source: str, label_bytes: int = 1) -> tup
 
 
 def parse_cifar_pickle(content: bytes, source: str, labels_key: bytes = b"labels") -> tuple[Images, Labels]:
-    """images uint8 (N, 32, 32, 3) and labels int64 (N,), through a reader that builds only uint8 arrays.
+    """Images uint8 (N, 32, 32, 3) and labels int64 (N,); the unpickler, `_ArraysOnly`, builds no other arrays.
 
     Args:
       labels_key: `fine_labels` in CIFAR-100.
@@ -93,9 +94,9 @@ def parse_cifar_pickle(content: bytes, source: str, labels_key: bytes = b"labels
 
 
 def _check_pickle(content: bytes) -> None:
-    """Raises ValueError for a pickle that is damaged, or that would take memory for more than it holds."""
+    """Raises ValueError for a pickle that is damaged, or whose memo would use far more memory than its content."""
     for opcode, argument, _ in pickletools.genops(content):
-        # Where an object is remembered: Python makes room for all places before it, too.
+        # These opcodes store an object in the memo at an index. Python also allocates all entries below this index.
         remembers = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
         if remembers and not (isinstance(argument, int) and 0 <= argument < MOST_REMEMBERED):
             raise ValueError(f"it remembers an object at place {argument}")
@@ -106,7 +107,7 @@ def _channels_last(pixels: NDArray[np.uint8]) -> Images:
 
 
 class _ByteArray:
-    """Stands in for numpy.ndarray while unpickling: takes the state of a uint8 array, and no other."""
+    """Replaces numpy.ndarray while unpickling; accepts only the state of a uint8 array."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, _, content = state
@@ -119,7 +120,7 @@ class _ByteArray:
 
 
 class _ByteType:
-    """Stands in for numpy.dtype("u1"); its state (byte order and the like) says nothing for bytes."""
+    """Replaces numpy.dtype("u1") while unpickling; ignores its state, such as byte order, which bytes don't need."""
 
     def __setstate__(self, state: Any) -> None:
         del state
@@ -139,17 +140,17 @@ def _make_type(code: Any, *_: Any) -> _ByteType:
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
+    """Replaces _codecs.encode, with which Python 3 pickles bytes for Python 2."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"text in {encoding!r}")
     return text.encode("latin1")
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Containers, text, numbers and arrays of bytes; any other name in the pickle is refused.
+    """Unpickles only containers, text, numbers and arrays of bytes; refuses any other name in the pickle.
 
-    The names are those that arrays of bytes are pickled with, under NumPy 1 and 2; none of them reaches
-    NumPy's or Python's own functions.
+    `_NAMES` lists the names with which NumPy 1 and 2 pickle arrays of bytes. Each name is mapped to a replacement in
+    this module, so that no pickle can call functions of NumPy or Python.
     """
 
     _NAMES: dict[tuple[str, str], Any] = {

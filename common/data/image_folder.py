@@ -1,7 +1,7 @@
-"""Turns a folder of images, a sub-folder for each class, into memory-mapped arrays; see `common.data.arrays`.
+"""Converts a folder of images, with a sub-folder for each class, into memory-mapped arrays; see `common.data.arrays`.
 
-The work is cut into pieces that processes take; each row is written in place and then marked, so that a
-conversion that was interrupted goes on where it stopped.
+Worker processes convert chunks of images. Each row is written in place and then marked as done, so that an
+interrupted conversion continues where it stopped.
 """
 
 import hashlib
@@ -28,16 +28,17 @@ from common.platform.machine import num_cores
 from common.platform.program import ctrl_c_waits, serve_pool
 from common.spec.options import ImageShape
 
-CHUNK = 64  # images that a process takes at a time
+CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
 TO_DO, DONE, UNREADABLE = 0, 1, 2
 
 
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
-    """Makes the data set; goes on with one that was begun.
+    """Makes the data set, or continues an interrupted conversion.
 
     Raises:
-      UserError: no images, images that can't be read where they are refused, a folder with something else in it.
+      UserError: there are no images; some can't be read, with `--unreadable refuse`; or the output folder has other
+        content.
     """
     listing = list_images(config)
     if (config.output / DATASET_FILE).exists():
@@ -58,7 +59,7 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
 
 
 def _begin(config: ImageFolderConfig, listing: Listing) -> None:
-    """Makes the files of a new conversion; leaves those of the same one, begun before, as they are."""
+    """Creates the files of a new conversion; keeps the files of the same conversion if it was begun before."""
     config.output.mkdir(parents=True, exist_ok=True)
     made_with = config.model_dump(mode="json", include={"image_shape", "fit", "test_share", "seed"})
     sizes = [(config.images / path).stat().st_size for path, _ in listing.files]
@@ -86,13 +87,13 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
             np.zeros(len(listing.files), np.uint8).tofile(config.output / STATUS_FILE)
         write_text(path, wanted)
     except BaseException:
-        for file in config.output.iterdir():  # all of them new: a second try finds the folder as this one did
+        for file in config.output.iterdir():  # all of them are new; a second try finds the folder empty again
             file.unlink()
         raise
 
 
 def _take_space(path: Path) -> None:
-    """Has the disk keep a file's space. Else a process that writes to the mapped file is killed where there is none."""
+    """Reserves a file's disk space. Otherwise, on a full disk, writing to the mapped file would kill the process."""
     if hasattr(os, "posix_fallocate"):  # not on macOS
         with open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -128,7 +129,7 @@ def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -
 
 
 class _Worker:
-    """What a process of the pool holds open."""
+    """The data that a worker process keeps open."""
 
     config: ImageFolderConfig
     listing: Listing
@@ -144,7 +145,7 @@ def _open_arrays(config: ImageFolderConfig, listing: Listing) -> None:
 
 
 def _decode(indices: NDArray[np.int64]) -> int:
-    """Writes the images of these places, or marks them as unreadable; returns how many they were."""
+    """Writes the images with these indices, or marks them as unreadable; returns the number of indices."""
     for index in indices.tolist():
         path, _ = _Worker.listing.files[index]
         in_test = index >= _Worker.listing.num_train
@@ -159,11 +160,11 @@ def _decode(indices: NDArray[np.int64]) -> int:
 
 
 def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint8]:
-    """uint8 (H, W, C): the image upright, brought to the shape asked for. Raises UserError where it can't be read."""
+    """Reads an image as uint8 (H, W, C), upright and fitted to `image_shape`. Raises UserError if it can't be read."""
     height, width, channels = image_shape
     try:
         with Image.open(path) as opened:
-            opened.draft("RGB" if channels == 3 else "L", (width, height))  # a JPEG is decoded no larger than need be
+            opened.draft("RGB" if channels == 3 else "L", (width, height))  # decodes a JPEG no larger than needed
             image = _in_bytes(ImageOps.exif_transpose(opened)).convert("RGB" if channels == 3 else "L")
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
         raise UserError(f"{path}: {error}") from None
@@ -178,9 +179,9 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:
-    """An image with more than 8 bits for each pixel brought to 8, which Pillow would cut off at white.
+    """Reduces an image of more than 8 bits per pixel to 8 bits; Pillow would clip larger values to white.
 
-    Raises ValueError for pixels of which it isn't known what white is.
+    Raises ValueError for pixel types whose value for white is unknown.
     """
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image, dtype=np.uint16) >> 8).astype(np.uint8))
@@ -194,7 +195,7 @@ def _in_bytes(image: Image.Image) -> Image.Image:
 
 
 def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> tuple[int, int]:
-    """Lists unreadable images and refuses or leaves them out; returns the numbers of training and test images."""
+    """Lists unreadable images, then refuses or omits them. Returns the numbers of training and test images."""
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
@@ -223,7 +224,7 @@ def _reason(config: ImageFolderConfig, path: str) -> str:
 
 
 def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
-    """Writes the array again with the rows of `keep` alone, a piece at a time; all or nothing."""
+    """Rewrites an array with only the rows of `keep`, a piece at a time. The file changes completely or not at all."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if len(array) == keep.sum():
         return

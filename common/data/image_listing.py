@@ -1,4 +1,4 @@
-"""The images of a folder, their labels, and which of them are for testing."""
+"""The images of a folder, their labels, and the split into training and test images."""
 
 import os
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from common.platform.errors import UserError
 from common.spec.options import ImageShape
 from common.spec.randomness import STREAM_SPLIT, random_bits
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # all that are tried
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 
-# What is done with an image of another shape.
+# How an image of another shape is fitted to the data set's shape.
 Fit = Literal["crop", "pad", "stretch"]
 
 
 class ImageFolderConfig(BaseModel):
-    """`python make_dataset.py --help` prints all of it."""
+    """The options of make_dataset.py; `python make_dataset.py --help` prints them all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,7 @@ class ImageFolderConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Listing:
-    """What is to be converted: (path within the source, label) of each image, and how many are for training."""
+    """The images to convert: (path within the source, label) of each; the first `num_train` are for training."""
 
     class_names: list[str]
     files: list[tuple[str, int]]
@@ -67,7 +67,7 @@ class Listing:
 
 
 def list_images(config: ImageFolderConfig) -> Listing:
-    """Every image with its label, the training images first; in the same order wherever it is called."""
+    """Every image with its label, training images first; repeated calls return the same order."""
     source = config.images
     if not source.is_dir():
         raise UserError(f"--images {source}: no such folder")
@@ -94,7 +94,7 @@ def list_images(config: ImageFolderConfig) -> Listing:
             f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
         )
     for name in class_names:
-        if not name.isprintable():  # nor would it be in a table, and bytes that are no UTF-8 can't be written
+        if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
             raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
     if len(class_names) > 256:
         raise UserError(f"--images {source}: {len(class_names)} classes; 256 at most")
@@ -123,6 +123,6 @@ def _files(source: Path, folder: str) -> list[str]:
             for name in names
             if Path(name).suffix.lower() in SUFFIXES
             and not name.startswith(".")
-            and Path(root, name).is_file()  # and no pipe, which would be waited for
+            and Path(root, name).is_file()  # a pipe would block the reader
         ]
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Published data sets: where they come from, and how they are read."""
+"""Published data sets: their sources and their readers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +9,9 @@ import numpy as np
 from common.data.download import Source
 from common.data.formats import Split, parse_cifar_binary, parse_cifar_pickle, parse_idx
 
-# MD5 of the decompressed MNIST files: the originals of LeCun, Cortes and Burges; of Fashion-MNIST: as
-# several projects publish them for the files of Zalando Research. Gzip's own checksum is not used, since
-# the same content is compressed differently at different places.
+# MD5 of the decompressed files. MNIST: the original files of LeCun, Cortes and Burges. Fashion-MNIST: the files of
+# Zalando Research; several projects publish these MD5s. MD5s of the compressed files are not used, since servers
+# compress the same content differently.
 MNIST = Source(
     folder="MNIST/raw",
     md5={
@@ -38,7 +38,7 @@ FASHION_MNIST = Source(
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{}",
     ),
 )
-# The members' MD5s as apps that unpack the archive list them (rai-project/dldataset among others).
+# MD5s of the archive's members, as listed by programs that unpack the archive (for instance rai-project/dldataset).
 CIFAR10_BINARY = Source(
     folder="cifar-10-batches-bin",
     md5={
@@ -54,7 +54,7 @@ CIFAR10_BINARY = Source(
         "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
     ),
 )
-# Read where a folder holds it, never downloaded; MD5s as in torchvision.datasets.CIFAR10.
+# Read if a folder has these files, but never downloaded. MD5s are those of torchvision.datasets.CIFAR10.
 CIFAR10_PICKLED = Source(
     folder="cifar-10-batches-py",
     md5={
@@ -68,13 +68,13 @@ CIFAR10_PICKLED = Source(
     urls=(),
 )
 
-# The members' MD5s as the same project lists them; no copy of the files was at hand to hold them to.
+# MD5s of the archive's members, as listed by the same project. They were not checked against a copy of the files.
 CIFAR100_BINARY = Source(
     folder="cifar-100-binary",
     md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
     urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
 )
-# As in torchvision.datasets.CIFAR100.
+# MD5s are those of torchvision.datasets.CIFAR100.
 CIFAR100_PICKLED = Source(
     folder="cifar-100-python",
     md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
@@ -94,14 +94,17 @@ def read_idx(data_dir: Path, source: Source) -> tuple[Split, Split]:
 
 
 def read_cifar10(data_dir: Path) -> tuple[Split, Split]:
-    """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in colour; pickled if only that is there."""
+    """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 in colour.
+
+    Reads the pickled files if only these are complete.
+    """
     if _only_pickled(data_dir, CIFAR10_BINARY, CIFAR10_PICKLED):
         return _read_cifar(data_dir, CIFAR10_PICKLED, parse_cifar_pickle)
     return _read_cifar(data_dir, CIFAR10_BINARY, parse_cifar_binary)
 
 
 def read_cifar100(data_dir: Path) -> tuple[Split, Split]:
-    """CIFAR-100, with its fine labels: as many images of 100 classes."""
+    """CIFAR-100 with its fine labels: as many images as CIFAR-10, in 100 classes."""
     if _only_pickled(data_dir, CIFAR100_BINARY, CIFAR100_PICKLED):
         return _read_cifar(data_dir, CIFAR100_PICKLED, partial(parse_cifar_pickle, labels_key=b"fine_labels"))
     return _read_cifar(data_dir, CIFAR100_BINARY, partial(parse_cifar_binary, label_bytes=2))
@@ -112,7 +115,7 @@ def _only_pickled(data_dir: Path, binary: Source, pickled: Source) -> bool:
 
 
 def _read_cifar(data_dir: Path, source: Source, parse: Callable[[bytes, str], Split]) -> tuple[Split, Split]:
-    """The last file is the test set."""
+    """Training and test set; the last file of `source` is the test set."""
     paths = source.fetch(data_dir)
     parts = [parse(source.read(paths[name], name), str(paths[name])) for name in source.md5]
     images, labels = (np.concatenate([part[index] for part in parts[:-1]]) for index in (0, 1))

@@ -1,1 +1,1 @@
-"""The ground: errors, command lines, files, and what a process finds out about itself and its machine."""
+"""The base layer: errors, command lines, files, and facts about a process and its machine."""

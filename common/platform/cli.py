@@ -13,12 +13,12 @@ from common.platform.errors import UserError, option_name
 from common.platform.options_file import check_options_file
 
 Config = TypeVar("Config", bound=BaseModel)
-_NOT_GIVEN = "\0"  # which no command line can hold
-MAX_SHOWN = 100  # letters of a value, in a message
+_NOT_GIVEN = "\0"  # no command line can contain this character
+MAX_SHOWN = 100  # characters of a value that a message shows
 
 
 class _Parser(ArgumentParser):
-    """jsonargparse reads options and files as they are; the types and bounds are pydantic's."""
+    """Reads options and files as text with jsonargparse; pydantic checks types and bounds."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         message = message.removeprefix("argument ").replace("unrecognized arguments:", "unknown option")
@@ -33,18 +33,18 @@ class _OptionsFile(ActionConfigFile):
 
 
 def positional(metavar: str, description: str) -> Any:
-    """A field that is given as words without an option, one or more."""
+    """A field for positional arguments: one or more words without an option name."""
     return Field(min_length=1, description=description, json_schema_extra={"positional": metavar})
 
 
 def parse_options(schema: type[Config], program: str, about: str, arguments: Sequence[str] | None = None) -> Config:
     """Reads the command line (`arguments`, or sys.argv) into `schema`.
 
-    `--config FILE.yaml` gives values for any of the options; options after it override them. What was given,
-    here or there, is the configuration's `model_fields_set`.
+    `--config FILE.yaml` sets any of the options; options after it override them. The configuration's `model_fields_set`
+    has the options that were given on the command line or in the file.
 
     Raises:
-      UserError: one line that names the option and the value.
+      UserError: the message is one line that names the option and the value.
     """
     _check_names(_typed(arguments))
     parser = _Parser(prog=program, description=about, allow_abbrev=False)
@@ -66,7 +66,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             metavar=("H", "W", "C") if many == 3 else allowed,
             nargs=many or None,
         )
-    parser.parse_args(arguments)  # for --help and what it complains of
+    parser.parse_args(arguments)  # for --help, and for errors that it finds
     parser.set_defaults(dict.fromkeys(schema.model_fields, _NOT_GIVEN))
     options = parser.parse_args(arguments)
     values = {name: getattr(options, name) for name in schema.model_fields}
@@ -81,13 +81,13 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
 
 
 def _check_names(arguments: Sequence[str]) -> None:
-    """Raises UserError where a name is among them, or a folder around, that could not be written into a file."""
+    """Raises UserError if an argument, or the path of the current folder, can't be written to a file."""
     try:
         around = str(Path.cwd())
     except OSError as error:
         raise UserError(f"the current folder can't be found: {error.strerror}") from None
     for one in [*arguments, around]:
-        if any("\ud800" <= letter <= "\udfff" for letter in one):  # what Python makes of bytes that it can't read
+        if any("\ud800" <= letter <= "\udfff" for letter in one):  # surrogates: how Python represents undecodable bytes
             encoding = sys.getfilesystemencoding()
             raise UserError(f"{one!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
 
@@ -97,7 +97,7 @@ def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
 
 
 def to_arguments(config: BaseModel) -> list[str]:
-    """The command line that gives `config` again: only what differs from the defaults."""
+    """The command line that reproduces `config`; it has only the options that differ from their defaults."""
     arguments = []
     for name, value in config.model_dump(mode="json", exclude_defaults=True).items():
         texts = value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
@@ -107,12 +107,12 @@ def to_arguments(config: BaseModel) -> list[str]:
 
 # --- What --help and errors say of types and bounds, from the JSON schema of the configuration ---
 
-MANY = 10**5  # a bound from there on is met by mistake alone, and not shown
-LONGEST_CHOICE = 70  # of names in braces; longer ones do not fit a terminal, and stand in the description
+MANY = 10**5  # larger bounds are not shown: a user exceeds them only by mistake
+LONGEST_CHOICE = 70  # characters of names in braces; longer lists do not fit a terminal and are in the description
 
 
 def _array(shape: dict[str, Any]) -> int | str | None:
-    """How many values an option takes: a number, "+" for one or more, None for one value alone."""
+    """How many values an option takes: a number, "+" for one or more, None for exactly one."""
     for one in [shape, *shape.get("anyOf", [])]:
         if one.get("type") == "array":
             number: int | None = one.get("maxItems")
@@ -142,11 +142,11 @@ def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
 
 
 def _one_line(error: ValidationError) -> str:
-    """All of a validation's complaints in one line: `--batch-size -3: should be greater than 0`."""
+    """All messages of a validation error in one line: `--batch-size -3: should be greater than 0`."""
     by_option: dict[str, list[str]] = {}
     for item in error.errors():
         message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        if not item["loc"]:  # a check over several fields, which names them itself
+        if not item["loc"]:  # a check of several fields, whose message names them
             by_option.setdefault("", []).append(message)
             continue
         if item["type"] == "missing":

@@ -1,4 +1,4 @@
-"""What can go wrong, in one line for the user, and what ends a process from outside."""
+"""Errors with a message of one line for the user, and the signals that end a process."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# What a process mostly died of that was ended by one of these signals.
+# The usual cause when one of these signals ends a process.
 SIGNAL_MEANINGS = {
     "SIGHUP": "its terminal or connection was closed",
     "SIGINT": "Ctrl-C",
@@ -21,17 +21,17 @@ SIGNAL_MEANINGS = {
 
 
 class UserError(ValueError):
-    """Something the user can mend: an option, a file, a machine that lacks what was asked for.
+    """An error that the user can fix: a wrong option, a bad file, a machine that lacks a requested feature.
 
-    The message is one line that names the option and its value and says what would do.
+    The message is one line that names the option and its value, and says what would work.
     """
 
     exit_status = 2
-    met_by_all = False  # whether every process of a run meets it, and the first one alone needs to tell
+    met_by_all = False  # whether every process of a run raises it, so that only the first one needs to print it
 
 
 class Stopped(BaseException):
-    """A signal has asked this process to end. No `Exception`: nobody handles it by accident, as with Ctrl-C's."""
+    """A signal has asked this process to end. Not an `Exception`, so that no code catches it by accident."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -39,13 +39,13 @@ class Stopped(BaseException):
 
     @property
     def exit_status(self) -> int:
-        return 128 + self.number  # as shells have it
+        return 128 + self.number  # the convention of shells
 
 
 class StoppedAtCheckpoint(Stopped):
-    """The same, and the training can go on from a checkpoint that has just been made."""
+    """A signal has asked this process to end; training can continue from a checkpoint that has just been written."""
 
-    exit_status = os.EX_TEMPFAIL  # "temporary failure": whoever started the run is invited to do so again
+    exit_status = os.EX_TEMPFAIL  # "temporary failure": the run may be started again
 
     def __init__(self, number: int, checkpoint: Path) -> None:
         super().__init__(number)
@@ -65,23 +65,23 @@ class DivergedError(UserError):
 
 
 class ReplicaError(UserError):
-    """One of a run's processes has ended before the others: from outside, for want of memory for instance."""
+    """A process of the run has ended before the others, for an outside reason such as too little memory."""
 
     exit_status = 1
 
 
 def replica_ended(rank: int, status: int) -> ReplicaError:
-    """Of a process that a signal has ended. `status`: as `subprocess` gives it, or as shells do."""
+    """The error for a process that a signal has ended; `status` is its exit status from `subprocess` or a shell."""
     number = -status if status < 0 else status - 128
     return ReplicaError(f"replica {rank} was ended by {describe_signal(number)}")
 
 
 @contextmanager
 def lost_process_told(lost: Callable[[Exception], bool]) -> Iterator[None]:
-    """Turns what a framework says of its connections into a line, for processes that something else has started.
+    """Replaces a framework's connection error by one line, for processes that a launcher, for example, has started.
 
     Args:
-      lost: whether an exception says that another process of the run can't be reached any more.
+      lost: whether an exception means that another process of the run can no longer be reached.
 
     Raises:
       ReplicaError: instead of such an exception.
@@ -97,13 +97,13 @@ def lost_process_told(lost: Callable[[Exception], bool]) -> Iterator[None]:
 
 
 class FileError(UserError):
-    """A file that can't be written: no space, no permission, a folder that is gone."""
+    """A file that can't be written: no space, no permission, or its folder no longer exists."""
 
     exit_status = 1
 
 
 class OutOfMemoryError(UserError):
-    """A device had no memory left. It may be one replica's alone, which then tells it itself."""
+    """A device has run out of memory. This may happen in one replica only, so each replica prints the error itself."""
 
     exit_status = 1
 
@@ -117,7 +117,7 @@ def signal_name(number: int) -> str:
 
 
 def describe_signal(number: int) -> str:
-    """What ended a process, for people: `signal 4 (SIGILL: an instruction that ...)`."""
+    """The signal that ended a process, for messages: `signal 4 (SIGILL: an instruction that ...)`."""
     name = signal_name(number)
     meaning = SIGNAL_MEANINGS.get(name)
     if name == f"signal {number}":

@@ -1,6 +1,7 @@
-"""Processes that belong together: they end with the one that started them, and leave no temporary files.
+"""Process families: child processes end with the process that started them, and no temporary files remain.
 
-The first one may be compare.py, or an implementation that a user has started; it starts others, and these more.
+The first process of a family is compare.py, or an implementation that a user has started. It starts child processes,
+which may start more.
 """
 
 import fcntl
@@ -22,17 +23,21 @@ import psutil
 from common.platform.errors import FileError
 from common.platform.launch import STARTED_BY, Launch
 
-PREFIX = "cnn-run-"  # of the folders for temporary files; short: the paths of sockets in them have a limit
+PREFIX = "cnn-run-"  # of the temporary folders; short, since the paths of sockets in them have a maximum length
 LOCK_FILE = ".in-use"
 POLL_SECONDS = 0.2
-RELEASE_SECONDS = 1.0  # in which a process that was killed has let go of its files
-STOPPED_SECONDS = 10.0  # that a process may be stopped while the one that started it goes on
+RELEASE_SECONDS = 1.0  # until a killed process has released its files
+STOPPED_SECONDS = 10.0  # how long a process may be stopped (SIGSTOP) while the process that started it runs
 
 
 class _Own:
-    """Of the process `pid`, which has joined: the folder for temporary files that it has made, and the lock on it.
+    """What `join_family` has stored for the process `pid`.
 
-    None where another process has made it. A forked process finds another's here. And the environment as it was before.
+    A forked process finds the values of its parent process here.
+
+    Attributes:
+      folder, lock: the temporary folder that this process made, and the lock on it; None if another process made it.
+      environment: the environment variables before `join_family` changed them.
     """
 
     pid = 0
@@ -42,17 +47,18 @@ class _Own:
 
 
 def join_family(launch: Launch) -> None:
-    """Makes this process one that ends with the one that started it, or the first of a family.
+    """Makes this process end with the process that started it, or makes it the first process of a family.
 
-    Must run before anything makes temporary files. All processes of a family have one folder for these, which goes when
-    the first one ends. If that is killed, the others remove it, or else the next family does.
+    Must run before any temporary file is made. All processes of a family share one temporary folder, which is removed
+    when the first process ends. If the first process is killed, the others remove the folder, or else the next family
+    does.
 
     Args:
-      launch: of this process.
+      launch: the launch of this process.
     """
     if _Own.pid == os.getpid():
         return
-    if _Own.lock is not None:  # of the process that this one was forked from
+    if _Own.lock is not None:  # the lock of the process that this one was forked from
         _Own.lock.close()
         _Own.folder = _Own.lock = None
     _Own.pid, parent = os.getpid(), _parent()
@@ -66,15 +72,15 @@ def join_family(launch: Launch) -> None:
 
 
 def environment_before() -> dict[str, str]:
-    """For programs that live on when this process ends: without what `join_family` has put into the environment."""
+    """The environment without the variables that `join_family` has set, for programs that outlive this process."""
     return dict(os.environ if _Own.environment is None else _Own.environment)
 
 
 def _end_stopped() -> None:
-    """Ends processes that this one has started, or these, when they have been stopped (SIGSTOP, say) for a while.
+    """Kills descendants of this process that have been stopped (by SIGSTOP, for example) for STOPPED_SECONDS.
 
-    The others wait for them: for half an hour if torch is to notice it. Where all are stopped, as by Ctrl-Z, this one
-    is, too.
+    Otherwise the other processes would wait for them; torch notices only after half an hour. If all processes are
+    stopped, as by Ctrl-Z, then this process is stopped too.
     """
     since: dict[int, float] = {}
     while True:
@@ -88,7 +94,7 @@ def _end_stopped() -> None:
 
 
 def _stopped() -> list[int]:
-    """The processes that this one has started, or these, which are stopped."""
+    """Ids of those descendants of this process that are stopped."""
     stopped = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -103,11 +109,12 @@ def _kill(pid: int) -> None:
 
 
 def leave_family(failed: bool = False) -> None:
-    """Removes the folder for temporary files, if this process has made it, or the one that has was killed.
+    """Removes the temporary folder if this process has made it, or if the process that made it was killed.
 
     Args:
-      failed: the one that has made it may just be being killed, and others may be stopped, which can't notice that the
-        first process goes: it ends them.
+      failed: whether this process ends with an error. If it has made the folder, it then kills its stopped descendants,
+        since these can't notice its end. If another process has made the folder, that process may just be ending, so
+        this one waits a moment for the folder's lock.
     """
     if _Own.pid != os.getpid():
         return
@@ -120,33 +127,33 @@ def leave_family(failed: bool = False) -> None:
 
 
 def wait_for_end_of_family() -> None:
-    """Returns a moment later, unless the process that started this one is gone: then this one ends too."""
+    """Waits a moment. If the process that started this one has ended, this process ends during the wait."""
     time.sleep(5 * POLL_SECONDS)
 
 
 def _parent() -> int | None:
-    """The process of the family that started this one; None where there is none on this machine."""
+    """Id of the process of the family that started this one; None if there is none on this machine."""
     pid, _, host = os.environ.get(STARTED_BY, "").partition("@")
     return int(pid) if pid.isdigit() and host == platform.node() and int(pid) != os.getpid() else None
 
 
 def _end_with(parent: int | None, direct_parent: int) -> None:
-    """Ends this process as soon as another one is gone.
+    """Ends this process as soon as the process that started it has ended.
 
     Args:
-      parent: of the family; None under a launcher.
-      direct_parent: the same one, or something between them, such as a script that starts an interpreter.
+      parent: id of the process of the family that started this one; None if a launcher did.
+      direct_parent: id of the same process, or of one between them, such as a script that starts an interpreter.
     """
     while os.getppid() == direct_parent and (parent is None or _runs(parent)):
         time.sleep(POLL_SECONDS)
     _remove_abandoned(RELEASE_SECONDS)
-    if os.getpgrp() == os.getpid():  # compare.py gives each run a group of its own: all that the run has started
+    if os.getpgrp() == os.getpid():  # compare.py gives each run its own process group; this ends all of the run
         os.killpg(0, signal.SIGKILL)
-    os._exit(1)  # nobody is there to be told
+    os._exit(1)  # no process is left that could print a message
 
 
 def _runs(pid: int) -> bool:
-    """False also of a process that has ended and whose status nobody has asked for yet."""
+    """Whether process `pid` runs; False for a zombie, which has ended but whose exit status was not read yet."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -165,39 +172,40 @@ def _make_temporary_folder() -> None:
             _Own.lock = _locked(_Own.folder)
     except OSError as error:
         raise FileError(f"no temporary folder can be made: {error.strerror}") from None
-    # What torch.compile keeps for the next run stays where torch would put it.
-    with suppress(OSError, KeyError):  # no name for this user: torch has none either
+    # torch.compile's cache for later runs stays in the folder where torch usually puts it.
+    with suppress(OSError, KeyError):  # this user has no name; torch doesn't find one either
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(usual / f"torchinductor_{getpass.getuser()}"))
     tempfile.tempdir = os.environ["TMPDIR"] = str(_Own.folder)
 
 
 def _locked(folder: Path) -> IO[str] | None:
-    """A lock on the new folder, until this process ends, however it does.
+    """Locks a new folder until this process ends, for whatever reason.
 
-    None where another process took the folder for abandoned, since it was not locked yet, and removes it."""
+    Returns None if another process removes the folder, because it found it before it was locked.
+    """
     lock = open(folder / LOCK_FILE, "w")  # noqa: SIM115 - see above
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
-    except OSError:  # a file system without locks: then nobody takes it for abandoned either
+    except OSError:  # a file system without locks: no process removes folders of others
         return lock
     return lock if (folder / LOCK_FILE).exists() else None
 
 
-_removing = threading.Lock()  # else one thread could end the process while another one is at it
+_removing = threading.Lock()  # so that no thread ends the process while another thread removes a folder
 
 
 def _remove_abandoned(seconds: float = 0.0) -> None:
     """Removes the folders of families whose first process was killed.
 
     Args:
-      seconds: for which the folder of this process's own family is waited for. Of a killed process with several threads
-        one ends after the other: others learn of it before the last one lets go of the lock.
+      seconds: how long to wait for the lock on the folder of this process's own family. The threads of a killed process
+        end one after the other. Other processes may notice its end before the last thread has released the lock.
     """
     around = _Own.folder.parent if _Own.folder else Path(tempfile.gettempdir())
     own, deadline = around, time.monotonic() + seconds
-    if around.name.startswith(PREFIX):  # of a process that has not made it
+    if around.name.startswith(PREFIX):  # the folder of this process's family, which another process has made
         around = around.parent
     for folder in around.glob(f"{PREFIX}*"):
         while not _removed(folder) and folder == own and time.monotonic() < deadline:
@@ -205,12 +213,12 @@ def _remove_abandoned(seconds: float = 0.0) -> None:
 
 
 def _removed(folder: Path) -> bool:
-    """False where it is in use, somebody else's, or just being made."""
+    """Removes an abandoned folder; returns False if it is in use, belongs to another user or is just being made."""
     try:
         with _removing, open(folder / LOCK_FILE, "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
-    except FileNotFoundError:  # by another process
+    except FileNotFoundError:  # another process has removed it
         return True
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all, and checked when they are read: text, JSON, arrays.
+"""Files that are written completely or not at all, and checked when they are read: text, JSON, arrays.
 
-Nothing is unpickled: arrays are in safetensors files, under names.
+Nothing is unpickled: arrays are stored by name in safetensors files.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which becomes `path` where that succeeds: a reader never sees half a file.
+    """Yields a temporary path to write to and renames it to `path` on success, so that readers never see half a file.
 
     Raises:
-      FileError: it can't be written.
+      FileError: the file can't be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # nobody else's, on a shared disk too
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a unique name, also on a shared disk
     try:
         with writing(path):
             yield temporary
@@ -42,7 +42,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises FileError, in the system's words, where `path` can't be written."""
+    """Turns an error of writing `path` into a FileError with the system's message."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -66,15 +66,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_model(path: Path, model: BaseModel) -> None:
-    """As a JSON file; all of it or nothing."""
+    """Writes `model` as a JSON file, completely or not at all."""
     write_text(path, model.model_dump_json(indent=2) + "\n")
 
 
 def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
-    """A JSON file that keeps `schema`.
+    """Reads a JSON file that follows `schema`.
 
     Raises:
-      UserError: the file is missing or breaks the schema; begins with `prefix`.
+      UserError: the file is missing or can't be read (the message begins with `prefix`), or it breaks the schema.
     """
     try:
         return schema.model_validate_json(path.read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
 
 
 def not_valid(path: Path, error: ValidationError) -> UserError:
-    """The first complaint about a file, with the field it is about."""
+    """The error for a file that breaks its schema: the first problem and the field where it is."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or path.stem
     return UserError(f"{path}: not valid: {where}: {first['msg']}")
@@ -103,17 +103,17 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
 
 
 def read_arrays(path: Path, option: str = "") -> Arrays:
-    """Raises UserError, which names `option`, where the file is missing or no safetensors file."""
+    """Reads a safetensors file. Raises UserError, which names `option`, if it is missing or not a safetensors file."""
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:  # NumPy has no such numbers: bfloat16, float8
+    except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
         raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:
-    """Hex digest over names, types, shapes and bytes, in the order of the names."""
+    """Hex digest over names, dtypes, shapes and bytes, in the sorted order of the names."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

@@ -1,4 +1,4 @@
-"""Who this process is among those of its run, from what launchers leave in the environment."""
+"""The place of this process in its run (rank, world size, node), from environment variables that launchers set."""
 
 import json
 import os
@@ -10,24 +10,25 @@ import psutil
 
 from common.platform.errors import UserError
 
-# Tells a process of this project's which other one has started it: `PID@HOST`, see `common.platform.family`.
+# The environment variable that names the process of this project that started this one: `PID@HOST`, see
+# `common.platform.family`.
 STARTED_BY = "STARTED_BY_PROCESS"
 
-# What launchers tell the processes that they start.
+# Environment variables that launchers set for the processes that they start.
 LAUNCHER_VARIABLES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG"),
 )
 LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
-LARGEST_STEP = 0xFFFFFFF0  # from there on Slurm's numbers stand for a job's own script, a shell, ...: no step of srun
-# The processes through which launchers start those of a node: children of one of them belong together.
+LARGEST_STEP = 0xFFFFFFF0  # Slurm's step ids from here on mean a job's own script, a shell, ...: not a step of srun
+# Programs through which launchers start the processes of a node. Children of one such process belong together.
 DAEMONS = ("slurmstepd", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
 
 Starter = Literal["user", "torchrun", "Lightning", "Slurm", "Open MPI", "TF_CONFIG"]
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
-    """For a program that starts processes by itself: they are not those that a launcher has told of."""
+    """The environment without launchers' variables, for a program that starts its own processes."""
     return {
         name: value
         for name, value in environment.items()
@@ -40,14 +41,14 @@ class Launch:
     """One process of a run.
 
     Attributes:
-      started_by: a launcher, or the user; Lightning starts this program again for each further replica of a node.
-      rank: 0 for the only process of a run, or the first one; None on further nodes under Lightning, which knows it.
-      local_rank: the same among those on this node.
-      world_size: how many processes the launcher has started; None where this program starts its own.
-      local_world_size: those of them on this node; None alike.
-      node: of the nodes that take part, this one's number, from 0.
-      num_nodes: how many there are; None where nobody has said so.
-      first_pid: the first process of the run on this node, whose descendants all others are.
+      started_by: a launcher, or the user. Lightning starts this program again for each further replica of a node.
+      rank: 0 for the only or the first process of a run; None on further nodes with Lightning, which assigns the rank.
+      local_rank: rank among the processes on this node.
+      world_size: number of processes that the launcher has started; None if this program starts its own processes.
+      local_world_size: number of these processes on this node; None if `world_size` is None.
+      node: number of this node among the nodes of the run, from 0.
+      num_nodes: number of nodes; None if no launcher has told it.
+      first_pid: id of the first process of the run on this node; all others are its descendants.
     """
 
     started_by: Starter
@@ -61,10 +62,10 @@ class Launch:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> "Launch":
-        """Of this process.
+        """The launch of this process.
 
         Raises:
-          UserError: variables that make no sense, or that nobody has set who starts processes.
+          UserError: a variable has an invalid value, or is set although no launcher has started this process.
         """
         if "TORCHELASTIC_RUN_ID" in environment:
             return cls._of_torchrun(environment)
@@ -111,7 +112,11 @@ class Launch:
     def _node_by_node(
         cls, started_by: Starter, spread: str, rank: int, local_rank: int, size: int, local_size: int
     ) -> "Launch":
-        """Raises UserError unless each node has as many processes, of neighbouring ranks; `spread`: what does that."""
+        """Raises UserError unless each node has the same number of processes, with consecutive ranks.
+
+        Args:
+          spread: the command that starts processes in this way.
+        """
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
             raise UserError(
                 f"{started_by} has started {size} process{'es' * (size != 1)}; each node needs equally many, with"
@@ -138,23 +143,23 @@ class Launch:
                     f"{name} {environment[name]}: this variable of the environment says that this is one of several"
                     f" processes, but no launcher has started it; unset {name}, or use torchrun, srun or mpirun"
                 )
-        # Set by hand, for Lightning, which starts further processes on each node where the user has started it.
+        # The user sets it for Lightning, which starts further processes on each node where the user has started one.
         node = _number(environment, "NODE_RANK") if "NODE_RANK" in environment else 0
         return cls("user", None if node else 0, 0, None, None, node, None, os.getpid())
 
     @property
     def is_first(self) -> bool:
-        """Whether this process speaks for all."""
+        """Whether this is the first process of the run, which prints for all."""
         return self.node == self.local_rank == 0
 
     @property
     def is_first_of_further_node(self) -> bool:
-        """Whether it speaks for a node that has no process which speaks for all."""
+        """Whether this is the first process of a node that does not have the first process of the run."""
         return self.local_rank == 0 < self.node
 
 
 def _is_step_of_several_tasks(environment: Mapping[str, str]) -> bool:
-    """Whether srun has started several processes, this one among them: not a job's own script, or a shell in a job."""
+    """Whether srun has started several processes including this one; False for a job's own script or its shell."""
     return (
         "SLURM_STEP_NUM_TASKS" in environment
         and _number(environment, "SLURM_STEP_NUM_TASKS") > 1
@@ -163,12 +168,12 @@ def _is_step_of_several_tasks(environment: Mapping[str, str]) -> bool:
 
 
 def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
-    """What TensorFlow's variable TF_CONFIG says: host and port of each worker, a chief first, and which one this is.
+    """Reads the variable TF_CONFIG of TensorFlow: (host, port) of each worker, a chief first; and this worker's index.
 
     Source: TensorFlow's guide to multi-worker training; TFConfigClusterResolver.
 
     Raises:
-      UserError: it is no such JSON, or names what takes no part in synchronous training.
+      UserError: the value is not such JSON, or names a task type that takes no part in synchronous training.
     """
     try:
         said: Any = json.loads(text)
@@ -194,7 +199,7 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
 
 
 def _daemon() -> int:
-    """The launcher's process on this node, or that which has started this one, whatever is between them."""
+    """Id of the launcher's process on this node, even with processes in between; else id of the parent process."""
     for process in psutil.Process().parents():
         if process.name() in DAEMONS:
             return process.pid
@@ -202,7 +207,7 @@ def _daemon() -> int:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
-    """Raises UserError where the variable is none, or no number from 0 on."""
+    """The value of a variable. Raises UserError if the variable is unset or not a whole number from 0 on."""
     text = environment.get(name, "")
     if not (text.isascii() and text.isdigit()):
         raise UserError(f"{name} {text or 'unset'}: this variable of the environment should be a number from 0 on")

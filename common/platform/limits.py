@@ -1,4 +1,4 @@
-"""What a container or a scheduler lets this process have of the processors: Linux's control groups, both versions.
+"""CPU limits that a container or a scheduler sets for this process: Linux's control groups, versions 1 and 2.
 
 Sources, in the kernel's Documentation: admin-guide/cgroup-v2.rst (cpu.max, cpu.stat); for version 1
 scheduler/sched-bwc.rst.
@@ -12,10 +12,10 @@ GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> float | None:
-    """How many cores' time its groups may use, `docker run --cpus` for instance; None where there is no limit."""
+    """The CPU limit of this process's control groups in cores, as in `docker run --cpus`; None if there is none."""
     quotas = []
     for folder in _folders(groups, own):
-        with suppress(OSError, ValueError):  # no such file, or "max": no limit there
+        with suppress(OSError, ValueError):  # no such file, or "max": this group has no limit
             if (folder / "cpu.max").exists():
                 quota, period = map(int, (folder / "cpu.max").read_text().split())
             else:
@@ -26,9 +26,9 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> float | None:
 
 
 def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int] | None:
-    """The scheduler's periods so far, 100 ms each as a rule, and those in which the limit has stopped the processes.
+    """Number of scheduler periods so far, and number of periods in which the limit has stopped the processes.
 
-    Of the group that was stopped most; None where there is no limit.
+    A period usually lasts 100 ms. The numbers are those of the group that was stopped most. None if there is no limit.
     """
     found = []
     for folder in _folders(groups, own):
@@ -40,7 +40,7 @@ def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
-    """Of this process's group and of those around it."""
+    """Folders of this process's control group and of the groups that contain it."""
     try:
         lines = own.read_text().splitlines()
     except OSError:  # not Linux
@@ -54,6 +54,6 @@ def _folders(groups: Path, own: Path) -> Iterator[Path]:
         else:
             continue
         inner = Path(path.lstrip("/"))
-        # In a container the path may be that of the machine, which is not there; the root is the container's own.
+        # In a container the path may be the host's and not exist here. The root is then the container's own group.
         for part in (inner, *inner.parents):
             yield root / part

@@ -1,4 +1,4 @@
-"""What a run finds out about its machine: cores, memory, versions, the age of a process."""
+"""Facts about the machine and its processes: cores, memory, versions, start time of a process."""
 
 import hashlib
 import importlib.metadata
@@ -21,11 +21,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Machine(BaseModel):
-    """What a run was made on, as far as a framework has no part in it.
+    """The machine on which a run was made, described without any framework.
 
     Attributes:
-      hostname: another name need not be another machine (containers), nor the same name the same.
-      cores: that the run may use, of all that there are.
+      hostname: does not identify a machine. Containers on one machine have different names, and two machines may have
+        the same name.
+      cores: number of cores that the run may use; `all_cores` is the number of all cores.
       system: the operating system with its kernel.
     """
 
@@ -39,10 +40,10 @@ class Machine(BaseModel):
     system: str
 
     def differences(self, other: "Machine") -> list[str]:
-        """What makes the other a different machine: `cores: 2 and 4`. The hostname alone doesn't."""
+        """Lists the fields in which two machines differ: `cores: 2 and 4`. The hostname is not compared."""
         fields = [name for name in type(self).model_fields if name != "hostname"]
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in fields}
-        # The kernel reserves a little more or less at each start.
+        # The kernel reserves a slightly different amount of memory at each start.
         pairs["memory_bytes"] = round(self.memory_bytes / 2**30), round(other.memory_bytes / 2**30)
         return [
             f"{name.replace('memory_bytes', 'memory GiB').replace('_', ' ')}: {one} and {two}"
@@ -63,28 +64,28 @@ def describe_machine() -> Machine:
 
 
 def num_cores() -> int:
-    """CPU cores this process may use: those it may run on, and no more than a container's limit, at least one."""
+    """Number of CPU cores this process may use: those of its CPU affinity, at most a container's limit; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def check_memory(num_bytes: int, what: str) -> None:
-    """Raises UserError where `what` needs more memory than this machine has left."""
+    """Raises UserError if `what` needs more memory than this machine has available."""
     available = psutil.virtual_memory().available
     if num_bytes > available:
         raise UserError(f"{what} need {num_bytes / 2**30:,.1f} GiB; this machine has {available / 2**30:,.1f} left")
 
 
 def process_start(pid: int) -> float:
-    """When process `pid` was started, in seconds on the clock of `time.perf_counter` of this process.
+    """Start time of process `pid`, in seconds on the clock of `time.perf_counter` of this process.
 
-    On Linux from the kernel's own record, counted on the clock that it counts on (proc(5), field
-    starttime), to 10 ms; elsewhere from the wall clock.
+    On Linux it is read from the kernel's record (proc(5), field starttime, on the clock CLOCK_BOOTTIME), which is exact
+    to 10 ms. Elsewhere it is read from the wall clock.
     """
     stat = Path(f"/proc/{pid}/stat")
     if stat.exists() and hasattr(time, "CLOCK_BOOTTIME"):
-        # The second field, the name, may hold spaces; starttime is the 20th after it.
+        # The second field, the name, may contain spaces; starttime is the 20th field after it.
         ticks = int(stat.read_text().rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     else:
@@ -93,10 +94,10 @@ def process_start(pid: int) -> float:
 
 
 def peak_memory_bytes(pid: int) -> int:
-    """Peak resident memory of process `pid` and those it started that still run, in bytes, summed.
+    """Sum of the peak resident memory of process `pid` and its running descendants, in bytes.
 
-    On Linux each one's high-water mark (VmHWM). Memory that processes share counts in each of them.
-    Elsewhere the peak is known for the calling process only; the others count as they are now.
+    On Linux the peak of a process is its high-water mark (VmHWM). Memory that processes share is counted in each of
+    them. Elsewhere the peak is known for the calling process only; for the others their current memory is used.
     """
     root = psutil.Process(pid)
     return sum(_peak(process) for process in [root, *root.children(recursive=True)])
@@ -123,7 +124,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def code_sha256() -> str:
-    """Hex digest over the Python files of all implementations and of what they share, as they are now."""
+    """Hex digest over the current Python files of all implementations and of `common`."""
     digest = hashlib.sha256()
     for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
         digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())

@@ -1,4 +1,4 @@
-"""Files of options: what `--config` may hold."""
+"""Checks files of options, which are given with `--config`."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from common.platform.errors import UserError
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 4
-MAX_VALUE = 1000  # letters
+MAX_VALUE = 1000  # characters
 
 
 def check_options_file(path: Path) -> None:
-    """Raises UserError for a file that is no plain mapping of options to values, before anything is made of it.
+    """Raises UserError for a file that is not a plain mapping of options to values, before objects are built from it.
 
-    Anchors, with which a small file can stand for a huge or an endless one, are not among what options need.
+    Anchors and aliases are refused: with them a small file can expand to a huge or endless one, and options need none.
     """
     try:
         if path.stat().st_size > MAX_BYTES:

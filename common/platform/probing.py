@@ -1,8 +1,8 @@
-"""Half precision is tried out in a process of its own before a run relies on it.
+"""Tests half precision on the CPU in a separate process before a run relies on it.
 
-Some virtual machines announce AMX, and a program that executes it is ended by SIGILL. There the kernel grants the
-permission to use AMX too, so that only executing it tells. In TensorFlow and PyTorch the products of bfloat16 are
-oneDNN's, which can be held to lower instruction sets by an environment variable.
+Some virtual machines announce AMX, but SIGILL ends a program that executes it. The kernel of such a machine grants the
+permission to use AMX too, so only executing it shows whether it works. In TensorFlow and PyTorch oneDNN multiplies
+bfloat16. An environment variable can limit oneDNN to lower instruction sets.
 """
 
 import hashlib
@@ -28,23 +28,23 @@ from common.platform.processor import announced, cpu_flags, cpu_name
 
 # oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
 LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-# From the highest to the lowest, oneDNN's names. None: no limit.
+# oneDNN's names of instruction sets, from the highest to the lowest. None: no limit.
 LIMITS = (None, "AVX512_CORE_AMX", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
-# Tells the processes that this one starts what was found.
+# The environment variable that passes the finding on to child processes.
 FINDING_VARIABLE = "HALF_PRECISION_FINDING"
 HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
 TIMEOUT_SECONDS = 120
-# Sent by somebody, or by the system where memory is short: they say nothing about the processor.
+# Signals that a user sends, or the system when memory is short. They say nothing about the processor.
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 class Finding(BaseModel):
-    """What trying out has shown.
+    """The result of testing half precision.
 
     Attributes:
-      works: whether half precision works, within the limit.
-      limit: the highest instruction set with which it does, oneDNN's name; null where no limit is needed or none helps.
-      died_of: the signal that ended it without a limit; null where none did.
+      works: whether half precision works, with the limit if there is one.
+      limit: the highest instruction set with which it works, oneDNN's name; null if no limit is needed or none helps.
+      died_of: number of the signal that ended the test without a limit; null if none did.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +55,7 @@ class Finding(BaseModel):
 
     @property
     def note(self) -> str | None:
-        """For people; None where the processor executes what it announces."""
+        """A message for the user; None if the processor executes what it announces."""
         if self.died_of is None:
             return None
         reason, signal_shown = "the processor fails on instructions that it claims to have", signal_name(self.died_of)
@@ -68,7 +68,7 @@ class Finding(BaseModel):
 
     @classmethod
     def current(cls) -> Self | None:
-        """Of this process or the one that started it; None where nothing was tried out."""
+        """The finding of this process or of the one that started it; None if nothing was tested."""
         text = os.environ.get(FINDING_VARIABLE)
         return cls.model_validate_json(text) if text else None
 
@@ -79,7 +79,7 @@ def limit_in_force() -> str | None:
 
 
 def processor_note() -> str | None:
-    """What is to be told of the instructions that a run on this processor uses; None: it uses all that there are."""
+    """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
     finding, limit = Finding.current(), limit_in_force()
     if finding and finding.note:
         return finding.note
@@ -90,14 +90,14 @@ def processor_note() -> str | None:
 
 
 def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
-    """Sets `ONEDNN_MAX_CPU_ISA` for this process and those it starts, if half precision needs a limit here.
+    """Sets `ONEDNN_MAX_CPU_ISA` for this process and its child processes, if half precision needs a limit here.
 
-    Once per machine and version of the framework: the finding is kept in the user's folder for caches. Does nothing
-    where the processor announces no such instructions, and where the user has set a limit already. Must run before
-    the framework's first computation.
+    The test runs once per machine and version of the framework: the finding is stored in the user's cache folder.
+    Nothing is tested if the processor announces no such instructions, or if the user has already set a limit. Must run
+    before the framework's first computation.
 
     Args:
-      package: of the framework, `torch`.
+      package: the framework's package, such as `torch`.
       probe_module: `python -m <probe_module> <precision> ...` computes in these precisions and exits with 0.
     """
     if not announced() or limit_in_force() or os.environ.get(FINDING_VARIABLE):
@@ -105,7 +105,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return  # importing it will tell
+        return  # importing the framework will raise the error
     cache = _cache_file(precisions, package, version, probe_module)
     finding = _read(cache)
     if finding is None:
@@ -114,7 +114,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
         finding = _probe(precisions, probe_module)
         if finding is None:
             return
-        # A folder that can't be written to costs a few seconds at each start, and no run.
+        # If this folder can't be written to, each start repeats the test, which takes a few seconds. No run fails.
         with suppress(OSError):
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, finding.model_dump_json() + "\n")
@@ -126,7 +126,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
 
 
 def _probe(precisions: Sequence[str], probe_module: str) -> Finding | None:
-    """The highest limit with which the probe lives; None where it can't be told: the run itself will show why."""
+    """The finding with the highest limit that works; None if a failure has an unclear cause: the run will show it."""
     died_of = None
     for limit in LIMITS:
         status = _run_probe(precisions, probe_module, limit)
@@ -134,14 +134,14 @@ def _probe(precisions: Sequence[str], probe_module: str) -> Finding | None:
             return None
         if status == 0:
             return Finding(works=True, limit=limit, died_of=died_of)
-        # With a limit an error counts too: frameworks refuse what an instruction set is too low for.
+        # With a limit an ordinary error is a failure too: frameworks refuse what the instruction set is too low for.
         died_of = died_of or -status
     return Finding(works=False, died_of=died_of)
 
 
 def _run_probe(precisions: Sequence[str], probe_module: str, limit: str | None) -> int | None:
-    """The exit status, below zero where a signal has ended it; None: it did not end in time."""
-    # One thread: several spin for minutes where the cores are busy. No GPU: it is about the processor.
+    """The exit status, negative if a signal has ended the probe; None if the probe did not end in time."""
+    # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if limit:
         environment[LIMIT_VARIABLES[0]] = limit
@@ -160,7 +160,10 @@ def _run_probe(precisions: Sequence[str], probe_module: str, limit: str | None) 
 
 
 def _cache_file(precisions: Sequence[str], package: str, version: str, probe_module: str) -> Path:
-    """In `XDG_CACHE_HOME` or `~/.cache` on Linux. One for each machine, version of the framework and precision."""
+    """The cache file for this machine, the framework's version and the precisions, in the user's cache folder.
+
+    On Linux this folder is in `XDG_CACHE_HOME` or `~/.cache`.
+    """
     machine = [platform.node(), cpu_name(), sorted(cpu_flags())]
     key = json.dumps([*machine, probe_module, *precisions])
     folder = platformdirs.user_cache_path("cnn-in-lockstep") / "half-precision"
@@ -168,7 +171,7 @@ def _cache_file(precisions: Sequence[str], package: str, version: str, probe_mod
 
 
 def _read(cache: Path) -> Finding | None:
-    """None where nothing was found yet, or the file is damaged: it is tried out again then."""
+    """Reads a stored finding. Returns None if there is none or the file is damaged; then the test is repeated."""
     try:
         return Finding.model_validate_json(cache.read_bytes())
     except (OSError, ValidationError):

@@ -1,16 +1,16 @@
-"""What the processor is called, and what it announces that it can do. Whether that is true: probing.py."""
+"""The processor's name and the instruction sets that it announces. probing.py tests whether they work."""
 
 import platform
 from pathlib import Path
 
-CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere nothing is known to be announced
-# x86 instructions for bfloat16 and float16, as Linux names them. oneDNN can be held back from using them, see
-# `common.platform.probing`; from Arm's it can't.
+CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
+# x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can be kept from using them, see
+# `common.platform.probing`. It can't be kept from using Arm's.
 HALF_PRECISION_FLAGS = {"amx_bf16", "amx_fp16", "avx512_bf16", "avx512_fp16", "avx_ne_convert"}
 
 
 def _lines(*names: str) -> dict[str, str]:
-    """The first line of each of these names in /proc/cpuinfo; those of other processors are the same."""
+    """The first value of each of these names in /proc/cpuinfo; all processors listed there have the same values."""
     found: dict[str, str] = {}
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else []:
         name, _, value = line.partition(":")
@@ -20,13 +20,13 @@ def _lines(*names: str) -> dict[str, str]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the processor announces, in Linux's names; empty where the system doesn't tell."""
+    """The features that the processor announces, with Linux's names; empty if they are unknown."""
     lines = _lines("flags", "Features")  # "Features" on Arm
     return frozenset(" ".join(lines.values()).split())
 
 
 def cpu_has_bf16() -> bool:
-    """Whether the processor announces that it multiplies bfloat16 by itself, which is then faster than float32."""
+    """Whether the processor announces instructions for bfloat16 products; these are then faster than float32."""
     return not cpu_flags().isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # "bf16" on Arm
 
 
@@ -36,5 +36,5 @@ def announced() -> list[str]:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it."""
+    """The processor's name as the system reports it."""
     return _lines("model name").get("model name") or platform.processor() or platform.machine()

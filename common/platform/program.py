@@ -1,4 +1,4 @@
-"""How programs end: quickly, and with one line for the user instead of a stack trace where something is wrong."""
+"""How programs end: quickly and, after an error, with one line for the user instead of a stack trace."""
 
 import atexit
 import os
@@ -18,37 +18,41 @@ from common.platform.errors import OutOfMemoryError, Stopped, StoppedAtCheckpoin
 from common.platform.family import join_family, leave_family, wait_for_end_of_family
 from common.platform.launch import STARTED_BY, Launch
 
-OTHERS_WRITE = 0o002  # permission that no file is made with, whatever the user's umask is
-# For the end of a program whose memory has run out: blocks that are small enough for the C library to keep them.
+OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
+# A reserve for the end of a program that has run out of memory: it is freed first. The blocks are so small that the C
+# library keeps them.
 RESERVE_BYTES, RESERVE_BLOCKS = 2**15, 64
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-STOP_SIGNALS = (signal.SIGINT, *STOPPING)  # Python itself handles the first, Ctrl-C's
+STOP_SIGNALS = (signal.SIGINT, *STOPPING)  # Python itself handles SIGINT, the signal of Ctrl-C
 
 
 @contextmanager
 def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
-    """Turns a `UserError` into `PROGRAM: error: MESSAGE` on standard error and its exit status.
+    """Prints a `UserError` as `PROGRAM: error: MESSAGE` on standard error, and exits with the error's exit status.
 
-    Ctrl-C and signals that ask the process to end do so in one line too, with exit status 128 + number as shells
-    expect. The process ends with it, see `exit_now`, or with the one that has started it, see `join_family`.
+    Ctrl-C and other signals that ask the process to end also print one line. Their exit status is 128 + number, as
+    shells expect. The process ends when the `with` block ends, see `exit_now`, or when the process that started it
+    ends, see `join_family`.
 
     Args:
-      shown: False: no line, for all but one of the processes that meet the same error. But each one tells of memory
-        that has run out, and the first one of each node of what its node may lack: a file, a device, a connection.
-        None: as a launcher's environment says who this is.
+      shown: whether this process prints; False for all but one of the processes that raise the same error. Two kinds of
+        errors are printed anyway. Each process prints its own out-of-memory error. The first process of each further
+        node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
+        according to the launcher's environment variables.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that can't show a letter is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # printing a character that the terminal lacks must not fail
     if not os.environ.get("COLUMNS", "80").strip("0"):
-        del os.environ["COLUMNS"]  # a terminal without columns, on which nothing would be shown
+        del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
     os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
     launch, status, reserve = None, 0, [bytes(RESERVE_BYTES) for _ in range(RESERVE_BLOCKS)]
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
         if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            # Lightning's further replicas go with the first one; it kills that if one of them has gone before.
+            # Lightning's further replicas end with the first one.
+            # If one of them ends earlier, Lightning kills the first one.
             signal.signal(signal.SIGINT, signal.SIG_IGN if launch.started_by == "Lightning" else _stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
         take_signals()
@@ -62,7 +66,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         if shown is not False or alone or isinstance(error, OutOfMemoryError):
             print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
     except KeyboardInterrupt:
-        if shown is not False and parent_process() is None:  # else that one tells
+        if shown is not False and parent_process() is None:  # otherwise the parent process prints
             print(f"{program}: {_ended_by(signal.SIGINT)}", file=sys.stderr)
         status = 128 + signal.SIGINT
     except StoppedAtCheckpoint as stopped:
@@ -79,22 +83,22 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
     except Exception:
-        if _asked:  # compiled code that was at work has made an error of its own of it
+        if _asked:  # compiled code has turned the exception of the signal into an error of its own
             if shown is not False and parent_process() is None:
                 print(f"{program}: {_ended_by(_asked[0])}", file=sys.stderr)
             exit_now(128 + _asked[0])
         if shown is False:
-            # Where the first of several processes is gone, the others meet connections that are closed: no news.
+            # If the first process has ended, the others get errors from closed connections, which tell nothing new.
             wait_for_end_of_family()
         raise
     exit_now(status)
 
 
 def take_signals(again: bool = False) -> None:
-    """Has `Stopped` raised in the main thread where a signal asks this process to end; one that is ignored stays so.
+    """Makes signals that ask this process to end raise `Stopped` in the main thread; ignored signals stay ignored.
 
     Args:
-      again: also where somebody else handles it by now.
+      again: whether to replace handlers that other code has installed.
     """
     for number in STOPPING:
         if signal.getsignal(number) == signal.SIG_DFL or (again and signal.getsignal(number) != signal.SIG_IGN):
@@ -114,13 +118,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _asked_to_end(number)
 
 
-_asked: list[int] = []  # signals that this process was asked by to end
+_asked: list[int] = []  # signals that have asked this process to end
 LATER_SECONDS = 0.05  # until the signal is sent again
-LOST_SECONDS = 5.0  # in which a program has ended; else compiled code has lost the exception, as TensorFlow's may
+LOST_SECONDS = 5.0  # if a program has not ended by then, compiled code (as TensorFlow's may) has lost the exception
 
 
 def _in_extension(frame: FrameType | None) -> bool:
-    """Whether a module that is not written in Python is being imported: at an exception some, as Triton's, abort."""
+    """Whether a module not written in Python is being imported: some, such as Triton's, abort on an exception."""
     while frame is not None:
         if frame.f_code.co_qualname.startswith("ExtensionFileLoader."):
             return True
@@ -137,7 +141,10 @@ def _asked_to_end(number: int) -> BaseException:
 
 
 def signals_as_ctrl_c() -> None:
-    """For programs whose children are to end first: signals that ask this process to end raise KeyboardInterrupt."""
+    """Makes signals that ask this process to end raise KeyboardInterrupt.
+
+    For programs whose child processes are to end first.
+    """
     for number in STOP_SIGNALS:
         signal.signal(number, _interrupt)
 
@@ -146,20 +153,20 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-SAME_SECONDS = 1.0  # signals that come within are one: a terminal and a parent process may both send it
+SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
 
 
 class HeldSignal:
-    """A signal that asked this process to end while `hold_signals` was entered.
+    """A signal that asked this process to end while the program was inside `hold_signals`.
 
     Attributes:
-      number: None as long as there was none.
+      number: the signal's number; None until a signal arrives.
     """
 
     number: int | None = None
 
     def note(self, number: int) -> bool:
-        """False where it has been asked before: it shall not wait any longer."""
+        """Stores the signal. Returns False for a second one after SAME_SECONDS: the process must then end at once."""
         now = time.monotonic()
         if self.number is None:
             self.number, self.since = number, now
@@ -172,10 +179,10 @@ class HeldSignal:
 
 
 def serve_pool() -> None:
-    """For the processes of a pool, as their initializer: signals are for the first process, and they end with it.
+    """Initializer for the worker processes of a pool: they ignore stop signals and end with the first process.
 
-    What makes them start, the first things to do, is to be given to the pool within `ctrl_c_waits`. In a program
-    that is not in `as_program` they are as in any pool.
+    The first tasks given to a pool make it start its processes. They must be submitted inside `ctrl_c_waits`. In a
+    program that does not use `as_program` this function changes nothing.
     """
     if STARTED_BY not in os.environ:
         return
@@ -186,8 +193,8 @@ def serve_pool() -> None:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """For processes that are started within: Ctrl-C reaches them in `as_program` or `serve_pool`, and not before."""
-    resource_tracker.ensure_running()  # multiprocessing's; where it has to be started, that lets signals through again
+    """Delays Ctrl-C for processes that are started inside, until they are in `as_program` or `serve_pool`."""
+    resource_tracker.ensure_running()  # multiprocessing's; starting it later would unblock signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -200,9 +207,9 @@ _holding: list[HeldSignal] = []
 
 @contextmanager
 def hold_signals() -> Iterator[HeldSignal]:
-    """A signal that asks this process to end is only noted, for the program to end when it can go on from there.
+    """Postpones a signal that asks this process to end, so that the program can end where it can be resumed.
 
-    With the second one it ends at once. After a `StoppedAtCheckpoint` more of them change nothing.
+    A second signal ends it at once. After a `StoppedAtCheckpoint` further signals are ignored.
     """
     held = HeldSignal()
     _holding.append(held)
@@ -217,18 +224,18 @@ def hold_signals() -> Iterator[HeldSignal]:
 
 
 def exit_now(status: int = 0) -> NoReturn:
-    """Ends this process at once; whatever it had to write is written, and no temporary file is left behind.
+    """Ends this process at once; all its output is written, and no temporary file remains.
 
-    The usual way the interpreter looks through all objects of a framework for garbage before it goes, one to two
-    seconds with today's torch, TensorFlow and Lightning, and TensorFlow waits for its iterators' threads.
+    A usual exit takes longer. The interpreter searches all objects of a framework for garbage, which takes one to two
+    seconds with today's torch, TensorFlow and Lightning. TensorFlow also waits for its iterators' threads.
     """
-    # Another one, as torch sends when the first process has gone, would break off what follows.
+    # Another signal would interrupt the next lines; torch sends one when the first process has ended.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    if status == 0:  # else some might wait for other processes
+    if status == 0:  # otherwise some exit functions might wait for other processes
         atexit._run_exitfuncs()
     leave_family(failed=status != 0)
-    with suppress(OSError):  # whoever read it has gone
+    with suppress(OSError):  # the process that read the output has ended
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)

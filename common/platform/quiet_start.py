@@ -1,4 +1,4 @@
-"""Imported first by every program: until it is in `as_program`, Ctrl-C ends it without a stack trace of its imports."""
+"""Every program imports this module first. Ctrl-C before `as_program` then ends it without a stack trace."""
 
 import signal
 

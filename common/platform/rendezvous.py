@@ -1,4 +1,4 @@
-"""Where the processes of a run find each other, when a launcher has started them on one machine or several."""
+"""The addresses at which the processes of a run find each other, if a launcher has started them."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from common.platform.errors import UserError
 from common.platform.launch import Launch, read_tf_config
 
 LOOPBACK = "127.0.0.1"
-FIRST_PORT, NUM_PORTS = 15000, 15000  # what Slurm's jobs take, by their number: below those of outgoing connections
+FIRST_PORT, NUM_PORTS = 15000, 15000  # ports for Slurm, chosen by the job id; below those of outgoing connections
 INSTALL_MPI = "pip install -r requirements-mpi.txt -c constraints.txt"
 
 
@@ -20,11 +20,11 @@ INSTALL_MPI = "pip install -r requirements-mpi.txt -c constraints.txt"
 def find_rendezvous(launch: Launch) -> tuple[str, int]:
     """Host and port at which the first process of the run listens.
 
-    MASTER_ADDR and MASTER_PORT, where they are set; of Slurm's steps the first node and a port that is the job's; of
-    Open MPI's what the processes tell each other by MPI.
+    These are MASTER_ADDR and MASTER_PORT, if both are set. Otherwise Slurm uses the first node and a port computed from
+    the job id, Open MPI an address that the processes exchange over MPI, and TF_CONFIG the address of its first worker.
 
     Raises:
-      UserError: nobody tells.
+      UserError: the address is unknown.
     """
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if host and port:
@@ -39,7 +39,7 @@ def addresses(launch: Launch) -> list[tuple[str, int]]:
     """Host and port of each process of the run, in the order of their ranks.
 
     Raises:
-      UserError: a launcher that doesn't tell one process of the others.
+      UserError: the launcher does not tell a process the addresses of the others.
     """
     if launch.started_by == "TF_CONFIG":
         return read_tf_config(os.environ["TF_CONFIG"])[0]
@@ -55,13 +55,13 @@ def addresses(launch: Launch) -> list[tuple[str, int]]:
 def _of_slurm(launch: Launch) -> list[tuple[str, int]]:
     nodes = os.environ["SLURM_STEP_NODELIST"]
     names = _scontrol("show", "hostnames", nodes).split()
-    # Where Slurm itself reaches a node, whose name need not be one of the network's.
+    # Addresses at which Slurm reaches the nodes; a node's name in Slurm need not be a host name in the network.
     told = dict(_node(line) for line in _scontrol("--oneliner", "show", "nodes", nodes).splitlines())
     hosts = [told[name] for name in names if name in told]
     if len(hosts) != launch.num_nodes:
         raise UserError(f"SLURM_STEP_NODELIST {nodes}: scontrol does not say where these nodes are")
     assert launch.world_size is not None and launch.local_world_size is not None
-    # Of a job, its steps and its processes each has another one; where several nodes are one machine, too.
+    # Jobs, their steps and their processes have different ports, since several nodes may be one machine.
     first = int(os.environ["SLURM_JOB_ID"]) * 97 + int(os.environ["SLURM_STEP_ID"]) * 31
     return [
         (hosts[rank // launch.local_world_size], FIRST_PORT + (first + rank) % NUM_PORTS)
@@ -70,7 +70,7 @@ def _of_slurm(launch: Launch) -> list[tuple[str, int]]:
 
 
 def _scontrol(*words: str) -> str:
-    """What it says; nothing where it fails."""
+    """The output of scontrol; empty if it can't be run."""
     try:
         return subprocess.run(["scontrol", *words], capture_output=True, text=True).stdout
     except OSError:
@@ -78,13 +78,13 @@ def _scontrol(*words: str) -> str:
 
 
 def _node(line: str) -> tuple[str, str]:
-    """Name and address, of `NodeName=n1 Arch=x86_64 ... NodeAddr=10.0.0.1 ...`."""
+    """Name and address of a node, from a line like `NodeName=n1 Arch=x86_64 ... NodeAddr=10.0.0.1 ...`."""
     fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
     return fields.get("NodeName", ""), fields.get("NodeAddr", "")
 
 
 def _of_mpi(launch: Launch) -> list[tuple[str, int]]:
-    """By an exchange over MPI, which is then left again: the frameworks have their own ways to talk."""
+    """Exchanges the addresses over MPI, then leaves MPI, since the frameworks communicate in their own ways."""
     try:
         import mpi4py
     except ImportError:
@@ -106,9 +106,9 @@ def _of_mpi(launch: Launch) -> list[tuple[str, int]]:
 
 
 def find_interface(num_nodes: int) -> str | None:
-    """Name of the network interface on which this machine's processes and other nodes' reach each other, `eth0`.
+    """Name of the network interface through which processes of this and other nodes communicate, such as `eth0`.
 
-    Of one node the loopback interface; of several the one on the way to MASTER_ADDR. None where that can't be told.
+    With one node it is the loopback interface; with several, the interface towards MASTER_ADDR. None if it is unknown.
     """
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     if num_nodes == 1:
@@ -116,7 +116,7 @@ def find_interface(num_nodes: int) -> str | None:
     found = _interface_towards(os.environ.get("MASTER_ADDR", ""))
     if found not in (None, loopback):
         return found
-    # The first node's own name often stands for its loopback address, which the others can't reach.
+    # The first node's own name often resolves to its loopback address, which other nodes can't reach.
     others = [name for name, up in psutil.net_if_stats().items() if up.isup and name != loopback]
     others = [name for name in others if _addresses_of(name)]
     return others[0] if len(others) == 1 else loopback if not others else None
@@ -125,7 +125,7 @@ def find_interface(num_nodes: int) -> str | None:
 def _interface_towards(host: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # sends nothing: the system only chooses its own address
+            probe.connect((host, 9))  # sends nothing: the system only chooses the local address
         except OSError:
             return None
         own = probe.getsockname()[0]

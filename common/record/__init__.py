@@ -1,1 +1,1 @@
-"""What a run leaves behind: the clock, what is recorded, and the files of a run folder."""
+"""Recording a run: its clock, its measurements, and the files of its run folder."""

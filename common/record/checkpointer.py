@@ -1,7 +1,7 @@
-"""When a run makes checkpoints: at the steps that were asked for, and when a signal asks it to end.
+"""Decides when a run makes checkpoints: at the requested steps, and when a signal asks the run to end.
 
-All processes of a run must do so after the same step. They agree when they fetch losses, which they do together: each
-says then whether it has got a signal.
+All processes of a run must make a checkpoint after the same step. They agree on this step when they fetch losses, which
+they do together: each process then reports whether it has received a signal.
 """
 
 import time
@@ -15,16 +15,16 @@ from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 from common.spec.state import TrainState
 
-VOTE_SECONDS = 5.0  # between two times that they agree, about
+VOTE_SECONDS = 5.0  # approximate time between two votes of the processes
 
 
 class Checkpointer:
-    """One for each process of a run.
+    """Each process of a run has one.
 
     Attributes:
-      every: steps, or "epoch"; None: there are to be none.
-      due: whether the training loop shall hand over its state now.
-      next_vote: the step after which the processes agree again.
+      every: number of steps between checkpoints, or "epoch"; None: no checkpoints.
+      due: whether the training loop must save its state now.
+      next_vote: the step after which the processes vote again.
     """
 
     def __init__(self, config: TrainConfig, plan: Plan, writes: bool) -> None:
@@ -42,18 +42,18 @@ class Checkpointer:
     # --- Agreeing ---
 
     def needs_losses(self, done: int) -> bool:
-        """Whether they are to be fetched after step `done`: to agree, or for a checkpoint."""
+        """Whether losses must be fetched after step `done`: for a vote or for a checkpoint."""
         return self.every is not None and done >= min(self.stops(done - 1))
 
     def stops(self, done: int) -> list[int]:
-        """The next steps after which the losses are needed; they lie behind step `done`."""
+        """The next steps, all after step `done`, after which the losses are needed."""
         if self.every is None:
             return []
         steps = [max(done + 1, self.next_vote)]
         return [*steps, (self._looked // self.every + 1) * self.every] if isinstance(self.every, int) else steps
 
     def votes(self, done: int) -> list[float]:
-        """What this process says: the signal that it has got, and, if it writes, in how many steps to agree again."""
+        """This process's vote: which signal it has received and, if it writes, the steps until the next vote."""
         if self.every is None:
             return []
         now = time.monotonic()
@@ -63,7 +63,7 @@ class Checkpointer:
         return [*(float(self.held.number == one) for one in STOP_SIGNALS), float(again if self.writes else 0)]
 
     def agree(self, done: int, votes: Sequence[float]) -> None:
-        """`votes`: the sums of what all processes say."""
+        """Applies the result of a vote; `votes` are the sums of all processes' votes."""
         if self.every is None:
             return
         *signals, steps = votes
@@ -76,7 +76,7 @@ class Checkpointer:
     def look(self, done: int, evaluated: bool = False) -> None:
         """Decides whether a checkpoint is due after step `done`, or after the evaluation that follows it.
 
-        The last step of an epoch has its checkpoint after the evaluation; the last one of all has none.
+        The checkpoint of an epoch's last step is made after the evaluation. The last step of a run has no checkpoint.
         """
         ends_epoch = done == self.plan.last_step(self.plan.epoch_of(done))
         if self.every is None or done == self.plan.total_steps or ends_epoch != evaluated:
@@ -88,7 +88,7 @@ class Checkpointer:
     # --- Writing ---
 
     def write(self, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
-        """In the background, when the one before is written. Raises FileError where that could not be."""
+        """Writes a checkpoint in the background, after the previous one. Raises FileError if that one failed."""
         self.due = False
         if self.writes:
             self.wait()
@@ -96,11 +96,11 @@ class Checkpointer:
             self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies, self.keep)
 
     def close(self) -> None:
-        """However the run ends: no half of a checkpoint is left."""
+        """Waits for the writing thread, however the run ends, so that no half-written checkpoint remains."""
         self._thread.shutdown()
 
     def wait(self) -> None:
-        """For the one that is being written. Raises FileError where it can't be."""
+        """Waits for the checkpoint that is being written. Raises FileError if it can't be written."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()

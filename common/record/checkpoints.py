@@ -1,7 +1,7 @@
-"""Checkpoints: folders from which a run goes on, in this or another framework, on as many devices as there are.
+"""Checkpoints: folders from which a run continues, in the same or another framework, on any number of devices.
 
-`RUN/checkpoints/step-000000120` holds `state.safetensors` (`common.spec.state`), `losses.safetensors` (float64, of all
-steps so far), `checkpoint.json` (`Checkpoint`) and `checksums.sha256`, which `sha256sum -c` reads.
+`RUN/checkpoints/step-000000120` contains `state.safetensors` (`common.spec.state`), `losses.safetensors` (float64, of
+all steps so far), `checkpoint.json` (`Checkpoint`) and `checksums.sha256`, which `sha256sum -c` reads.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
 
 
 class Checkpoint(BaseModel):
-    """`checkpoint.json`: what a run had seen when the checkpoint was made.
+    """The content of `checkpoint.json`: what a run had recorded when the checkpoint was made.
 
     Attributes:
-      implementation: that made it, `pt`.
-      config: of its run.
-      data_sha256: over the training and test arrays.
-      step: steps done.
-      epochs: those that are finished.
-      epoch_correct: answers in the steps so far of the epoch that is begun.
-      epoch_seconds: that these steps took.
+      implementation: name of the implementation that made it, such as `pt`.
+      config: configuration of the run.
+      data_sha256: hex digest over the training and test arrays.
+      step: number of steps done.
+      epochs: the finished epochs.
+      epoch_correct: number of correct answers in the steps so far of the unfinished epoch.
+      epoch_seconds: training seconds of these steps.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,13 +60,13 @@ class Checkpoint(BaseModel):
 def write_checkpoint(
     run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState, keep: int
 ) -> Path:
-    """Writes it to one side, then gives it its name: there is a whole checkpoint, or none. Returns its folder.
+    """Writes a checkpoint under a temporary name, then renames it: it is complete or absent. Returns its folder.
 
     Args:
-      keep: checkpoints that are left, this one among them.
+      keep: number of checkpoints to keep, including this one.
 
     Raises:
-      FileError: it can't be written.
+      FileError: the checkpoint can't be written.
     """
     folder = checkpoint_dir(run_dir, checkpoint.step)
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
@@ -80,12 +80,12 @@ def write_checkpoint(
             (aside / CHECKSUMS_FILE).write_text("".join(sums))
             for path in [*aside.iterdir(), aside]:
                 _flush(path)
-            if folder.exists():  # of a run that went on from an earlier one
+            if folder.exists():  # the run was resumed from an earlier checkpoint
                 folder.rename(aside.with_name(f"{aside.name}.old"))
             aside.rename(folder)
             _flush(folder.parent)
     finally:
-        for path in folder.parent.glob(".step-*"):  # and what a process that was killed has left
+        for path in folder.parent.glob(".step-*"):  # also removes what a killed process has left
             shutil.rmtree(path, ignore_errors=True)
     for path in list(checkpoint_dirs(run_dir))[keep:]:
         shutil.rmtree(path, ignore_errors=True)
@@ -93,7 +93,7 @@ def write_checkpoint(
 
 
 def _flush(path: Path) -> None:
-    """To the disk, a folder's list of names too."""
+    """Flushes a file, or the list of names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -117,7 +117,7 @@ def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
-    """With the losses of all steps so far. Raises UserError where a file is missing, damaged or of another kind."""
+    """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
     checkpoint = read_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
         sums = (folder / CHECKSUMS_FILE).read_bytes()
@@ -144,15 +144,15 @@ def has_whole_checkpoint(run_dir: Path) -> bool:
 
 # --- Going on ---
 
-# What may be another than in the run that is gone on with: it changes roundings alone.
+# Kinds of options that may differ from those of the resumed run: they only change roundings.
 MAY_DIFFER = ("place", "machine", "setting", "output")
 
 
 def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
-    """The latest whole checkpoint that `--resume` names, and its state; None where the run begins anew.
+    """The latest complete checkpoint that `--resume` names, and its state; None if the run starts from scratch.
 
     Raises:
-      UserError: there is none, no whole one, or it is one of another training.
+      UserError: there is no checkpoint, none is complete, or it belongs to another training.
     """
     config = experiment.config
     if config.resume is None:
@@ -190,7 +190,7 @@ def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
 
 
 def with_checkpoint(experiment: Experiment) -> Experiment:
-    """The experiment as it goes on from the checkpoint that `--resume` names, whose folder it has in its options."""
+    """The experiment, continued from the checkpoint that `--resume` names; its `resume` option is then that folder."""
     found = find_checkpoint(experiment)
     if found is None:
         return experiment
@@ -200,13 +200,13 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
 
 
 def read_state(experiment: Experiment, folder: Path) -> TrainState:
-    """Raises UserError where it can't be read, or is none of this network and update rule."""
+    """The state in a checkpoint. Raises UserError if it can't be read or does not fit the network and update rule."""
     scaled = experiment.config.precision == "16-mixed"
     return TrainState.read(folder, experiment.network, experiment.update_rule, scaled)
 
 
 def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
-    """Raises UserError where the training that is asked for is not the one that the checkpoint is of."""
+    """Raises UserError if the checkpoint belongs to another training than `experiment`."""
     new, old = experiment.config, checkpoint.config
     kept = [name for name in TrainConfig.model_fields if name not in fields_of_kind(TrainConfig, *MAY_DIFFER)]
     for name in [*kept, "precision"]:

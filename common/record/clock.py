@@ -1,8 +1,8 @@
-"""The clock of a run: start-up, the training of each epoch, each evaluation, and the steps that its speed is told from.
+"""The clock of a run: it times start-up, the training of each epoch, each evaluation, and the steps after warm-up.
 
-Monotonic (`time.perf_counter`), and read after the device has finished. Start-up lasts from the start of the first
-process to the end of the first step (of the first call, where a call takes several); training and evaluation are timed
-apart from it and from each other; timeline.py sees that every second counts once.
+The clock is monotonic (`time.perf_counter`) and is read after the device has finished. Start-up lasts from the start of
+the first process to the end of the first step, or of the first call if a call takes several steps. Start-up, training
+and evaluation are timed separately. timeline.py makes sure that every second is counted once.
 """
 
 import math
@@ -15,16 +15,17 @@ from common.record.timeline import Timeline
 
 
 class RunClock:
-    """Told by the recorder where a run is; it also says to the monitor what to measure.
+    """The recorder tells it the phases of a run. It also tells the monitor when to measure.
 
     Attributes:
       startup_seconds: None before the first step.
-      epoch_train_seconds, eval_seconds: of each epoch, the first call left out, and of each evaluation.
-      timed_seconds: of the steps after warm-up.
+      epoch_train_seconds: training seconds of each epoch, without the first call.
+      eval_seconds: seconds of each evaluation.
+      timed_seconds: seconds of the steps after warm-up.
     """
 
     def __init__(self, timeline: Timeline, monitor: Monitor | None, synchronize: Callable[[], None]) -> None:
-        """See `Recorder`; `monitor`: in the process that writes."""
+        """See `Recorder`; `monitor` is None in processes that do not measure."""
         self.timeline, self.monitor, self.synchronize = timeline, monitor, synchronize
         self.startup_seconds: float | None = None
         self.epoch_train_seconds: list[float] = []
@@ -34,19 +35,19 @@ class RunClock:
         self._seconds_before = 0.0
 
     def go_on(self, epochs: list[EpochLine], seconds: float) -> None:
-        """With what the process that made a checkpoint had measured; `seconds`: of the epoch that is begun."""
+        """Continues from the measurements in a checkpoint; `seconds` are those of the unfinished epoch."""
         self.epoch_train_seconds = [line.train_seconds for line in epochs]
         self.eval_seconds = [line.eval_seconds for line in epochs]
         self._seconds_before = seconds
 
     def start_epoch(self) -> None:
-        """Of all epochs but the first, which `end_startup` starts."""
+        """Called for all epochs but the first, which `end_startup` starts."""
         if self.monitor:
             self.monitor.energy.resume()
         self._segment_start = self._timed_start = self.timeline.enter("training")
 
     def end_startup(self) -> None:
-        """When the first step is taken."""
+        """Called after the first step."""
         self.synchronize()
         if self.monitor:
             self.monitor.start()
@@ -60,7 +61,7 @@ class RunClock:
         self._timed_start = time.perf_counter()
 
     def end_training(self, timed: bool) -> None:
-        """`timed`: whether steps after warm-up are among those of the epoch."""
+        """`timed`: whether the epoch has steps after warm-up."""
         self.synchronize()
         now = self.timeline.enter("rest")
         if self.monitor:
@@ -73,13 +74,13 @@ class RunClock:
         self._segment_start = self.timeline.enter("evaluation")
 
     def end_evaluation(self, trained: bool) -> None:
-        """`trained`: whether it was the one after the last step."""
+        """`trained`: whether this was the evaluation after the last step."""
         self.eval_seconds.append(self.timeline.enter("rest") - self._segment_start)
         if self.monitor and trained:
             self.monitor.stop()
 
     def seconds_in_epoch(self) -> float:
-        """So far, its training alone."""
+        """Training seconds of the current epoch so far."""
         return time.perf_counter() - self._segment_start
 
     def end(self) -> float:

@@ -1,4 +1,4 @@
-"""What of a result nobody has to measure: facts of the experiment, and of the process and its machine."""
+"""The fields of a result: from the experiment, the measurements, the process and its machine."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from common.record.rounding import first_loss_tolerance
 
 
 def of_experiment(experiment: Experiment) -> dict[str, Any]:
-    """Fields of `RunResult`."""
+    """The fields of `RunResult` that follow from the experiment."""
     config = experiment.config
     initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
     return {
@@ -35,12 +35,12 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
 def of_measurements(
     clock: RunClock, measured: Measured, energy_source: str | None, images: int, timed_images: int
 ) -> dict[str, Any]:
-    """Fields of `RunResult`.
+    """The fields of `RunResult` that are measured.
 
     Args:
-      energy_source: `RAPL` or `NVML`; None where there is none.
-      images: trained on after start-up.
-      timed_images: after the warm-up.
+      energy_source: `RAPL` or `NVML`; None if there is none.
+      images: number of images trained on after start-up.
+      timed_images: number of images trained on after warm-up.
     """
     timeline, joules = clock.timeline, measured.joules
     return {
@@ -61,7 +61,7 @@ def of_measurements(
 
 
 def of_process(experiment: Experiment, packages: tuple[str, ...]) -> dict[str, Any]:
-    """Fields of `RunResult`; `packages`: of the framework."""
+    """The fields of `RunResult` about the process and its machine; `packages` are those of the framework."""
     on_cpu = experiment.config.accelerator == "cpu"
     return {
         "cpu_instructions": limit_in_force() if on_cpu else None,
@@ -73,12 +73,12 @@ def of_process(experiment: Experiment, packages: tuple[str, ...]) -> dict[str, A
 
 
 def tolerance_of(experiment: Experiment, first_loss: float | None) -> float | None:
-    """How far rounding to 32 bits may move the loss of the first step; None where that can't be told."""
+    """How far rounding to 32 bits may change the loss of the first step; None if this is unknown."""
     config = experiment.config
     if first_loss is None or config.precision != "32" or config.tf32 is True:
         return None
     if any(not parameter.trainable for parameter in experiment.network.parameters):
-        return None  # by what batch normalisation divides, weights don't tell
-    if config.initial_weights is not None:  # the size of the logits is known for weights that are drawn
+        return None  # the weights do not determine by what batch normalisation divides
+    if config.initial_weights is not None:  # the size of the logits is only known for random weights
         return None
     return first_loss_tolerance(experiment, first_loss)

@@ -1,4 +1,4 @@
-"""What a run has seen so far: the losses of all steps, and a line for each epoch."""
+"""What a run has recorded so far: the losses of all steps, and a line for each epoch."""
 
 import math
 from array import array
@@ -14,10 +14,12 @@ from common.spec.batches import Plan
 
 
 class History:
-    """Attributes:
-    losses: of all steps that are fetched.
-    epochs: those that are finished.
-    epoch_correct: answers in the steps so far of the epoch that is begun.
+    """The losses and epochs of a run so far.
+
+    Attributes:
+      losses: losses of all steps that are fetched.
+      epochs: lines of the finished epochs.
+      epoch_correct: number of correct answers in the steps so far of the unfinished epoch.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -27,12 +29,12 @@ class History:
         self.epoch_correct = 0
 
     def go_on(self, checkpoint: Checkpoint, losses: Sequence[float]) -> None:
-        """With what the process that made the checkpoint had seen."""
+        """Continues from what was recorded until the checkpoint."""
         self.losses, self.epochs = array("d", losses), list(checkpoint.epochs)
         self.epoch_correct = checkpoint.epoch_correct
 
     def tell(self, sink: Sink) -> None:
-        """All of it, as it was told when it happened."""
+        """Sends all steps and epochs to `sink` again, in the original order and without speeds."""
         done = 0
         for line in self.epochs:
             last = self.plan.last_step(line.epoch)
@@ -43,7 +45,7 @@ class History:
             sink.steps(len(self.losses), self.losses[done:], None)
 
     def checkpoint(self, implementation: str, experiment: Experiment, epoch_seconds: float) -> Checkpoint:
-        """After the latest step. `epoch_seconds`: that the steps so far of the epoch that is begun took."""
+        """A checkpoint after the latest step; `epoch_seconds` are the unfinished epoch's training seconds so far."""
         return Checkpoint(
             implementation=implementation,
             config=experiment.config,
@@ -56,15 +58,15 @@ class History:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """Fields of `RunResult`: of the latest one."""
+        """The fields of `RunResult` about the latest evaluation."""
         return self.epochs[-1].model_dump(include={"test_loss", "test_accuracy", "test_correct", "test_count"})
 
     def add_steps(self, losses: Sequence[float], correct: Sequence[float], largest_rate: float) -> None:
-        """Raises DivergedError for a loss that is not finite.
+        """Adds steps. Raises DivergedError for a loss that is not finite.
 
         Args:
-          correct: answers of each step.
-          largest_rate: of learning, for the message.
+          correct: number of correct answers of each step.
+          largest_rate: largest learning rate, for the message.
         """
         for step, loss in enumerate(losses, len(self.losses) + 1):
             if not math.isfinite(loss):
@@ -78,7 +80,7 @@ class History:
     def add_epoch(
         self, test_loss: float, test_correct: int, test_count: int, train_seconds: float, eval_seconds: float
     ) -> EpochLine:
-        """The line of the epoch that has ended."""
+        """Adds and returns the line of the epoch that has ended."""
         epoch = len(self.epochs) + 1
         steps = self.plan.all_steps(epoch)
         counts = [self.plan.count(step) for step in steps]

@@ -1,4 +1,4 @@
-"""One line for the user where a device has no memory left."""
+"""An error of one line for the user if a device has no memory left."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from common.spec.options import TrainConfig
 def memory_told(
     config: TrainConfig, device_name: str, ran_out: Callable[[Exception], bool], trains: bool = True
 ) -> Iterator[None]:
-    """Turns what a framework says of memory into a line that names batch size and device.
+    """Replaces a framework's out-of-memory error by one line that names batch size and device.
 
     Args:
-      config: resolved.
-      ran_out: whether this is what an exception says.
-      trains: or whether a trained network is only put to use.
+      config: a resolved configuration.
+      ran_out: whether an exception is such an error.
+      trains: True in a training; False if a trained network is only used.
 
     Raises:
       OutOfMemoryError: instead of such an exception.

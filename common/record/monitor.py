@@ -1,4 +1,4 @@
-"""What the machine does while a run trains: processor time, energy, use of the GPUs. Unknown is None, never 0."""
+"""Measures CPU time, energy and GPU utilisation while a run trains. An unknown value is None, never 0."""
 
 import os
 import threading
@@ -17,11 +17,11 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class Monitor:
-    """From `start` to `stop`; energy only where `energy` runs within that.
+    """Measures from `start` to `stop`; measures energy only while `energy` is running.
 
     Args:
-      first_pid: of the run's processes; those it started count too.
-      num_gpus: that the run uses; 0 on the CPU.
+      first_pid: id of the run's first process; its descendants are included.
+      num_gpus: number of GPUs that the run uses; 0 on the CPU.
     """
 
     def __init__(self, first_pid: int, num_gpus: int) -> None:
@@ -42,11 +42,11 @@ class Monitor:
             self._gpus.start()
 
     def stop(self) -> None:
-        """Sets `cpu_utilisation`, a share of the cores that the run may use, `other_load` and `gpu_utilisation`."""
+        """Sets `cpu_utilisation` (a share of the cores that the run may use), `other_load` and `gpu_utilisation`."""
         seconds = time.perf_counter() - self._started
         used = cpu_seconds(self._first_pid) - self._cpu_seconds
         others = busy_seconds() - self._busy_seconds - used
-        # Linux counts in hundredths of a second: a share of less time than a few of them means nothing.
+        # Linux counts CPU time in hundredths of a second, so a share of a very short time means nothing.
         known = seconds >= LEAST_SECONDS
         self.cpu_utilisation = used / seconds / num_cores() if known else None
         self.other_load = max(0.0, others / seconds / (os.cpu_count() or 1)) if known else None
@@ -55,13 +55,14 @@ class Monitor:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run has taken of its nodes, or one of them.
+    """The resources that a run has used on one node or on all its nodes.
 
     Attributes:
-      peak_memory_bytes: resident, see `common.platform.machine.peak_memory_bytes`.
-      joules: None where one of the nodes doesn't tell.
-      cpu_utilisation, gpu_utilisation: shares, 0 to 1, of the cores that the run may use; of the GPUs it uses.
-      other_load: share of all cores that other programs used meanwhile, or other tenants of the hardware took.
+      peak_memory_bytes: resident memory, see `common.platform.machine.peak_memory_bytes`.
+      joules: energy; None if one of the nodes can't measure it.
+      cpu_utilisation: share of the cores that the run may use, 0 to 1.
+      gpu_utilisation: share of the time in which the run's GPUs were busy, 0 to 1.
+      other_load: share of all cores that other programs, or other tenants of the hardware, used during training.
     """
 
     peak_memory_bytes: int
@@ -72,37 +73,37 @@ class Measured:
 
     @classmethod
     def of_node(cls, monitor: Monitor, first_pid: int) -> "Measured":
-        """Of this one, when its monitor has stopped."""
+        """The measurements of this node, after its monitor has stopped."""
         memory = peak_memory_bytes(first_pid)
         shares = monitor.cpu_utilisation, monitor.gpu_utilisation, monitor.other_load
         return cls(memory, monitor.energy.joules, *shares)
 
     def numbers(self) -> list[float]:
-        """To be summed over the nodes: each value, and 1 where there is one."""
+        """Numbers to be summed over the nodes: the memory; then each other value and 1, or 0 and 0 if it is unknown."""
         values = (self.joules, self.cpu_utilisation, self.gpu_utilisation, self.other_load)
         return [self.peak_memory_bytes, *(number for value in values for number in (value or 0.0, value is not None))]
 
     @classmethod
     def of_sums(cls, sums: Sequence[float], num_nodes: int) -> "Measured":
-        """Memory and energy of all nodes, and the mean of their shares."""
+        """The measurements of all nodes from these sums: total memory and energy, and the mean of the shares."""
         joules, *shares = (
             total if known == num_nodes else None for total, known in zip(sums[1::2], sums[2::2], strict=True)
         )
         return cls(round(sums[0]), joules, *(None if share is None else share / num_nodes for share in shares))
 
 
-NOTHING_MEASURED = [0.0] * 9  # of a process that is not the first one of its node
+NOTHING_MEASURED = [0.0] * 9  # for a process that is not the first one of its node
 
 
 def busy_seconds() -> float:
-    """Of all cores since the machine was started; stolen time, which other tenants took, counts as busy."""
+    """Busy seconds of all cores since the machine started. Stolen time, which other tenants used, counts as busy."""
     times = psutil.cpu_times()
-    # Guest time is a part of user time already (proc(5)).
+    # User time already includes guest time (proc(5)).
     return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor seconds, user and system, of process `pid` and those it started that still run."""
+    """CPU seconds, user and system, of process `pid` and its running descendants."""
     total = 0.0
     root = psutil.Process(pid)
     for process in [root, *root.children(recursive=True)]:
@@ -119,7 +120,7 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass(frozen=True)
 class Counter:
-    """Counts the joules of a part of the machine since some moment, up to `wrap`, and then from 0 again."""
+    """An energy counter for a part of the machine, in joules. When it reaches `wrap`, it starts again from 0."""
 
     source: str
     read: Callable[[], float]
@@ -127,11 +128,11 @@ class Counter:
 
 
 class EnergyMeter:
-    """Joules between `resume` and `pause`, as often as that happens.
+    """Measures energy between `resume` and `pause`, which may be called any number of times.
 
     Attributes:
-      source: where the joules are from, `RAPL` or `NVML`; None where the machine doesn't tell.
-      joules: so far; None where the machine doesn't tell.
+      source: `RAPL` or `NVML`; None if the machine does not measure energy.
+      joules: energy so far; None if the machine does not measure it.
     """
 
     def __init__(self, counters: list[Counter]) -> None:
@@ -144,7 +145,7 @@ class EnergyMeter:
         self._last = [counter.read() for counter in self._counters]
 
     def update(self) -> None:
-        """Has to be called before a counter wraps twice: RAPL's do within minutes under load."""
+        """Must be called before a counter wraps twice. RAPL's counters wrap within minutes under load."""
         if self._last is None or self.joules is None:
             return
         now = [counter.read() for counter in self._counters]
@@ -158,14 +159,14 @@ class EnergyMeter:
 
 
 def cpu_counters(powercap: Path = POWERCAP) -> list[Counter]:
-    """The processors' packages, as the kernel's RAPL driver counts them; empty where there is none to be read.
+    """Counters of the processor packages, from the kernel's RAPL driver; empty if none can be read.
 
     Source of names and units: Documentation/power/powercap/powercap.rst of the Linux kernel.
     """
     counters = []
     for zone in sorted(powercap.glob("intel-rapl:*")):
         energy, name, largest = (zone / file for file in ("energy_uj", "name", "max_energy_range_uj"))
-        # intel-rapl:0 is a package; intel-rapl:0:0 a part of it, which would count twice.
+        # intel-rapl:0 is a package. intel-rapl:0:0 is a part of it, and would be counted twice.
         if zone.name.count(":") == 1 and os.access(energy, os.R_OK) and name.read_text().startswith("package"):
             wrap = int(largest.read_text()) / 1e6
             counters.append(Counter("RAPL", lambda file=energy: int(file.read_text()) / 1e6, wrap))  # type: ignore[misc]
@@ -173,7 +174,7 @@ def cpu_counters(powercap: Path = POWERCAP) -> list[Counter]:
 
 
 def gpu_counters(gpus: list[Any]) -> list[Counter]:
-    """One for each GPU (NVML handles); empty unless all of them count, as they do since Volta."""
+    """One counter for each GPU (NVML handles); empty unless all GPUs have one, as they do since Volta."""
     import pynvml
 
     try:
@@ -188,13 +189,13 @@ def gpu_counters(gpus: list[Any]) -> list[Counter]:
 
 
 def visible_gpus(count: int) -> list[Any]:
-    """NVML handles of the first `count` GPUs that CUDA sees; empty where NVML can't tell.
+    """NVML handles of the first `count` GPUs that CUDA sees; empty if NVML is not available.
 
-    NVML counts in the order of the bus; CUDA does the same where all GPUs are of one kind.
+    NVML numbers the GPUs in the order of the bus. CUDA does the same if all GPUs are of one kind.
     """
     try:
         import pynvml
-    except ImportError:  # an environment of an implementation that lacks it still trains
+    except ImportError:  # an implementation's environment may lack it, and training works without it
         return []
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = listed.split(",") if listed else [str(index) for index in range(count)]
@@ -211,7 +212,7 @@ def visible_gpus(count: int) -> list[Any]:
 
 
 class GpuSampler:
-    """Reads now and then, in a thread of its own, what share of the time the GPUs were busy."""
+    """Samples the share of the time in which the GPUs were busy, in a thread of its own."""
 
     def __init__(self, gpus: list[Any]) -> None:
         self._gpus = gpus
@@ -223,7 +224,7 @@ class GpuSampler:
         self._thread.start()
 
     def stop(self) -> float | None:
-        """The mean over all samples and GPUs, 0 to 1; None where there is none."""
+        """Stops sampling. Returns the mean over all samples and GPUs, 0 to 1; None if there are no samples."""
         self._ended.set()
         self._thread.join()
         return sum(self._shares) / len(self._shares) if self._shares else None

@@ -1,4 +1,4 @@
-"""What a trained network makes of each test image, and the images it got wrong."""
+"""The predictions of a trained network for all test images, and the images that it got wrong."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,15 +12,15 @@ from common.platform.errors import UserError
 from common.platform.files import read_arrays, write_arrays
 
 PREDICTIONS_FILE = "predictions.safetensors"
-MAX_WRONG_IMAGES = 200  # kept, the first ones of the test set, so that a report can show them without the data
+MAX_WRONG_IMAGES = 200  # stored: the first ones of the test set, so that a report can show them without the data
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """`predictions.safetensors`, over the n test images in their own order.
+    """The content of `predictions.safetensors`, for the n test images in the order of the test set.
 
     Attributes:
-      labels, guesses: uint8 (n,): the right class, and the one with the largest score.
+      labels, guesses: uint8 (n,): the true class, and the class with the largest score.
       scores: float32 (n,): the softmax score of the guess, 0 to 1.
       wrong_indices: int64 (w,): the first test images that were guessed wrong, MAX_WRONG_IMAGES at most.
       wrong_images: uint8 (w, H, W, C): those images.
@@ -34,10 +34,10 @@ class Predictions:
 
     @classmethod
     def make(cls, logits: NDArray[Any], labels: Labels, images: Images) -> Self:
-        """From float logits (n, classes), int64 labels (n,) and uint8 images (n, H, W, C)."""
+        """Predictions from float logits (n, classes), int64 labels (n,) and uint8 images (n, H, W, C)."""
         assert logits.shape[0] == len(labels) == len(images), (logits.shape, len(labels), len(images))
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-        scores = 1 / np.exp(shifted).sum(axis=1)  # the largest logit's share, whose shifted value is 0
+        scores = 1 / np.exp(shifted).sum(axis=1)  # softmax of the largest logit, whose shifted value is 0
         guesses = logits.argmax(axis=1)
         wrong = np.flatnonzero(guesses != labels)[:MAX_WRONG_IMAGES]
         return cls(labels.astype(np.uint8), guesses.astype(np.uint8), scores.astype(np.float32), wrong, images[wrong])
@@ -47,7 +47,7 @@ class Predictions:
 
     @classmethod
     def read(cls, run_dir: Path) -> Self:
-        """Raises UserError where the file is missing or not whole."""
+        """Raises UserError if the file is missing or incomplete."""
         arrays = read_arrays(run_dir / PREDICTIONS_FILE)
         names = {field.name for field in fields(cls)}
         if set(arrays) != names:
@@ -55,7 +55,7 @@ class Predictions:
         return cls(**arrays)
 
     def confusion(self, num_classes: int) -> NDArray[np.int64]:
-        """int64 (classes, classes): how many images of each class (row) were guessed to be of each (column)."""
+        """int64 (classes, classes): how many images of each class (row) were guessed as each class (column)."""
         return confusion(self.labels, self.guesses, num_classes)
 
 
@@ -66,8 +66,8 @@ def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> 
 
 
 def as_rgb(image: Images) -> Images:
-    """uint8 (H, W, 3), to be looked at: one channel is grey, three are colours, others show their first."""
+    """uint8 (H, W, 3), for display: one channel becomes grey, three are colours, of others only the first is shown."""
     shown = image if image.shape[2] == 3 else np.repeat(image[:, :, :1], 3, axis=2)
     if image.shape[2] == 1 and image.max() <= 16:
-        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # digits count from 0 to 16
+        shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # the values of digits are 0 to 16
     return np.ascontiguousarray(shown)

@@ -1,4 +1,4 @@
-"""`--profile N`: the framework's own profiler looks at N steps after warm-up; what it saw, by operation."""
+"""`--profile N`: the framework's own profiler measures N steps after warm-up; results are grouped by operation."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -27,8 +27,8 @@ class Operation(BaseModel):
     """All calls of an operation in the profiled steps.
 
     Attributes:
-      name: as the framework calls it: `aten::addmm`, `Conv2D`.
-      seconds: that it took itself, without the operations that it called; summed over threads or streams.
+      name: the framework's name for it, such as `aten::addmm` or `Conv2D`.
+      seconds: its own time, without the operations that it called; summed over threads or streams.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,13 +43,13 @@ class Operation(BaseModel):
 
 
 class Profile(BaseModel):
-    """`profile.json`.
+    """The content of `profile.json`.
 
     Attributes:
-      first_step: of those that were profiled, from 1.
-      wall_seconds: of all of them.
-      computation_seconds, communication_seconds: of all operations, summed over threads or streams.
-      operations: the costliest ones, the first of them first.
+      first_step: number of the first profiled step, from 1.
+      wall_seconds: wall time of all profiled steps.
+      computation_seconds, communication_seconds: time of all such operations, summed over threads or streams.
+      operations: the costliest operations, in descending order.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -83,17 +83,17 @@ class Profile(BaseModel):
         write_model(run_dir / PROFILE_FILE, self)
 
     def milliseconds(self, seconds: float) -> float:
-        """Of one step."""
+        """Milliseconds per step."""
         return 1e3 * seconds / self.num_steps
 
     def share(self, seconds: float) -> float:
-        """Of all operations, 0 to 1."""
+        """Share of the time of all operations, 0 to 1."""
         whole = self.computation_seconds + self.communication_seconds
         return seconds / whole if whole else 0.0
 
     @property
     def title(self) -> str:
-        """What is above the operations, in a line."""
+        """The line that is shown above the operations."""
         last = self.first_step + self.num_steps - 1
         return (
             f"steps {self.first_step} to {last}, {self.milliseconds(self.wall_seconds):.2f} ms each; operations:"
@@ -103,19 +103,20 @@ class Profile(BaseModel):
 
 
 class Profiler(Protocol):
-    """The framework's own; each implementation has one in profiling.py."""
+    """The framework's own profiler; each implementation has one in profiling.py."""
 
     def start(self, folder: Path) -> None:
-        """Before the first of the steps; `folder` is there, and empty."""
+        """Called before the first profiled step; `folder` exists and is empty."""
 
     def stop(self) -> Sequence[Operation]:
-        """After the last of them, with the device at rest; leaves a trace in the folder."""
+        """Called after the last profiled step, when the device is idle; leaves a trace in the folder."""
 
 
 def profiled_steps(plan: Plan, warmup_steps: int, number: int) -> range:
-    """The steps to be profiled: the first `number` after warm-up that are in one epoch, without an evaluation between.
+    """The steps to be profiled: the first `number` steps after warm-up in one epoch, without an evaluation in between.
 
-    Raises UserError where there are not as many."""
+    Raises UserError if no epoch has that many steps after warm-up.
+    """
     for epoch in range(plan.epoch_of(plan.first_step), plan.num_epochs + 1):
         steps = plan.all_steps(epoch)
         first = max(steps.start, warmup_steps + 1)

@@ -10,7 +10,7 @@ from common.spec.batches import Plan
 
 
 class ProfileTaker:
-    """Told of every step, of which it knows when to act; does nothing where no steps are to be profiled."""
+    """Called after steps; knows when to start and stop the profiler. Does nothing if no steps are to be profiled."""
 
     def __init__(
         self,
@@ -21,18 +21,18 @@ class ProfileTaker:
         number: int | None,
         synchronize: Callable[[], None],
     ) -> None:
-        """`profiler`: None in processes that only take the same steps; `number`: of steps, None for none at all."""
+        """`profiler` is None in processes that don't write; `number` of steps are to be profiled, None for none."""
         self._implementation, self._profiler, self._synchronize = implementation, profiler, synchronize
         self._steps = profiled_steps(plan, warmup_steps, number) if number else range(0)
         self._began: float | None = None
         self._first = 0
 
     def stops(self) -> tuple[int, ...]:
-        """The numbers of steps done after which it must be told."""
+        """The steps after which `look` must be called."""
         return (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
 
     def look(self, done: int, run_dir: Path) -> None:
-        """After step `done`. A call of several steps may end later than asked for: then these are profiled, too."""
+        """Called after step `done`. If a call of several steps ends later than asked for, all of them are profiled."""
         if not self._steps or self._profiler is None or done < self._steps.start - 1:
             return
         if self._began is None:

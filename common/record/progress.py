@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of a run to the user: a bar on a terminal, plain lines elsewhere."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ class TrainingProgress(Sink):
     """Shows what is trained, then steps, loss and speed, then the result."""
 
     def __init__(self, title: str, device_name: str, plan: Plan) -> None:
-        """`title`: of the framework."""
+        """`title`: name of the framework."""
         self._title, self._device_name, self._plan = title, device_name, plan
         self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._bar = Progress(
@@ -75,12 +75,12 @@ class TrainingProgress(Sink):
             self._line(f"{found.share(one.seconds):6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {one.name[:45]}")
 
     def close(self) -> None:
-        """Leaves the terminal in order."""
+        """Removes the bar, so that the terminal can be used as usual."""
         self._bar.stop()
 
     def _line(self, text: str) -> None:
         self._console.print(text)
 
     def _epoch(self, number: int) -> str:
-        """` 3/10`."""
+        """The epoch as it is shown: ` 3/10`."""
         return f"{number:{len(str(self._plan.num_epochs))}}/{self._plan.num_epochs}"

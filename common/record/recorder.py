@@ -1,7 +1,7 @@
-"""Records a run. Long: it is all that the training loops know of, and it calls nothing of theirs but two functions.
+"""Records a run. Long: training loops use only this class for recording; it calls only two of their functions.
 
-It keeps the losses that are not fetched yet, tells the clock (clock.py), and passes on what it has to the sinks
-(sinks.py). Between fetches the hot loop only appends to a list.
+It stores the losses that are not fetched yet, calls the clock (clock.py), and passes results to the sinks (sinks.py).
+Between fetches the training loop only appends to a list.
 """
 
 import math
@@ -37,26 +37,26 @@ from common.spec.state import TrainState
 # See `Recorder`.
 Fetch = Callable[[list[tuple[Any, Any]], list[float]], tuple[Sequence[tuple[float, float]], list[float]]]
 
-# Steps left out of images_per_second: caches fill and allocators settle. Half the run where it is short.
+# Steps that images_per_second leaves out, since caches fill and allocators settle. In short runs: half of the steps.
 WARMUP_STEPS = 10
 
 
 class Recorder:
-    """One for each process of a run; exactly one of them writes and prints.
+    """Each process of a run has one; exactly one of them writes and prints.
 
     Args:
-      implementation: name for the result, `pt`.
-      title: name for people, `PyTorch`.
-      experiment: its configuration resolved; in the process that writes, with the run folder in it.
-      device_name: of the device trained on.
-      timeline: begun with the process that the user started; start-up and memory count from it.
+      implementation: name in the result, such as `pt`.
+      title: name to display, such as `PyTorch`.
+      experiment: its configuration is resolved; in the process that writes it contains the run folder.
+      device_name: name of the device that trains.
+      timeline: began with the process that the user started; start-up time and memory are counted from that process.
       writes: whether this is the process that writes and prints.
-      measures: whether it is the first one of its node, which looks at memory and energy; as `writes` says if None.
-      fetch: from a list of this process's shares of steps, (loss, correct answers) as device scalars, and a list of
-        numbers, to the global ones and the numbers' sums; with several processes they all call it at the same steps.
-      synchronize: waits until the device has done what it was given.
-      sinks: further ones, beside the run folder's files and the terminal.
-      profiler: the framework's own, for `--profile`.
+      measures: whether this is the first process of its node, which measures memory and energy; None: same as `writes`.
+      fetch: takes a list of this process's shares of steps, (loss, correct answers) as device scalars, and a list of
+        numbers. Returns both, summed over all processes. All processes call it at the same steps.
+      synchronize: waits until the device has finished its work.
+      sinks: further sinks, in addition to the run folder's files and the terminal.
+      profiler: the framework's own profiler, for `--profile`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Recorder:
         self.experiment, self.config, self.plan = experiment, config, plan
         self.run_dir = config.run_dir or Path()
         self.timeline, self.writes, self.fetch = timeline, writes, fetch
-        self.code_sha256 = code_sha256()  # now, and not when the run ends: it may be changed meanwhile
+        self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
         measures = writes if measures is None else measures
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.clock = RunClock(timeline, self.monitor, synchronize)
@@ -114,7 +114,7 @@ class Recorder:
         self.at_end.__exit__(*error)
 
     def _go_on(self) -> None:
-        """With what was recorded until the checkpoint, of which sinks are told once more."""
+        """Continues from what was recorded until the checkpoint, and sends it to the sinks again."""
         assert isinstance(self.config.resume, Path)
         checkpoint, losses = read_checkpoint(self.config.resume)
         self.history.go_on(checkpoint, losses)
@@ -129,7 +129,7 @@ class Recorder:
             self.clock.start_epoch()
 
     def steps_to_go(self) -> int:
-        """How many steps may be taken before it must be told: until it next reads the clock or fetches."""
+        """Number of steps until the recorder next reads the clock or fetches losses."""
         plan, done, every = self.plan, self.steps_done, self.config.log_every_n_steps
         stops = (
             plan.first_step,
@@ -141,13 +141,13 @@ class Recorder:
         return min(stop for stop in (*stops, *more) if stop > done) - done
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
-        """Takes this process's share of a step, without fetching it; or of the next `number` steps of an epoch.
+        """Records this process's share of a step, or of the next `number` steps of an epoch, without fetching it.
 
-        The clock is read and losses are fetched at the end of a call only: more steps than `steps_to_go` delay that.
+        The clock is read and losses are fetched only at the end of a call. More steps than `steps_to_go` delay both.
 
         Args:
-          loss: of the global batch's mean loss; a scalar on the device, or one of (number,).
-          correct: answers, as they were before the update; alike.
+          loss: share of the global batch's mean loss; a scalar on the device, or an array (number,).
+          correct: share of the number of correct answers before the update; of the same shape.
         """
         done, every = self.steps_done, self.config.log_every_n_steps
         self.pending.append((loss, correct))
@@ -156,7 +156,7 @@ class Recorder:
             self.startup_end = self.steps_done
             self.clock.end_startup()
             if self.config.checkpoint_every is not None:
-                # Not before: there is nothing to make a checkpoint of, and other processes may still be starting.
+                # Not earlier: there is no state for a checkpoint yet, and other processes may still be starting.
                 self.checkpointer.held = self.at_end.enter_context(hold_signals())
         if done < self.warmup_steps <= self.steps_done:
             self.clock.end_warmup()
@@ -167,7 +167,7 @@ class Recorder:
             self.checkpointer.look(self.steps_done)
 
     def _fetch(self) -> Sequence[tuple[float, float]]:
-        """Global losses and correct answers of the pending steps, or again of the latest; processes agree meanwhile."""
+        """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
         steps = self.pending or self.latest
         numbers, votes = self.fetch(steps, self.checkpointer.votes(self.steps_done))
         self.latest = steps[-1:]
@@ -175,12 +175,12 @@ class Recorder:
         return numbers
 
     def end_training(self) -> None:
-        """After the last step of an epoch, before its evaluation."""
+        """Called after the last step of an epoch, before its evaluation."""
         self.clock.end_training(timed=self.steps_done > self.warmup_steps)
         self._flush()
 
     def _flush(self) -> None:
-        """Fetches the losses that are pending, and passes them on."""
+        """Fetches the pending losses and passes them to the sinks."""
         if not self.pending:
             return
         losses, correct = zip(*self._fetch(), strict=True)
@@ -200,7 +200,7 @@ class Recorder:
         self.clock.start_evaluation()
 
     def end_epoch(self, loss_sum: float, correct: int, count: int) -> None:
-        """After an evaluation, with its sums over the whole test set, fetched from the device."""
+        """Called after an evaluation, with its sums over the whole test set, fetched from the device."""
         self.clock.end_evaluation(trained=self.steps_done == self.plan.total_steps)
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
@@ -218,25 +218,25 @@ class Recorder:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether the loop shall call `save_checkpoint`: in all processes, after a step or an evaluation."""
+        """Whether the loop must call `save_checkpoint`: in all processes, after a step or an evaluation."""
         return self.checkpointer.due
 
     def save_checkpoint(self, state: TrainState) -> None:
-        """Writes it while training goes on, or ends the run with it if a signal has asked for that.
+        """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing.
 
         Args:
-          state: after the latest step; of arrays that nobody changes.
+          state: state after the latest step; its arrays must not be changed later.
 
         Raises:
           StoppedAtCheckpoint: a signal has asked the run to end.
-          FileError: the checkpoint before could not be written; where the run ends, this one.
+          FileError: the previous checkpoint could not be written; or this one, if the run ends.
         """
         seconds = self.clock.seconds_in_epoch() if self.steps_done % self.plan.steps_per_epoch else 0.0
         checkpoint = self.history.checkpoint(self.implementation, self.experiment, seconds)
         self.checkpointer.write(checkpoint, self.history.losses, state)
         if self.checkpointer.signal:
             self.checkpointer.wait()
-            self._fetch()  # nobody ends before it is written: the others would be ended with the first one
+            self._fetch()  # all processes wait for the writing: the first one to end would end the others
             raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))
 
     # --- Result ---
@@ -249,7 +249,7 @@ class Recorder:
             write_arrays(self.run_dir / FIRST_BATCH_FILE, arrays)
 
     def save_predictions(self, logits: NDArray[Any]) -> None:
-        """Takes the trained network's logits for the whole test set, float (n, classes), in its own order."""
+        """Writes predictions, made from the trained network's logits for the whole test set, float (n, classes)."""
         if self.writes:
             dataset = self.experiment.dataset
             Predictions.make(logits, dataset.test_labels, dataset.test_images).write(self.run_dir)
@@ -261,10 +261,10 @@ class Recorder:
         device_peak_memory_bytes: int | None,
         skipped_steps: int | None,
     ) -> None:
-        """Writes the trained weights, canonical, and passes on the result, which then is written and shown.
+        """Writes the trained weights in canonical layout, and passes the result to the sinks, which write and show it.
 
         Args:
-          skipped_steps: by the scaling of the loss (`common.spec.update_rule.LossScaling`); None where there is none.
+          skipped_steps: number of steps that `common.spec.update_rule.LossScaling` skipped; None without loss scaling.
         """
         measured = self._measured()
         if not self.writes:
@@ -296,7 +296,7 @@ class Recorder:
             sink.finish(result)
 
     def _measured(self) -> Measured:
-        """Of this node, or the sum of all; of a process that measures nothing alone it says nothing."""
+        """Measurements of this node, or of all nodes; with one node, all unknown in a process that measures nothing."""
         own = Measured.of_node(self.monitor, self.timeline.first_pid).numbers() if self.monitor else NOTHING_MEASURED
         nodes = self.config.nodes
         return Measured.of_sums(self.fetch(self.latest, own)[1] if nodes > 1 else own, nodes)

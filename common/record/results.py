@@ -25,48 +25,49 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class RunResult(BaseModel):
-    """`result.json`. Units stand in the names; accuracies are shares from 0 to 1.
+    """The content of `result.json`. The names contain the units; accuracies are shares from 0 to 1.
 
     Attributes:
-      config: as resolved: "auto" replaced by what it came to.
-      config_sha256: over what decides the training, see `TrainConfig.sha256`.
-      data_sha256: over the training and test arrays.
-      initial_weights_sha256: over the weights before the first step, as float64.
-      resumed_from: the step after which this process went on from a checkpoint, see `common.record.checkpoints`: of the
-        steps before it has measured nothing. None: it took all of them.
-      started: when the first process was, UTC.
-      startup_seconds: from the start of the first process to the end of the first step, or of the first call where a
-        call takes several.
-      epoch_train_seconds: of each epoch, the first call left out.
-      eval_seconds: of each evaluation, one after every epoch.
-      warmup_steps: steps left out of `images_per_second`, the first one among them.
-      images_per_second: training examples over training seconds, all devices together; null where no
-        step is left after warm-up.
+      config: resolved configuration: every "auto" is replaced.
+      config_sha256: hex digest over the options that determine the training, see `TrainConfig.sha256`.
+      data_sha256: hex digest over the training and test arrays.
+      initial_weights_sha256: hex digest over the weights before the first step, as float64.
+      resumed_from: the step after which this process continued from a checkpoint, see `common.record.checkpoints`. It
+        has measured nothing of the steps before. None: it took all steps.
+      started: start time of the first process, UTC.
+      startup_seconds: from the start of the first process to the end of the first step, or of the first call if a call
+        takes several steps.
+      epoch_train_seconds: training seconds of each epoch, without the first call.
+      eval_seconds: seconds of each evaluation; there is one after every epoch.
+      warmup_steps: number of steps left out of `images_per_second`, including the first step.
+      images_per_second: training examples divided by training seconds, all devices together; null if no step is left
+        after warm-up.
       wall_seconds: from the start of the first process until this file was written.
-      phase_seconds: `wall_seconds` in its parts, see `common.record.timeline`; they add up to it.
+      phase_seconds: the parts of `wall_seconds`, see `common.record.timeline`; they add up to it.
       peak_memory_bytes: resident memory of all the run's processes, see `common.platform.machine`.
-      device_peak_memory_bytes: of the GPUs, summed; null on the CPU.
-      cpu_utilisation: processor seconds of the run's processes over those of the cores it may use, from the
-        end of the first step to the end of the last evaluation; null where that is too short to tell.
-      gpu_utilisation: share of the time in which the GPUs were busy, NVML's, meanwhile; null on the CPU.
-      training_other_load: share of all the machine's cores that other programs used meanwhile, or other tenants of the
-        hardware took (stolen time).
-      joules_per_image: energy of the training steps, the first one left out, over the images trained on in
-        them; the processors' packages on the CPU (with all else that they did), the GPUs on GPUs; null where
-        the machine doesn't tell.
-      energy_source: RAPL or NVML; null where there is none.
-      class_names: in the order of the labels.
-      num_steps: training steps taken.
-      first_loss_tolerance: how far rounding to 32 bits may move the loss of the first step, see rounding.py; null
-        without a step, with initial weights of one's own, or where the run computes in another precision.
-      skipped_steps: those of them in which the scaling of the loss left the weights as they were; null where the
-        precision needs no scaling.
-      cpu_instructions: the highest instruction set that oneDNN may use, its name (`ONEDNN_MAX_CPU_ISA`); null where
+      device_peak_memory_bytes: memory of the GPUs, summed; null on the CPU.
+      cpu_utilisation: CPU seconds of the run's processes divided by those of the cores it may use, from the end of the
+        first step to the end of the last evaluation; null if this time is too short.
+      gpu_utilisation: share of the same time in which the GPUs were busy, from NVML; null if unknown, and on the CPU.
+      training_other_load: share of all the machine's cores that other programs used in the same time, or other tenants
+        of the hardware (stolen time).
+      joules_per_image: energy of all training steps but the first, divided by the number of images in them. On the CPU
+        it is the energy of the processor packages, including other programs. On GPUs it is the energy of the GPUs. Null
+        if the machine does not measure it.
+      energy_source: RAPL or NVML; null if there is none.
+      class_names: names of the classes, in the order of the labels.
+      num_steps: number of training steps taken.
+      first_loss_tolerance: how far rounding to 32 bits may change the loss of the first step, see rounding.py. Null
+        without a step, with --initial-weights, with batch normalisation, or if the run computes in another precision
+        or TF32.
+      skipped_steps: number of these steps in which loss scaling left the weights unchanged; null if the precision needs
+        no loss scaling.
+      cpu_instructions: oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if
         there is no limit, and on GPUs.
-      processor_note: why there is that limit, or no half precision, see `common.platform.probing`; null where there is
-        nothing to tell.
+      processor_note: why there is this limit, or no half precision, see `common.platform.probing`; null if there is
+        nothing to report.
       machine: see `common.platform.machine.Machine`.
-      code_sha256: over the code that made it, see `common.platform.machine.code_sha256`.
+      code_sha256: hex digest over the code of the run, see `common.platform.machine.code_sha256`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,12 +118,12 @@ class RunResult(BaseModel):
 
     @property
     def plan(self) -> Plan:
-        """The steps that it took."""
+        """The plan of the run's steps."""
         return self.config.plan(self.train_count)
 
     @property
     def code(self) -> str:
-        """The commit it was made from, for people: `0123456789ab`, `0123456789ab with uncommitted changes`."""
+        """The commit of the run's code, to display: `0123456789ab`, `0123456789ab with uncommitted changes`."""
         git = self.git or {}
         changed = " with uncommitted changes" if git.get("dirty") else ""
         return f"{str(git.get('commit', 'unknown'))[:12]}{changed}"
@@ -145,12 +146,12 @@ def write_result(run_dir: Path, result: RunResult) -> None:
 
 
 def read_result(run_dir: Path) -> RunResult:
-    """Raises UserError where the file is missing or breaks the schema."""
+    """Raises UserError if the file is missing or breaks the schema."""
     return read_model(RunResult, run_dir / RESULT_FILE)
 
 
 class PlanLine(BaseModel):
-    """The first line of `metrics.jsonl`: what the run is about to do."""
+    """The first line of `metrics.jsonl`: the steps that the run will take."""
 
     kind: Literal["plan"]
     total_steps: int = Field(gt=0)
@@ -172,7 +173,7 @@ class EpochLine(BaseModel):
     kind: Literal["epoch"]
     epoch: int = Field(gt=0)
     train_loss: float
-    train_accuracy: float = Field(ge=0, le=1)  # of each example before the step that it was trained in
+    train_accuracy: float = Field(ge=0, le=1)  # each example counts as predicted before the step that trains on it
     test_loss: float = Field(allow_inf_nan=False)
     test_accuracy: float = Field(ge=0, le=1)
     test_correct: int = Field(ge=0)
@@ -187,7 +188,7 @@ Line = TypeVar("Line", PlanLine, StepLine, EpochLine)
 
 
 def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
-    """Whole lines of `metrics.jsonl`. Raises UserError for a line that breaks the schema."""
+    """Parses complete lines of `metrics.jsonl`. Raises UserError for a line that breaks the schema."""
     try:
         return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
@@ -211,7 +212,7 @@ def read_step_losses(run_dir: Path) -> list[float]:
     """The loss of every step, the first at index 0.
 
     Raises:
-      UserError: steps that are missing, twice there or out of order, lines that break the schema.
+      UserError: steps are missing, repeated or out of order, or a line breaks the schema.
     """
     steps = read_metrics(run_dir, StepLine)
     if [line.step for line in steps] != list(range(1, len(steps) + 1)):

@@ -1,6 +1,7 @@
-"""How far rounding to 32 bits may move the loss of the first step: a bound that is derived, not fitted.
+"""How far rounding to 32 bits may change the loss of the first step: a derived bound, not a fitted one.
 
-Only what 32 bits do is asked here. That two runs are the same training is proved in 64 bits, see `comparison.proof`.
+The bound covers only 32-bit computation. That two runs are the same training is proved in 64 bits, see
+`comparison.proof`.
 """
 
 import math
@@ -12,33 +13,35 @@ from common.spec.batches import epoch_order
 from common.spec.randomness import visits
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32: half the distance from 1 to the next number
-ROUNDING = UNIT_ROUNDOFF / math.sqrt(3)  # standard deviation of a rounding that may be anything up to that
+ROUNDING = UNIT_ROUNDOFF / math.sqrt(3)  # standard deviation of a rounding error that is uniform up to UNIT_ROUNDOFF
 CONFIDENCE = 5.0  # in standard deviations
-MOST_IMAGES = 256  # that the size of the input is taken from
+MOST_IMAGES = 256  # from which the size of the input is computed
 
 
 def first_loss_tolerance(experiment: Experiment, loss: float) -> float:
     """The largest difference between the first step's loss in 32 bits and in exact arithmetic that rounding explains.
 
-    Roundings are taken as independent and of mean zero (Higham and Mary, "A new approach to probabilistic rounding
-    error analysis", 2019), so that n of them add up to sqrt(n). With r the standard deviation of one, relative:
+    Rounding errors are assumed to be independent with mean zero (Higham and Mary, "A new approach to probabilistic
+    rounding error analysis", 2019). The sum of n of them is then sqrt(n) times as large as one. Let r be the standard
+    deviation of one relative rounding error.
 
-    - A sum of K products is off by sqrt(K) r of its size. Over all layers the logits are off by r sqrt(sum of K) of
-      theirs.
-    - Their size is that of the input times sqrt(sum of w^2 for one output) of each layer: exact for weights that are
-      drawn with mean zero, and too large by what ReLU leaves out. Dropout at rate p makes it 1 / sqrt(1 - p) times as
-      large: the values that stay grow by 1 / (1 - p).
-    - The derivative of an example's loss by its logits is softmax - label, of a norm of at most sqrt(2). The mean
-      over B examples has 1 / sqrt(B) of one example's error.
-    - Softmax, logarithm and the sum over the batch, which frameworks take in blocks: 2 + log2 B roundings of the loss.
+    - A sum of K products has a relative error of sqrt(K) r. Over all layers the logits have a relative error of
+      r sqrt(sum of K).
+    - The size of the logits is the size of the input times, for each layer, sqrt(sum of w^2 for one output). This is
+      exact for random weights with mean zero, and too large by what ReLU leaves out. Dropout at rate p makes it
+      1 / sqrt(1 - p) times as large, since the values that are kept grow by 1 / (1 - p).
+    - The derivative of an example's loss by its logits is softmax - label, whose norm is at most sqrt(2). The error of
+      the mean over B examples is 1 / sqrt(B) of one example's error.
+    - Softmax, logarithm and the sum over the batch, which frameworks compute in blocks, add 2 + log2 B roundings of the
+      loss.
 
-    CONFIDENCE standard deviations of both together are allowed. A factor of a product that is rounded to the 11 bits of
-    TF32 or float16 is off by 2^13 times as much as one of float32, which shows in the loss as long as the batch does
-    not average it out: up to some thousand images.
+    The tolerance is CONFIDENCE standard deviations of both errors together. If a factor of a product is rounded to the
+    11 bits of TF32 or float16, its error is 2^13 times that of float32. The loss shows this for batches of up to some
+    thousand images; larger batches average it out.
 
     Args:
-      experiment: whose initial weights are drawn, and whose network has no batch normalisation.
-      loss: of the first step, of about the right size.
+      experiment: its initial weights are random, and its network has no batch normalisation.
+      loss: approximate loss of the first step.
     """
     batch_size = experiment.plan.count(1)
     kernels = [array.astype(np.float64) for array in experiment.initial_weights.values() if array.ndim > 1]
@@ -51,7 +54,7 @@ def first_loss_tolerance(experiment: Experiment, loss: float) -> float:
 
 
 def _input_size(experiment: Experiment, batch_size: int) -> float:
-    """Root of the mean square of the network's input, over the first images that are trained on."""
+    """Root mean square of the network's input, over the first images of the training."""
     dataset = experiment.dataset
     order = np.sort(epoch_order(experiment.config.seed, 1, len(dataset.train_images))[: min(batch_size, MOST_IMAGES)])
     images = dataset.train_images[order]

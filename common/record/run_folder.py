@@ -1,4 +1,4 @@
-"""Folders for runs: new ones made, used ones refused."""
+"""Run folders: makes new ones and refuses used ones."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 
 
 def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
-    """A folder under `base` that nobody else has: the time, then `name`, then a number if need be."""
+    """Makes a new folder under `base`. Its name is the time, then `name`, then a number if needed."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for suffix in ["", *(f"-{number}" for number in range(2, 1000))]:
         path = base / f"{stamp}-{name}{suffix}"
@@ -28,10 +28,10 @@ def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
 
 
 def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> Path:
-    """Makes the folder of a run. Raises UserError where it holds a run already, or cannot be made.
+    """Makes the folder of a run. Raises UserError if it contains a run already or can't be made.
 
     Args:
-      resumed: whether a run in it that has not finished may be gone on with.
+      resumed: whether the folder may contain an unfinished run, which is continued.
     """
     if run_dir is None:
         return new_run_dir(name)
@@ -48,7 +48,11 @@ def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> P
 
 
 def with_run_dir(experiment: Experiment, name: str) -> Experiment:
-    """The experiment with its run folder made and `config.json` in it; `name` is for a folder that has no name."""
+    """Makes the run folder and writes its `config.json`; returns the experiment with that folder.
+
+    Args:
+      name: part of the name of a new folder, if the configuration names no folder.
+    """
     config = experiment.config
     check_loggers(config.logger)
     resume, run_dir = config.resume, config.run_dir

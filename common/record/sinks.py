@@ -1,4 +1,4 @@
-"""What receives a run's steps and epochs: files here, the terminal in progress.py, a benchmark's bare loop."""
+"""Sinks receive the steps and epochs of a run: files (here), the terminal (progress.py), a benchmark's bare loop."""
 
 import json
 from collections.abc import Sequence
@@ -12,30 +12,33 @@ from common.record.results import METRICS_FILE, EpochLine, RunResult, write_resu
 
 
 class Sink:
-    """Called between steps, in every process that has it, so it should be quick; does nothing by itself."""
+    """Base class of sinks; its methods do nothing.
+
+    The methods are called between steps, in every process that has the sink, so they should be quick.
+    """
 
     def start(self, experiment: Experiment) -> None:
-        """Before anything is computed."""
+        """Called before anything is computed."""
 
     def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
-        """When losses were fetched: those of the latest steps, the last of which was step `done` (from 1).
+        """Called when losses were fetched: those of the latest steps, the last of which is step `done` (from 1).
 
         Args:
-          images_per_second: of the epoch so far.
+          images_per_second: speed of the epoch so far.
         """
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
-        """After an evaluation; `images_per_second`: of the epoch's training."""
+        """Called after an evaluation; `images_per_second` is the speed of the epoch's training."""
 
     def finish(self, result: RunResult) -> None:
-        """When all has succeeded."""
+        """Called when the run has succeeded."""
 
     def close(self) -> None:
-        """In any case, whatever has happened."""
+        """Called at the end in any case, also after an error."""
 
 
 class RunFiles(Sink):
-    """`metrics.jsonl` while it trains, a line at once, and `result.json` last."""
+    """Writes `metrics.jsonl` during training, each line at once, and `result.json` at the end."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir, self._path, self._files = run_dir, run_dir / METRICS_FILE, ExitStack()
@@ -53,7 +56,7 @@ class RunFiles(Sink):
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
         with writing(self._path):
-            self._path.stat()  # a folder that is gone is told now, and not after the last epoch
+            self._path.stat()  # fails now if the folder is gone, and not after the last epoch
         self._write(epoch.model_dump())
 
     def finish(self, result: RunResult) -> None:
@@ -65,5 +68,5 @@ class RunFiles(Sink):
     def _write(self, *lines: dict[str, Any]) -> None:
         left = "".join(json.dumps(line) + "\n" for line in lines).encode()
         with writing(self._path):
-            while left:  # a disk that is nearly full takes a part
+            while left:  # a disk that is nearly full may accept only a part
                 left = left[self._metrics.write(left) :]

@@ -1,4 +1,4 @@
-"""Where the seconds of a run go: at any moment it is in exactly one phase, so that they add up to the whole."""
+"""How a run spends its time: it is in exactly one phase at any moment, so the phases add up to the whole."""
 
 import time
 from dataclasses import dataclass, field
@@ -16,11 +16,12 @@ PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation
 
 @dataclass
 class Timeline:
-    """Seconds in each phase so far. Can be sent to another process of the machine, which goes on with it.
+    """Seconds in each phase so far. Another process on the same machine can receive a timeline and continue it.
 
     Attributes:
-      first_pid: the process that the user started.
-      process_start: when that was, on the clock of `time.perf_counter`, which the machine's processes share.
+      first_pid: id of the process that the user started.
+      process_start: start time of that process, on the clock of `time.perf_counter`, which is the same in all processes
+        of a machine.
     """
 
     first_pid: int
@@ -31,17 +32,17 @@ class Timeline:
 
     @classmethod
     def begin(cls, first_pid: int) -> Self:
-        """Begins with the imports, when process `first_pid` was started."""
+        """A timeline in the phase `imports`, from the start of process `first_pid`."""
         started = process_start(first_pid)
         return cls(first_pid, started, since=started)
 
     @property
     def started(self) -> datetime:
-        """When the first process was, UTC."""
+        """Start time of the first process, UTC."""
         return datetime.now(UTC) - timedelta(seconds=time.perf_counter() - self.process_start)
 
     def enter(self, phase: Phase) -> float:
-        """Ends the phase before, begins `phase`; returns the time of that, on the clock of `time.perf_counter`."""
+        """Ends the current phase and begins `phase`; returns the time of this change, by `time.perf_counter`."""
         now = time.perf_counter()
         self.seconds[self.phase] += now - self.since
         self.phase, self.since = phase, now

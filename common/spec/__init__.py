@@ -1,1 +1,1 @@
-"""What is trained: options, networks, update rule, and which examples make up a batch."""
+"""Specification of a training: options, networks, update rule, and the examples in each batch."""

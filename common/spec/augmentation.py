@@ -1,6 +1,6 @@
-"""How training images are changed before a network sees them: the definition, which each framework computes natively.
+"""Definition of the augmentation of training images; each framework computes it natively.
 
-Everything is drawn once for each example and epoch (common/spec/randomness.py).
+All random numbers are drawn once for each example and epoch (common/spec/randomness.py).
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Augmentation:
     """Crop, flip and cutout, in this order.
 
     Attributes:
-      padding: an image gets so many black pixels on each side, and is cropped at random to its own size again.
-      flips: every other image, at random, is mirrored left to right.
-      cutout: side of a square, anywhere at random, that is set to the mean colour; it may reach over the edge
+      padding: number of black pixels added on each side of an image, which is then cropped at random to its own size.
+      flips: whether each image is mirrored left to right with probability 1/2.
+      cutout: side of a square at a random place that is set to the mean colour; the square may extend over the edge
         (DeVries and Taylor, 2017).
     """
 
@@ -31,7 +31,7 @@ class Augmentation:
 
     @classmethod
     def of(cls, config: TrainConfig, image_shape: tuple[int, int, int]) -> "Augmentation | None":
-        """None where nothing is to be changed. Raises UserError for a padding or cutout larger than the images."""
+        """None if nothing is to be changed. Raises UserError for a padding or cutout larger than the images."""
         for name in ("random_crop", "cutout"):
             value, most = getattr(config, name), min(image_shape[:2])
             if value > most:
@@ -44,12 +44,12 @@ class Augmentation:
     def __call__(
         self, images: NDArray[np.uint8], visits: Integers, shift: NDArray[np.float32], scale: NDArray[np.float32]
     ) -> NDArray[np.float64]:
-        """float64 (n, H, W, C): images uint8 (n, H, W, C) changed and normalised."""
+        """Changes and normalises images, uint8 (n, H, W, C); returns float64 (n, H, W, C)."""
         height, width = images.shape[1:3]
         vertical, horizontal, mirror, place = philox(self.seed, positions(visits), visits >> 32, 0, STREAM_AUGMENTATION)
         side, pad = 2 * self.padding + 1, self.padding
         padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-        # A word times n, without its lower 32 bits, is one of 0 .. n - 1.
+        # The upper 32 bits of a word times n are a random integer from 0 to n - 1.
         rows = np.arange(height) + (vertical * side >> 32)[:, None]
         columns = np.broadcast_to(np.arange(width), (len(images), width))
         if self.flips:
@@ -58,7 +58,7 @@ class Augmentation:
         changed = padded[np.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None, :]]
         normalised = (changed.astype(np.float64) - shift) * scale
         if self.cutout:
-            # Of the fourth word the lower half is the square's centre from above, the upper one from the left.
+            # The lower half of the fourth word gives the row of the square's centre, the upper half gives the column.
             top = ((place & 0xFFFF) * height >> 16) - self.cutout // 2
             left = ((place >> 16) * width >> 16) - self.cutout // 2
             inside = [

@@ -1,4 +1,4 @@
-"""Which examples make up which step: order, batches and shards, the same for every implementation."""
+"""The examples in each step: order, batches and shards, the same for every implementation."""
 
 import functools
 import operator
@@ -16,11 +16,11 @@ class Batch(NamedTuple):
     """A replica's shard of a batch, in a framework's own tensors.
 
     Attributes:
-      inputs: what the network takes: images (n, ...); for a network with dropout a pair of them and their visits,
+      inputs: inputs of the network: images (n, ...). For a network with dropout, a pair of images and their visits,
         int64 (n,), see `common.spec.randomness.visits`.
       labels: int64 (n,).
-      count: examples in the global batch, that all replicas' shards make up; of all batches of a step where gradients
-        are accumulated.
+      count: number of examples in the global batch, which consists of all replicas' shards; if gradients are
+        accumulated, in all batches of the step.
     """
 
     inputs: Any
@@ -29,13 +29,13 @@ class Batch(NamedTuple):
 
 
 def summed(shares: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Of the batches that make a step: their losses added up, and their numbers of correct answers."""
+    """The losses and the numbers of correct answers, each summed over the batches of a step."""
     losses, correct = zip(*shares, strict=True)
     return functools.reduce(operator.add, losses), functools.reduce(operator.add, correct)
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:
-    """int64 (num_examples,): the order of training examples in `epoch` (from 1), shuffled anew in each."""
+    """int64 (num_examples,): the order of training examples in `epoch` (from 1), shuffled anew in each epoch."""
     keys = random_bits(num_examples, seed, STREAM_ORDER, epoch)
     return np.argsort(keys, kind="stable").astype(np.int64)
 
@@ -43,11 +43,11 @@ def epoch_order(seed: int, epoch: int, num_examples: int) -> NDArray[np.int64]:
 def shards(num_examples: int, batch_size: int, num_replicas: int) -> NDArray[np.int64]:
     """int64 (num_batches, num_replicas, 3): start, stop and global count for each batch and replica.
 
-    Batch b holds positions b * batch_size up to (b + 1) * batch_size of the order; the last one holds what
-    is left. Its replicas take neighbouring slices, each as large as the first as long as examples are left, as
-    torch.chunk and tf.distribute cut a batch; the last ones may be smaller, or empty.
-    The global count is the size of the whole batch: a step's loss is the sum over all replicas divided
-    once by it.
+    Batch b contains positions b * batch_size up to (b + 1) * batch_size of the order; the last batch contains what is
+    left. The replicas take consecutive slices of equal size, as torch.chunk and tf.distribute cut a batch. The last
+    slices may be smaller or empty if too few examples are left.
+    The global count is the size of the whole batch. A step's loss is the sum over all replicas, divided once by the
+    global count.
     """
     starts = np.arange(0, num_examples, batch_size, dtype=np.int64)
     counts = np.minimum(batch_size, num_examples - starts)
@@ -59,19 +59,20 @@ def shards(num_examples: int, batch_size: int, num_replicas: int) -> NDArray[np.
 
 @dataclass(frozen=True)
 class Plan:
-    """Which steps a run takes, and of what size. Steps and epochs count from 1.
+    """The steps of a run and their sizes. Steps and epochs count from 1.
 
     Attributes:
       train_size: number of training examples.
-      examples_per_step: all devices together, and all batches that make one.
-      accumulated: batches that make a step, one after the other; of the last step of an epoch maybe fewer.
-      whole_epoch_steps: that the training set makes, the incomplete last one included.
-      schedule_steps: of the whole training, `max_steps` applied; the learning rate's schedule runs over these.
-      steps_per_epoch: that the run takes in a full epoch: `whole_epoch_steps`; fewer with `verify_steps`: the first
-        batches of the epoch and its last one.
-      total_steps: that the run takes.
-      num_epochs: epochs begun; the last may stop early.
-      first_step: that this process takes; those before it were taken by the run that it goes on with.
+      examples_per_step: number of examples in a step: all devices and all its batches together.
+      accumulated: number of batches in a step, one after the other; the last step of an epoch may have fewer.
+      whole_epoch_steps: number of steps over the whole training set, including an incomplete last one.
+      schedule_steps: number of steps of the whole training, limited by `max_steps`; the learning rate's schedule runs
+        over these.
+      steps_per_epoch: number of steps that the run takes in a full epoch. It is `whole_epoch_steps`, or fewer with
+        `verify_steps`: then the run takes the first batches of the epoch and its last one.
+      total_steps: number of steps that the run takes.
+      num_epochs: number of epochs begun; the last one may stop early.
+      first_step: first step that this process takes; a resumed run has taken the steps before.
     """
 
     train_size: int
@@ -99,33 +100,33 @@ class Plan:
         in_epoch, total = whole, steps
         if verify_steps is not None and verify_steps < steps:
             total = verify_steps
-            # A mistake may show at the end of an epoch, where the last batch is smaller, or in the next one's order.
+            # A mistake may show at the end of an epoch, where the last batch is smaller, or in the next epoch's order.
             in_epoch = min(whole, verify_steps // 2 + 1 if steps > whole else verify_steps)
         return cls(train_size, examples_per_step, accumulated, whole, steps, in_epoch, total, -(-total // in_epoch))
 
     @property
     def epochs_before(self) -> int:
-        """Finished ones, of which this process takes no step."""
+        """Number of finished epochs, in which this process takes no step."""
         return (self.first_step - 1) // self.steps_per_epoch
 
     @property
     def epochs_alike(self) -> list[range]:
-        """Epochs, from 0, that this process takes: what is left of one that has begun, and all others."""
+        """Ranges of epochs, from 0, that this process takes: the rest of an unfinished epoch, then all whole epochs."""
         first, begun = divmod(self.first_step - 1, self.steps_per_epoch)
         whole = range(first + bool(begun), self.num_epochs)
         return [*([range(first, first + 1)] if begun else []), *([whole] if whole else [])]
 
     def all_steps(self, epoch: int) -> range:
-        """The numbers of the steps that `epoch` takes, whichever process does."""
+        """The numbers of all steps in `epoch`, including those that an earlier process has taken."""
         return range((epoch - 1) * self.steps_per_epoch + 1, self.last_step(epoch) + 1)
 
     def steps(self, epoch: int) -> range:
-        """Of these, the ones that this process takes."""
+        """The numbers of those steps in `epoch` that this process takes."""
         whole = self.all_steps(epoch)
         return range(max(whole.start, self.first_step), whole.stop)
 
     def last_step(self, epoch: int) -> int:
-        """The step that ends `epoch`."""
+        """The last step of `epoch`."""
         return min(epoch * self.steps_per_epoch, self.total_steps)
 
     def epoch_of(self, step: int) -> int:
@@ -140,12 +141,12 @@ class Plan:
         return -(-self.count(step) * self.accumulated // self.examples_per_step)
 
     def shards(self, epoch: int, num_replicas: int) -> NDArray[np.int64]:
-        """int64 (n, num_replicas, 3): the rows of `shards` that `steps(epoch)` take.
+        """int64 (n, num_replicas, 3): the rows of the function `shards` for `steps(epoch)`.
 
-        There are as many as `batches_in` says of all these steps. The global count is the size of the whole step.
+        n is the sum of `batches_in` over all these steps. The global count is the size of the whole step.
         """
         rows = shards(self.train_size, self.examples_per_step // self.accumulated, num_replicas)
-        step = rows[:, 0, 0] // self.examples_per_step  # of a whole epoch, from 0
+        step = rows[:, 0, 0] // self.examples_per_step  # number within a whole epoch, from 0
         rows[:, :, 2] = np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]
         of_epoch = [*range(self.steps_per_epoch - 1), self.whole_epoch_steps - 1]
         first = self.all_steps(epoch).start

@@ -1,4 +1,4 @@
-"""What a run computes on, how devices work together, and what its numbers are."""
+"""Options for devices, for how they work together, and for number formats."""
 
 from typing import Annotated, Literal, Self
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from common.spec.option_kinds import option
 
 Accelerator = Literal["cpu", "gpu"]
-# Lightning's names, where it has one.
+# Lightning's names, for the strategies that Lightning has.
 Strategy = Literal[
     "single_device",
     "ddp",
@@ -18,16 +18,16 @@ Strategy = Literal[
     "multi_worker_mirrored",
     "pipeline",
 ]
-# YAML reads a bare 64 as a number; the names of precisions are text, Lightning's.
+# Lightning's names of precisions are text, but YAML reads a bare 64 as a number. It is converted to text.
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
 AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
 AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
-DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # of the strategies that leave no choice
+DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
 
 
 class DeviceOptions(BaseModel):
-    """Devices and settings; `common.resolve` decides what "auto" stands for."""
+    """Options for devices and settings; `common.devices` and `common.resolve` replace "auto" by values."""
 
     accelerator: Literal["auto", Accelerator] = option(
         "machine", "auto", description="auto: the GPU where there is one"
@@ -97,31 +97,31 @@ class DeviceOptions(BaseModel):
 
     @property
     def nodes(self) -> int:
-        """How many there are; one, as long as nobody has said so."""
+        """Number of nodes; 1 while it is auto."""
         return 1 if self.num_nodes == "auto" else self.num_nodes
 
     @property
     def all_devices(self) -> int:
-        """Of a resolved configuration: those of all nodes."""
+        """Number of devices on all nodes, in a resolved configuration."""
         return int(self.devices) * self.nodes
 
     @property
     def num_shards(self) -> int:
-        """Parts that a batch is cut into: one for each process, or each replica of one process.
+        """Number of shards of a batch: one for each process, or for each replica if one process has several.
 
-        One where the network's stages pass it on, or where torch.nn.DataParallel cuts it by itself.
+        It is 1 if the stages of a pipeline pass the batch on, or if torch.nn.DataParallel cuts the batch by itself.
         """
         return 1 if self.strategy in ("pipeline", "dp") else self.all_devices
 
     @property
     def stages_on(self) -> tuple[Accelerator, ...]:
-        """Of a resolved configuration: what each device of a node is."""
+        """Kind of each device of a node, in a resolved configuration."""
         assert self.accelerator != "auto" and self.devices != "auto"
         return self.stages or (self.accelerator,) * self.devices
 
     @property
     def num_gpus(self) -> int:
-        """Of a resolved configuration: how many GPUs of each node it uses."""
+        """Number of GPUs used on each node, in a resolved configuration."""
         return self.stages_on.count("gpu")
 
     @model_validator(mode="after")

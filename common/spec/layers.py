@@ -1,8 +1,8 @@
-"""Layers: a network is a tree of them, from which shapes, parameters and operations follow.
+"""Layers: a network is a tree of layers, from which its shapes, parameters and operations are computed.
 
 Canonical layout, in files and between implementations: images (N, H, W, C); convolution kernels (height, width, in,
-out); dense kernels (in, out); flattened features in the order height, width, channel. Canonical names are those of the
-layers on the way down the tree, and the parameter's kind: `stage2.block1.conv1.kernel`.
+out); dense kernels (in, out); flattened features in the order height, width, channel. A canonical name consists of the
+names of the layers on the path down the tree and the parameter's kind: `stage2.block1.conv1.kernel`.
 """
 
 import math
@@ -15,10 +15,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Conv:
-    """Convolution, then ReLU where `relu`.
+    """Convolution, then ReLU if `relu`.
 
     Attributes:
-      padding: zeros on each side; "same": so many that the size stays, for a stride of 1.
+      padding: number of zeros on each side; "same": the size does not change at stride 1.
     """
 
     name: str
@@ -36,10 +36,10 @@ class BatchNorm:
 
         y = (x - m) / sqrt(v + EPSILON) scale + offset
 
-    In training m and v are mean and variance over the shard of a batch, v divided by the number n of its values in
-    the channel; with `--sync-batchnorm` over the whole batch. In evaluation they are statistics, which are not trained:
-    in each training step s = (1 - MOMENTUM) s + MOMENTUM m, and for the variance alike with v n / (n - 1). Of several
-    replicas the statistics are the first one's.
+    In training m and v are mean and variance over the shard of a batch, or over the whole batch with
+    `--sync-batchnorm`. The divisor of the variance is n, the number of values in the channel. In evaluation m and v are
+    running statistics, which are not trained. Each training step sets s = (1 - MOMENTUM) s + MOMENTUM m for the mean,
+    and the same with v n / (n - 1) for the variance. With several replicas the first one's statistics are used.
     """
 
     name: str
@@ -50,12 +50,12 @@ EPSILON, MOMENTUM = 1e-5, 0.1
 
 @dataclass(frozen=True)
 class Relu:
-    """After a layer that has none of its own; it has no name, and its output is none of the network's activations."""
+    """ReLU after a layer that has none of its own. It has no name, and its output is not among the activations."""
 
 
 @dataclass(frozen=True)
 class MaxPool:
-    """Maximum over size x size; what is left over at the end of a row or column is dropped."""
+    """Maximum over size x size; values left over at the end of a row or column are dropped."""
 
     name: str
     size: int = 2
@@ -85,7 +85,7 @@ class Dropout:
 
 @dataclass(frozen=True)
 class Dense:
-    """Dense layer with bias, then ReLU; `units` None stands for the number of classes, without ReLU: the logits."""
+    """Dense layer with bias and ReLU. If `units` is None, it has one unit per class and no ReLU: the logits."""
 
     name: str
     units: int | None = None
@@ -97,7 +97,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Block:
-    """Layers one after the other, under a name."""
+    """A sequence of layers with a name."""
 
     name: str
     layers: "tuple[Layer, ...]"
@@ -105,7 +105,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Residual:
-    """The sum of `body` and `shortcut`, which is the input itself where it has no layers; then ReLU."""
+    """The sum of `body` and `shortcut`, then ReLU. A shortcut without layers is the input itself."""
 
     name: str
     body: "tuple[Layer, ...]"
@@ -121,7 +121,7 @@ class Parameter:
     """One array of a network.
 
     Attributes:
-      flattened: (height, width, channels) of what a dense kernel's inputs are flattened from; None for all others.
+      flattened: (height, width, channels) of a dense kernel's inputs before they are flattened; None for all others.
     """
 
     name: str
@@ -137,8 +137,8 @@ class Parameter:
     def bound(self) -> float:
         """Initial kernels are uniform in +-bound: sqrt(6 / (fan_in + fan_out)), Glorot and Bengio (2010), equation 16.
 
-        A convolution's fans count its receptive field, height times width. All else begins at zero, scale and variance
-        at one.
+        The fans of a convolution include its receptive field, height times width. Scale and variance begin at one, all
+        other parameters at zero.
         """
         if self.kind != "kernel":
             return 0.0
@@ -152,16 +152,16 @@ class Parameter:
 
 @dataclass
 class Trace:
-    """What an image passes on its way through layers.
+    """What is computed while an image is followed through the layers.
 
     Attributes:
       parameters: in the order of the layers.
-      activations: canonical name of each layer -> shape of its output, without the batch; of residuals too, but not of
-        blocks, whose output is their last layer's.
-      flattened: of the layers among them whose output is flat -> (height, width, channels) of what it is made from.
+      activations: canonical name of each layer -> shape of its output, without the batch. Includes residuals, but not
+        blocks, since the output of a block is that of its last layer.
+      flattened: name of each layer with flattened output -> (height, width, channels) before it was flattened.
       dropout_rates: of the layers that have dropout.
-      flops: floating-point operations, a multiplication and an addition counted as two; convolutions and dense layers,
-        without biases, normalisation, ReLU and pooling, as torch.utils.flop_counter counts.
+      flops: floating-point operations; a multiplication and an addition count as two. Only convolutions and dense
+        layers count, without biases, as in torch.utils.flop_counter; normalisation, ReLU and pooling do not.
     """
 
     num_classes: int
@@ -172,8 +172,8 @@ class Trace:
     flops: int = 0
 
     def follow(self, layers: Sequence[Layer], shape: Shape, prefix: str = "") -> Shape:
-        """Through all of them; returns the shape of the last one's output."""
-        spread: Shape | None = None  # what the values are flattened from
+        """Follows an image of `shape` through all layers; returns the shape of the last output."""
+        spread: Shape | None = None  # shape of the values before they were flattened
         for layer in layers:
             if isinstance(layer, Relu):
                 continue
@@ -226,7 +226,7 @@ class Trace:
 
 
 def _steps(length: int, window: int, stride: int) -> int:
-    """Of a window along a padded row."""
+    """Number of positions of a window along a padded row."""
     return (length - window) // stride + 1
 
 

@@ -1,6 +1,6 @@
-"""The networks as data: layers, initial weights, and what follows from the images' shape.
+"""The networks as data: layers, initial weights, and properties that depend on the images' shape.
 
-An implementation writes the network natively, and converts weights to and from the canonical layout (layers.py).
+Each implementation writes the network natively, and converts weights to and from the canonical layout (layers.py).
 """
 
 from collections.abc import Callable
@@ -38,19 +38,19 @@ def _normalised(number: int, filters: int, size: int, stride: int = 1) -> tuple[
 
 
 def _residual(name: str, body: tuple[Layer, ...], filters: int, stride: int, projected: bool) -> Residual:
-    """`projected`: the shortcut is a convolution too, where shapes differ."""
+    """`projected`: the shortcut is a convolution too, since the shapes differ."""
     conv = Conv("0", filters, 1, stride=stride, use_bias=False, relu=False)
     return Residual(name, body, (Block("downsample", (conv, BatchNorm("1"))),) if projected else ())
 
 
 def _basic(name: str, filters: int, stride: int, projected: bool) -> Residual:
-    """Two convolutions 3 x 3, of which the first one has the stride."""
+    """Two convolutions 3 x 3; the first one has the stride."""
     body = (*_normalised(1, filters, 3, stride), Relu(), *_normalised(2, filters, 3))
     return _residual(name, body, filters, stride, projected)
 
 
 def _bottleneck(name: str, filters: int, stride: int, projected: bool) -> Residual:
-    """Convolutions 1 x 1, 3 x 3, which has the stride, and 1 x 1 with four times the channels."""
+    """Three convolutions: 1 x 1, 3 x 3 with the stride, and 1 x 1 with four times the channels."""
     wide = _normalised(3, 4 * filters, 1)
     body = (*_normalised(1, filters, 1), Relu(), *_normalised(2, filters, 3, stride), Relu(), *wide)
     return _residual(name, body, 4 * filters, stride, projected)
@@ -59,7 +59,7 @@ def _bottleneck(name: str, filters: int, stride: int, projected: bool) -> Residu
 def _stage(
     number: int, make: Callable[..., Residual], blocks: int, filters: int, stride: int, projected: bool = True
 ) -> Block:
-    """Blocks of one kind, of which the first one changes size and channels; `projected`: its shortcut too."""
+    """Blocks of one kind. The first one changes size and channels; `projected`: its shortcut is a convolution."""
     first = make("0", filters, stride, projected)
     return Block(f"layer{number}", (first, *(make(str(index), filters, 1, False) for index in range(1, blocks))))
 
@@ -95,8 +95,8 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
         Dropout("dropout2", 0.5),
         Dense("dense2"),
     ),
-    # Residual networks (He et al., 2016), "Deep Residual Learning for Image Recognition"; the names are torchvision's.
-    # Their first three for CIFAR-10 have 3, 5 and 7 blocks a stage; this one has one.
+    # Residual networks (He et al., 2016, "Deep Residual Learning for Image Recognition"), with torchvision's names. The
+    # paper's first three networks for CIFAR-10 have 3, 5 and 7 blocks a stage; this one has one.
     "resnet8": (
         *_normalised(1, 16, 3),
         Relu(),
@@ -106,7 +106,7 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
         GlobalAveragePool("avgpool"),
         Dense("fc"),
     ),
-    # With the stem of the networks for CIFAR-10: a convolution 3 x 3 and no pooling.
+    # Its stem is that of the paper's networks for CIFAR-10: a convolution 3 x 3 and no pooling.
     "resnet18": (
         *_normalised(1, 64, 3),
         Relu(),
@@ -129,7 +129,7 @@ LAYERS: dict[ModelName, tuple[Layer, ...]] = {
         Dense("fc"),
     ),
 }
-# Of height and width. Normalised channels keep more than one value each, also of a single image.
+# Smallest height and width. Each normalised channel then has more than one value, even for a single image.
 SMALLEST_IMAGE: dict[ModelName, int] = {
     "cnn": 4,
     "lenet": 16,
@@ -138,8 +138,8 @@ SMALLEST_IMAGE: dict[ModelName, int] = {
     "resnet18": 16,
     "resnet50": 64,
 }
-# Where `--strategy pipeline` cuts: the last layer of the first stage. Of a residual network's stages each has about the
-# same work; of the others most work is in the convolutions, and most weights are behind them.
+# Where `--strategy pipeline` cuts: the last layer of the first stage. In a residual network both stages have about the
+# same work. In the other networks most work is in the convolutions (first stage), and most weights are behind them.
 END_OF_FIRST_STAGE: dict[ModelName, str] = {
     "cnn": "pool2",
     "lenet": "pool2",
@@ -158,7 +158,7 @@ class NetworkSpec:
       image_shape: (height, width, channels).
       parameters: in the order of the layers.
       activations, flattened, dropout_rates: see `Trace`; the last activations are the logits.
-      flops_per_image: of one forward pass over one image, see `Trace`.
+      flops_per_image: floating-point operations of one forward pass over one image, see `Trace`.
     """
 
     name: ModelName
@@ -187,7 +187,7 @@ class NetworkSpec:
 
     @property
     def drops(self) -> bool:
-        """Whether it has dropout, and needs to know which examples it is given."""
+        """Whether the network has dropout, and so needs to know which examples it gets."""
         return bool(self.dropout_rates)
 
     @property
@@ -197,11 +197,11 @@ class NetworkSpec:
 
     @property
     def num_parameters(self) -> int:
-        """Those that are trained."""
+        """Number of trained parameters."""
         return sum(parameter.size for parameter in self.parameters if parameter.trainable)
 
     def initial_weights(self, seed: int) -> Weights:
-        """Canonical name -> float64 array, the same on every machine: sums, products and roots only."""
+        """Canonical name -> float64 array, the same on every machine, since only sums, products and roots are used."""
         weights: Weights = {}
         for index, parameter in enumerate(self.parameters):
             bits = random_bits(parameter.size, seed, STREAM_WEIGHTS, index)
@@ -212,7 +212,11 @@ class NetworkSpec:
         return weights
 
     def check(self, weights: Weights, source: str) -> Weights:
-        """Returns `weights`; raises UserError for a name that is missing or extra, another shape, what is no number."""
+        """Returns `weights`.
+
+        Raises:
+          UserError: a name is missing or extra, a shape is wrong, or a value is not a finite floating-point number.
+        """
         expected = {parameter.name: parameter.shape for parameter in self.parameters}
         found = {name: array.shape for name, array in weights.items()}
         for name in [*expected, *(name for name in found if name not in expected)]:

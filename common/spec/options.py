@@ -15,7 +15,7 @@ from common.spec.update_options import UpdateOptions
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
-MAX_COUNT = 2**31 - 1  # of examples, images at a time and the like: more than any of them can be
+MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
 Positive = Annotated[int, Field(gt=0, le=4096)]
 ImageShape = tuple[Positive, Positive, Positive]
 Mode = Literal["plain", "tuned"]
@@ -28,7 +28,7 @@ ABOUT_MODE = (
 
 
 class DataOptions(BaseModel):
-    """The examples and what is done to them, the network, and how often it sees them."""
+    """Options for the examples and how they are changed, for the network, and for how often it sees them."""
 
     dataset: DatasetName = option(
         "data",
@@ -102,12 +102,12 @@ class DataOptions(BaseModel):
 
 
 class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
-    """What is trained, on what and how. `python -m <implementation> --help` prints all options in full.
+    """The options of a training. `python -m <implementation> --help` prints all of them.
 
-    Hyperparameters stand here as typed; `common.spec.update_rule` rounds them to float32 once, for everyone.
+    Hyperparameters are stored as typed; `common.spec.update_rule` rounds them to float32 once, for all implementations.
 
     Raises:
-      pydantic.ValidationError: a value of the wrong type, out of bounds, or at odds with another.
+      pydantic.ValidationError: a value has the wrong type, is out of bounds, or contradicts another one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -190,11 +190,11 @@ class TrainConfig(TrainingOptions):
 
     @property
     def examples_per_step(self) -> int:
-        """Of the batches that make one step, all devices together."""
+        """Number of examples in all batches of a step, all devices together."""
         return self.batch_size * self.accumulate_grad_batches
 
     def plan(self, train_size: int) -> Plan:
-        """The steps of a training on so many examples."""
+        """The steps of a training on `train_size` examples."""
         size, accumulated = self.examples_per_step, self.accumulate_grad_batches
         return Plan.make(train_size, size, self.epochs, self.max_steps, self.verify_steps, accumulated)
 
@@ -208,11 +208,11 @@ class TrainConfig(TrainingOptions):
         return TrainConfig(**{**self.model_dump(), **changes})
 
     def training_fields(self) -> dict[str, Any]:
-        """The fields that decide what is trained and on how many devices, without paths: JSON values."""
+        """The fields that determine what is trained and on how many devices, without paths, as JSON values."""
         return self.model_dump(mode="json", exclude={*fields_of_kind(TrainConfig, "place", "output")})
 
     def sha256(self) -> str:
-        """Hex digest over `training_fields`: equal if and only if two runs were asked for the same."""
+        """Hex digest over `training_fields`: equal if and only if two runs have the same values of these fields."""
         text = json.dumps(self.training_fields(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

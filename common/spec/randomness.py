@@ -1,12 +1,12 @@
 """Random numbers that are the same in every implementation.
 
-What NumPy alone needs, before training, is taken from the raw stream of PCG64, which NumPy promises never to change
-(NEP 19: bit generators are stable across versions, distributions are not), so that implementations in different
-environments still see the same order.
+Numbers that only NumPy needs, before training, are taken from the raw stream of PCG64. NumPy promises never to change
+this stream (NEP 19: bit generators are stable across versions, distributions are not). So implementations in different
+environments use the same order of examples.
 
-What a training step draws, for dropout and augmentation, each framework computes by itself with the generator Philox.
-It has no state: its numbers are a function of a counter and a key, so that those of an example do not depend on the
-replica, the batch or the order in which they are asked for.
+Numbers that a training step draws, for dropout and augmentation, are computed by each framework with the generator
+Philox. Philox has no state: its numbers are a function of a counter and a key. So the numbers of an example do not
+depend on the replica, the batch or the order in which they are drawn.
 """
 
 import numpy as np
@@ -39,14 +39,14 @@ def round_keys(seed: int) -> list[tuple[int, int]]:
 
 
 def philox(seed: int, *counter: int | Integers) -> tuple[Integers, ...]:
-    """Four random words of each counter of four words; a word is an integer from 0 to 2^32 - 1.
+    """Four random words for each counter of four words; a word is an integer from 0 to 2^32 - 1.
 
     Args:
-      counter: integers or int64 arrays, whose shapes are broadcast.
+      counter: four integers or int64 arrays, whose shapes are broadcast.
     """
     c0, c1, c2, c3 = (np.asarray(word, dtype=np.int64) for word in counter)
     for key0, key1 in round_keys(seed):
-        # Of a product of 64 bits, which may count as negative, the upper word and the lower one.
+        # The upper and lower words of 64-bit products, which are unsigned since they may not fit into int64.
         product0, product1 = (
             word.astype(np.uint64) * np.uint64(factor) for word, factor in zip((c0, c2), MULTIPLIERS, strict=True)
         )
@@ -60,15 +60,16 @@ def philox(seed: int, *counter: int | Integers) -> tuple[Integers, ...]:
 
 # --- Visits: what the draws of an example belong to ---
 
-# Counters are position, epoch, number and stream. Augmentation has a stream, and each layer with dropout another one.
+# A counter consists of position, epoch, number and stream. Augmentation has one stream, and each layer with dropout
+# has another one.
 STREAM_AUGMENTATION, FIRST_DROPOUT = 0, 1
 
 
 def visits(epoch: int, positions: Integers) -> Integers:
-    """int64, shaped as `positions`: 2^32 epoch + position, which is what an epoch (from 1) makes of an example.
+    """int64, shaped as `positions`: 2^32 epoch + position, which identifies an example in an epoch (from 1).
 
     Args:
-      positions: where examples stand in the data set, from 0.
+      positions: positions of examples in the data set, from 0.
     """
     return (epoch << 32) + positions
 
@@ -83,15 +84,15 @@ RESOLUTION = 2**16
 
 
 def dropout_threshold(rate: float) -> int:
-    """`rate` as a share of RESOLUTION: a value is dropped where a random number of 16 bits is below it."""
+    """`rate` times RESOLUTION: a value is dropped if its random number of 16 bits is below this threshold."""
     return round(rate * RESOLUTION)
 
 
 def kept(seed: int, visits: Integers, stream: int, size: int, rate: float) -> NDArray[np.bool_]:
-    """bool (n, size): which values of a layer with dropout stay, in the canonical order of its output.
+    """bool (n, size): which values of a layer with dropout are kept, in the canonical order of its output.
 
-    With G = size / 8, rounded up, value i is decided by words of counter number i mod G: the lower half of the first
-    word for i < G, its upper half up to 2 G, then the lower half of the second word, and so on.
+    Let G be size / 8, rounded up. Counter number i mod G decides on value i: with the lower half of its first word for
+    i < G, with the upper half of this word for i < 2 G, then with the lower half of its second word, and so on.
     """
     words = philox(
         seed, positions(visits)[:, None], visits[:, None] >> 32, np.arange(-(-size // 8)), FIRST_DROPOUT + stream

@@ -1,9 +1,9 @@
-"""The update rules of all implementations: PyTorch's, with every hyperparameter spelled out.
+"""The update rules of all implementations: PyTorch's rules, with all hyperparameters given explicitly.
 
-A step computes, from the gradient g of the loss, the weights w and the step's learning rate r, new weights and new
-slots, which begin at zero; `slots` gives their names, in the order of the formulas. t counts the steps taken, from 1; d
-is the weight decay. Defaults are PyTorch's, but for SGD's momentum. docs/update-rules.md says where Keras's own rules
-differ.
+A step computes new weights and new slots from the gradient g of the loss, the weights w and the step's learning rate r.
+Slots begin at zero; `slots` lists their names, in the order of the formulas. t counts the steps taken, from 1; d is the
+weight decay. Defaults are PyTorch's, except SGD's momentum and the learning rates of SGD and RMSprop.
+docs/update-rules.md describes how Keras's own rules differ.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class SGD:
         v = momentum v + g
         w = w - r (g + momentum v  if nesterov  else  v)
 
-    The rate stays outside the velocity v, unlike in Keras (v = momentum v - r g; w = w + v): the two part as soon as
-    the rate changes.
+    The velocity v does not contain the learning rate. In Keras it does (v = momentum v - r g; w = w + v). The two rules
+    differ as soon as the learning rate changes.
     """
 
     learning_rate: ClassVar[float] = 0.05
@@ -61,7 +61,7 @@ class Adam:
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019; torch.optim.AdamW).
 
-    w = (1 - r d) w comes first; the rest is Adam's without decay.
+    First w = (1 - r d) w; then the update of Adam without weight decay.
     """
 
     learning_rate: ClassVar[float] = 0.001

@@ -1,7 +1,7 @@
-"""Schedules: what the peak of the learning rate is multiplied by in each step.
+"""Schedules: the factor by which the peak of the learning rate is multiplied in each step.
 
-Each has `factor(step, warmup_steps, plan)`, of a step after the warm-up, from 1. A schedule runs over the steps after
-the warm-up.
+Each schedule has `factor(step, warmup_steps, plan)`, for steps after the warm-up. `step` counts from 1 and includes the
+warm-up. A schedule runs over the steps after the warm-up.
 """
 
 import math
@@ -32,7 +32,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Step:
-    """Times `gamma` after every `step_size` epochs, from the first (torch.optim.lr_scheduler.StepLR)."""
+    """Multiplies by `gamma` after every `step_size` epochs, from the first on (torch.optim.lr_scheduler.StepLR)."""
 
     step_size: int
     gamma: float = 0.1
@@ -43,10 +43,10 @@ class Step:
 
 @dataclass(frozen=True)
 class OneCycle:
-    """Up and down again along half a cosine each (Smith and Topin, 2018; torch.optim.lr_scheduler.OneCycleLR).
+    """Rises and then falls, each along half a cosine (Smith and Topin, 2018; torch.optim.lr_scheduler.OneCycleLR).
 
-    From peak / div_factor up to the peak in a share `pct_start` of the steps, then down to the first rate over
-    final_div_factor. Momentum stays as it is: PyTorch's `cycle_momentum` is no part of it.
+    The rate rises from peak / div_factor to the peak in a share `pct_start` of the steps. Then it falls to the first
+    rate divided by final_div_factor. Momentum does not change: PyTorch's `cycle_momentum` is not included.
     """
 
     pct_start: float = 0.3
@@ -62,7 +62,7 @@ class OneCycle:
 
 
 def _between(first: float, last: float, done: float) -> float:
-    """Half a cosine from `first` to `last`, of which a share is `done`."""
+    """The value on half a cosine from `first` to `last`, at the share `done` of the way."""
     return last + (first - last) * 0.5 * (1 + math.cos(math.pi * done))
 
 

@@ -1,4 +1,4 @@
-"""Where a training stands after a step: what the next one needs, whichever framework takes it."""
+"""The state of a training after a step: all that the next step needs, in any framework."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,11 @@ STATE_FILE = "state.safetensors"
 
 @dataclass(frozen=True)
 class ScaleState:
-    """Of the scaling of the loss, see `common.spec.update_rule.LossScaling`.
+    """The state of loss scaling, see `common.spec.update_rule.LossScaling`.
 
     Attributes:
-      good_steps: taken in a row since the scale was last changed.
-      skipped: steps that were skipped, in all.
+      good_steps: number of steps taken in a row since the scale was last changed.
+      skipped: number of skipped steps in total.
     """
 
     scale: float
@@ -29,15 +29,15 @@ class ScaleState:
 
 @dataclass(frozen=True)
 class TrainState:
-    """After `step` steps, counted from the first one. All arrays canonical, in the precision of the weights.
+    """The state after `step` steps, counted from the first one. Arrays are canonical, in the precision of the weights.
 
-    What is drawn at random is none of it: order, dropout and augmentation are functions of the seed and the step.
+    Random numbers need no state: order, dropout and augmentation are functions of the seed and the step.
 
     Attributes:
-      weights: running statistics of batch normalisation among them.
-      slots: slot's name -> what the update rule keeps for each trained parameter, see `common.spec.rules`.
-      average: moving average of the trained parameters; empty where there is none.
-      scale: None where the loss is not scaled.
+      weights: includes running statistics of batch normalisation.
+      slots: name of the slot -> what the update rule stores for each trained parameter, see `common.spec.rules`.
+      average: moving average of the trained parameters; empty if there is none.
+      scale: state of loss scaling; None if the loss is not scaled.
     """
 
     step: int
@@ -48,7 +48,7 @@ class TrainState:
 
     @property
     def steps_taken(self) -> int:
-        """Those that were not skipped: what Adam counts."""
+        """Number of steps that were not skipped, which Adam counts."""
         return self.step - (self.scale.skipped if self.scale else 0)
 
     def to_arrays(self) -> Arrays:
@@ -64,13 +64,13 @@ class TrainState:
 
     @classmethod
     def read(cls, folder: Path, network: NetworkSpec, rule: UpdateRule, scaled: bool) -> "TrainState":
-        """Of a checkpoint's folder.
+        """Reads the state in a checkpoint's folder.
 
         Args:
-          scaled: whether the loss is.
+          scaled: whether the loss is scaled.
 
         Raises:
-          UserError: the file can't be read, or is no state of a training with this network and rule.
+          UserError: the file can't be read, or does not fit the network and the update rule.
         """
         path = folder / STATE_FILE
         arrays = read_arrays(path)

@@ -1,4 +1,4 @@
-"""The options of the update rule and of its schedule; what is unset is the rule's own (common/spec/rules.py)."""
+"""The options of the update rule and its schedule; unset ones get their default from rules.py and schedules.py."""
 
 from dataclasses import fields
 from typing import Self
@@ -12,7 +12,7 @@ from common.spec.schedules import SCHEDULES, ScheduleName
 
 
 def _defaults(name: str) -> str:
-    """`0.05 (sgd), 0.001 (adam, adamw)`: of a hyperparameter, by update rule."""
+    """The defaults of a hyperparameter by update rule: `0.05 (sgd), 0.001 (adam, adamw)`."""
     names: dict[str, list[str]] = {}
     for optimizer, rule in RULES.items():
         if hasattr(rule, name):
@@ -21,7 +21,7 @@ def _defaults(name: str) -> str:
 
 
 class UpdateOptions(BaseModel):
-    """How a step changes the weights."""
+    """Options for how a step changes the weights."""
 
     optimizer: OptimizerName = option("training", "sgd", description="the update rule, PyTorch's form of it")
     learning_rate: float | None = option(

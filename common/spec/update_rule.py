@@ -13,12 +13,12 @@ from common.spec.schedules import SCHEDULES, Schedule
 
 
 def float32(value: float) -> float:
-    """The nearest float32, as a Python float: a number that every framework holds exactly."""
+    """The nearest float32, as a Python float: a number that every framework represents exactly."""
     return float(np.float32(value))
 
 
 def spelled_out(config: TrainConfig) -> TrainConfig:
-    """`config` with every hyperparameter that its update rule and its schedule have."""
+    """Returns `config` with values for all hyperparameters of its update rule and its schedule."""
     values: dict[str, Any] = {"learning_rate": RULES[config.optimizer].learning_rate}
     for kind in (RULES[config.optimizer], SCHEDULES[config.schedule]):
         values |= {one.name: one.default for one in fields(kind)}
@@ -27,20 +27,22 @@ def spelled_out(config: TrainConfig) -> TrainConfig:
     return config.replace(**{name: value for name, value in values.items() if getattr(config, name) is None})
 
 
-NORM_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_'s
+NORM_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """Numbers are rounded to float32 once, since Keras keeps its own in float32 variables.
+    """The update rule of a run, with the learning rates of all steps.
+
+    Numbers are rounded to float32 once, since Keras stores its hyperparameters in float32 variables.
 
     Attributes:
-      rule: with its hyperparameters.
+      rule: the rule with its hyperparameters.
       learning_rates: float32 (schedule_steps,), the rate of step s at index s - 1.
-      largest_norm: of the gradients g of all parameters together, summed over all replicas: with n their norm, the
-        root of the sum of their squares, the rule is given min(1, largest_norm / (n + NORM_EPSILON)) g; None: g.
-      ema_decay: after step t the average of the weights is a = ema_decay a + (1 - ema_decay) w; after the first one w
-        itself. It is what is evaluated and kept, but no part of a step. None: there is none.
+      largest_norm: limit for the norm n of the gradients g, summed over all replicas. n is the root of the sum of
+        squares over all parameters. The rule is given min(1, largest_norm / (n + NORM_EPSILON)) g. None: it is given g.
+      ema_decay: decay of the weights' average a. After each step a = ema_decay a + (1 - ema_decay) w; after the first
+        step a = w. The average is evaluated and saved, but does not affect the steps. None: there is no average.
     """
 
     rule: Rule
@@ -63,10 +65,10 @@ class UpdateRule:
 class LossScaling:
     """Dynamic scaling of the loss, so that small gradients don't vanish in float16 (Micikevicius et al., 2018).
 
-    A step in which any replica has a gradient that isn't finite is skipped: weights and slots stay, it is not among the
-    steps that Adam counts, and the scale is multiplied by `backoff`. After `growth_interval` steps taken in a row it is
-    multiplied by `growth`. The learning rate goes by the step's number all the same. The numbers are those of
-    torch.amp.GradScaler.
+    A step is skipped if any replica has a gradient that isn't finite. Then weights and slots do not change, Adam does
+    not count the step, and the scale is multiplied by `backoff`. After `growth_interval` steps taken in a row the scale
+    is multiplied by `growth`. The learning rate follows the step's number, which includes skipped steps. The numbers
+    are those of torch.amp.GradScaler.
     """
 
     initial: float = 2.0**16
@@ -76,14 +78,14 @@ class LossScaling:
 
 
 def peak_rate(config: TrainConfig) -> float:
-    """The learning rate after warm-up, scaled with the batch where that is asked for (Goyal et al., 2017)."""
+    """The learning rate after warm-up; with `scale_learning_rate`, scaled with the batch size (Goyal et al., 2017)."""
     config = spelled_out(config)
     assert config.learning_rate is not None
     return config.learning_rate * (config.examples_per_step / (config.scale_learning_rate or config.examples_per_step))
 
 
 def learning_rates(config: TrainConfig, plan: Plan) -> list[float]:
-    """The rate of every step: linear up to the peak in `warmup_steps`, then the schedule."""
+    """The learning rate of every step: linear up to the peak in `warmup_steps`, then the schedule."""
     config, peak = spelled_out(config), peak_rate(config)
     kind: Any = SCHEDULES[config.schedule]
     schedule: Schedule = kind(**{one.name: getattr(config, one.name) for one in fields(kind)})

@@ -1,1 +1,1 @@
-"""A trained network put to use: `python -m <implementation> evaluate` and `predict`, without the framework."""
+"""Uses a trained network: the framework-free part of `python -m <implementation> evaluate` and `predict`."""

@@ -20,8 +20,8 @@ from common.record.results import CONFIG_FILE
 from common.spec.device_options import Precision
 from common.spec.options import DatasetName, ImageShape, ModelName, TrainConfig
 
-# Of a training's options, those that a network which is only used does not need: as they are in a training on one
-# device without any of them.
+# Training options that evaluate and predict do not need. They get the values of a training on one device that uses
+# none of them.
 ONLY_USED = {
     "devices": 1,
     "strategy": "single_device",
@@ -46,7 +46,7 @@ ONLY_USED = {
 
 
 class UseConfig(BaseModel):
-    """What evaluate and predict have in common."""
+    """The options that evaluate and predict have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,17 +69,18 @@ class UseConfig(BaseModel):
     format: Literal["text", "json"] = Field("text", description="what is printed")
 
     def train_config(self) -> TrainConfig:
-        """The training whose network this is, on one device.
+        """The configuration of the training that made the network, for one device.
 
         Raises:
-          UserError: a config.json that can't be read; none, and no data set and network given; options at odds.
+          UserError: the weights file is missing; config.json can't be read; config.json is missing, and data set or
+            network are not given; or options contradict each other.
         """
         if not self.weights.is_file():
             raise UserError(f"--weights {self.weights}: no such file")
         path, values = self.weights.parent / CONFIG_FILE, {}
         if path.exists():
             values = read_model(TrainConfig, path).model_dump()
-            if self.dataset or self.data_dir:  # whose sizes need not be those of the one trained on
+            if self.dataset or self.data_dir:  # its sizes may differ from those of the data set trained on
                 values |= dict.fromkeys(("test_size", "image_shape", "num_classes"))
         elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:
             raise UserError(f"--weights {self.weights}: no {CONFIG_FILE} beside it; give {' and '.join(missing)}")
@@ -93,13 +94,13 @@ class UseConfig(BaseModel):
 
 
 class EvaluateConfig(UseConfig):
-    """`python -m <implementation> evaluate --help` prints all of it."""
+    """The options of evaluate; `python -m <implementation> evaluate --help` prints them all."""
 
     test_size: int | None = Field(None, gt=0, description="use the first N test examples; unset: as in training")
 
 
 class PredictConfig(UseConfig):
-    """`python -m <implementation> predict --help` prints all of it."""
+    """The options of predict; `python -m <implementation> predict --help` prints them all."""
 
     images: list[Path] = positional("IMAGE", "pictures, of any size and usual file format")
     fit: Fit = Field(
@@ -109,17 +110,17 @@ class PredictConfig(UseConfig):
 
 @dataclass(frozen=True)
 class Command:
-    """What was typed.
+    """A parsed command line.
 
     Attributes:
-      config: of the training; of the one that made the weights where they are put to use.
-      use: None for a training.
+      config: configuration of the training; for evaluate and predict, of the training that made the weights.
+      use: options of evaluate or predict; None for a training.
     """
 
     config: TrainConfig
     use: UseConfig | None
 
-    # Imported below: a training needs none of it.
+    # The methods import common.trained.use themselves, since a training does not need it.
 
     def read_used(self) -> Dataset | None:
         """See `common.trained.use.read_used`."""
@@ -142,10 +143,10 @@ class Command:
 
 
 def parse_command(implementation: str, about: str, arguments: Sequence[str] | None = None) -> Command:
-    """The command line of `python -m <implementation>`, or `arguments`; a training's first word may be left out.
+    """Reads the command line of `python -m <implementation>`, or `arguments`; the first word "train" may be left out.
 
     Raises:
-      UserError: one line that names the option and the value.
+      UserError: the message is one line that names the option and the value.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     more = " The words evaluate and predict in front put a trained network to use; each has its own --help."

@@ -1,4 +1,4 @@
-"""What evaluate and predict compute of a network's logits, and print."""
+"""The results that evaluate and predict compute from a network's logits and print."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -19,15 +19,15 @@ from common.trained.command import Command, PredictConfig
 
 Logits = NDArray[np.floating]
 
-MOST_CLASSES = 12  # of which all confusions are shown; of more classes the most frequent ones
-SHOWN = 3  # classes of a picture
+MOST_CLASSES = 12  # up to which all confusions are shown; with more classes, the most frequent ones
+SHOWN = 3  # most likely classes that are shown for a picture
 
 
 def read_used(command: Command) -> Dataset:
-    """The data set to evaluate on, or pictures in place of one.
+    """The data set to evaluate on; for predict, a data set made of the pictures.
 
     Raises:
-      UserError: data or pictures that can't be read.
+      UserError: data or pictures can't be read.
     """
     if not isinstance(command.use, PredictConfig):
         dataset = load_dataset(command.config)
@@ -40,19 +40,19 @@ def read_used(command: Command) -> Dataset:
 
 
 def check_classes(command: Command, dataset: Dataset) -> None:
-    """Raises UserError where the network was trained on other classes, as far as a result beside its weights tells."""
+    """Raises UserError if the network was trained on other classes, according to a result beside its weights."""
     assert command.use is not None
     folder = command.use.weights.parent
     if not (folder / RESULT_FILE).exists():
         return
     trained = read_result(folder).class_names
-    if len(trained) == len(dataset.class_names) and trained != dataset.class_names:  # another number shows in shapes
+    if len(trained) == len(dataset.class_names) and trained != dataset.class_names:  # shapes show another number
         one, other = next(pair for pair in zip(trained, dataset.class_names, strict=True) if pair[0] != pair[1])
         raise UserError(f"--weights {command.use.weights}: trained on class {one!r} where this data set has {other!r}")
 
 
 def show(command: Command, implementation: str, dataset: Dataset, logits: Logits) -> None:
-    """Prints what an implementation's network makes of `dataset`; `logits`: float (n, classes), of its test images."""
+    """Prints the results of a network on `dataset`; `logits` are those of its test images, float (n, classes)."""
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     assert command.use is not None
     as_json = command.use.format == "json"
@@ -71,7 +71,7 @@ def show(command: Command, implementation: str, dataset: Dataset, logits: Logits
 
 
 def scores_of(logits: Logits) -> NDArray[np.float64]:
-    """Softmax, float64 (n, classes)."""
+    """The softmax of the logits, float64 (n, classes)."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
     return shares
@@ -82,11 +82,12 @@ def scores_of(logits: Logits) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a network makes of a test set.
+    """The results of a network on a test set.
 
     Attributes:
-      top5_accuracy: share of images whose class is among the five with the largest scores; of equal ones the first.
-      confusion: how many images of each class (row) were taken to be of each (column).
+      top5_accuracy: share of images whose class is among the five with the largest scores; of equal scores the first
+        ones count.
+      confusion: number of images of each class (row) that were predicted as each class (column).
     """
 
     implementation: str
@@ -105,7 +106,7 @@ class Evaluation:
     def make(cls, implementation: str, config: TrainConfig, dataset: Dataset, logits: Logits) -> "Evaluation":
         labels, count = dataset.test_labels, len(dataset.test_labels)
         order = np.argsort(-logits, axis=1, kind="stable")
-        places = (order == labels[:, None]).argmax(axis=1)  # of the right class, from 0
+        places = (order == labels[:, None]).argmax(axis=1)  # position of the true class, from 0
         correct = int((places == 0).sum())
         largest = logits.max(axis=1).astype(np.float64)
         right = logits[np.arange(count), labels].astype(np.float64)
@@ -153,7 +154,7 @@ class Evaluation:
 
 
 def answers_of(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
-    """For each picture its class, the score of that, and the scores of all classes."""
+    """For each picture, its predicted class, the score of this class, and the scores of all classes."""
     scores = scores_of(logits)
     return [
         {

@@ -1,1 +1,1 @@
-"""The files of a comparison beside its runs, a module for each format."""
+"""Exports the results of a comparison, with one module for each format."""

@@ -1,4 +1,4 @@
-"""CSV: a line for each row, and one for each run."""
+"""CSV: a file with a line for each row of the tables, and a file with a line for each run."""
 
 import pandas as pd
 
@@ -7,12 +7,12 @@ from comparison.summary import Summary
 
 
 def to_csv(summary: Summary) -> str:
-    """The rows: lists and variants as text."""
+    """`results.csv`: the rows, with lists and variants as text."""
     return _csv(rows_frame(summary.rows))
 
 
 def runs_to_csv(summary: Summary) -> str:
-    """The raw samples."""
+    """`runs.csv`: the runs, which are the raw samples."""
     return _csv(runs_frame(summary))
 
 

@@ -1,4 +1,4 @@
-"""The comparison as a whole in the tools that `--logger` names: a run of its own, with the report as an artifact."""
+"""Logs the whole comparison to the tools that `--logger` names: as a separate run, with the report as an artifact."""
 
 from common.record.loggers import make_tracker
 from common.record.loggers.logged_run import as_hyperparameters
@@ -9,7 +9,7 @@ FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")
 
 
 def log_comparison(summary: Summary) -> None:
-    """Raises UserError where a tool fails."""
+    """Logs the comparison to each tool. Raises UserError if a tool fails."""
     request, folder = summary.request, summary.folder
     numbers: dict[str, float] = {}
     for row in summary.rows:

@@ -1,4 +1,4 @@
-"""Everything that a comparison's folder holds beside its runs and its report."""
+"""Writes the result files of a comparison, except the report."""
 
 from common.platform.files import write_text
 from comparison.export.as_csv import runs_to_csv, to_csv

@@ -1,6 +1,6 @@
-"""Where the runs of a comparison are made: on this machine, or on those of a cluster. An adapter for each.
+"""Launchers make the runs of a comparison: on this machine, or on the machines of a cluster.
 
-All of them run programs, each a command line and a run folder, and tell how each ended; see `Launcher`.
+Each launcher runs programs, which have a command line and a run folder, and reports how they ended; see `Launcher`.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,47 +11,47 @@ from typing import Protocol
 from common.record.results import MetricsLine
 from comparison.program import Ended, Program
 
-# Programs that run one after the other on the same machine, as what is compared in pairs should.
+# Programs that run one after the other on the same machine, as runs that are compared in pairs should.
 Group = Sequence[Program]
 
 
 class Follower(Protocol):
-    """Who wants to know how it goes."""
+    """Receives reports about the programs that a launcher runs."""
 
     def started(self, program: Program) -> None: ...
 
     def see(self, program: Program, line: MetricsLine) -> None:
-        """Takes each line of its metrics, soon after it was written."""
+        """Called with each line of the program's metrics, soon after it was written."""
 
     def ended(self, program: Program, ended: Ended) -> None:
-        """Called as soon as it has ended, however that was."""
+        """Called as soon as the program has ended, whether it succeeded or failed."""
 
 
 class Launcher(Protocol):
     """Runs programs.
 
     Attributes:
-      place: empty where that is done by this machine; else what names the others: `slurm --partition=NAME`.
+      place: where programs run: empty for this machine, else the launcher and its options: `slurm --partition=NAME`.
     """
 
     @property
     def place(self) -> str: ...
 
     def run(self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower) -> None:
-        """Runs all programs to their ends. Being interrupted ends those that run.
+        """Runs all programs to their ends. An interrupt, such as Ctrl-C, ends the running programs.
 
         Args:
-          at_once: groups that may run at a time on one machine; 1 for what is timed.
-          timeout: seconds that a program may take; then it is ended, and has failed.
+          at_once: number of groups that may run at the same time on one machine; 1 if programs are timed.
+          timeout: seconds after which a program is ended and counts as failed.
 
         Raises:
-          UserError: nothing can be started, of whatever program.
+          UserError: no program at all can be started.
         """
 
 
 @dataclass(frozen=True)
 class Quietly:
-    """See `Follower`: waits for the ends alone."""
+    """A `Follower` that only reports the ends: it calls `on_end` with the run folder and the failure, if any."""
 
     on_end: Callable[[Path, str | None], None]
 

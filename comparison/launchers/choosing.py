@@ -1,4 +1,4 @@
-"""Which launcher --launcher stands for, and what it asks of the other options."""
+"""Makes the launcher that --launcher names, and checks that the other options fit it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +14,11 @@ from comparison.launchers.slurm import Slurm
 from comparison.launchers.this_machine import ThisMachine
 from comparison.options import CompareConfig
 
-QUEUES: dict[str, type[Slurm] | type[RayJobs]] = {"slurm": Slurm, "ray": RayJobs}  # by --launcher
+QUEUES: dict[str, type[Slurm] | type[RayJobs]] = {"slurm": Slurm, "ray": RayJobs}  # by the value of --launcher
 
 
 def make_launcher(options: CompareConfig, folder: Path, say: Callable[[str], None]) -> Launcher:
-    """Raises UserError where jobs of the comparison may still run elsewhere."""
+    """The launcher that the options name. Raises UserError if jobs of the comparison may still run elsewhere."""
     if options.launcher == "local":
         _check_none_runs(folder)
         return ThisMachine(folder)
@@ -27,7 +27,7 @@ def make_launcher(options: CompareConfig, folder: Path, say: Callable[[str], Non
 
 
 def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Variant]) -> None:
-    """Raises UserError where the machines on which runs are made can't be what the options ask for."""
+    """Raises UserError if the options ask for something that their launcher or its machines can't do."""
     several = [one.config.num_nodes for one in variants if one.config.num_nodes not in ("auto", 1)]
     if options.launcher == "local":
         if several:
@@ -56,7 +56,7 @@ def _queue(name: str, options: str | None = None) -> Queue:
 
 
 def _check_none_runs(folder: Path, besides: str = "") -> None:
-    """Raises UserError where a job of another launcher than `besides` may still run for the comparison."""
+    """Raises UserError if a job of another launcher than `besides` may still run for the comparison."""
     unfinished: dict[str, list[str]] = {}
     for job in JobFolder.all_of(folder):
         submitted = job.submitted()

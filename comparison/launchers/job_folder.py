@@ -1,7 +1,8 @@
-"""The folder of a job of a queue: what it is to run, its number in the queue, and how each program ended.
+"""The folder of a queue's job: the programs to run, the job's number in the queue, and how each program ended.
 
-`DIR/jobs/RUN`, where RUN is the folder of its first run, in a comparison's folder DIR that all machines share. A job
-goes on when compare.py has gone, and the next compare.py finds here all that it needs to follow it.
+The folder is `DIR/jobs/RUN`. DIR is the comparison's folder, which all machines share. RUN is the folder of the job's
+first run. A job continues after compare.py has ended. The next compare.py finds in this folder all that it needs to
+follow the job.
 """
 
 import shutil
@@ -19,7 +20,7 @@ WORK_FILE, NUMBER_FILE, OUTPUT_FILE = "job.json", "submitted.json", "output.txt"
 
 
 class Work(BaseModel):
-    """`job.json`: what a job runs, one after the other."""
+    """`job.json`: the programs that a job runs one after the other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,13 +39,13 @@ class Submitted(BaseModel):
 
 @dataclass(frozen=True)
 class JobFolder:
-    """One of them; see the module."""
+    """The folder of a job; see the docstring of this module."""
 
     path: Path
 
     @classmethod
     def make(cls, comparison: Path, group: Group, timeout: float) -> "JobFolder":
-        """A new one, in place of what was there. Raises FileError where it can't be written."""
+        """Makes a new folder and removes an older one. Raises FileError if it can't be written."""
         folder = cls(comparison.absolute() / JOBS_DIR / group[0].run_dir.relative_to(comparison.absolute()))
         with writing(folder.path):
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -54,7 +55,7 @@ class JobFolder:
 
     @classmethod
     def all_of(cls, comparison: Path) -> list["JobFolder"]:
-        """Those of the comparison that were handed to a queue."""
+        """The folders of all jobs of the comparison that were submitted to a queue."""
         return [cls(path.parent) for path in sorted((comparison.absolute() / JOBS_DIR).rglob(NUMBER_FILE))]
 
     def work(self) -> Work:
@@ -67,18 +68,18 @@ class JobFolder:
         write_model(self.path / NUMBER_FILE, Submitted(launcher=launcher, number=number))
 
     def write_ended(self, place: int, ended: Ended) -> None:
-        """By the job: how the program at `place`, from 0, has ended."""
+        """Called by the job: stores how the program at `place`, counted from 0, has ended."""
         write_model(self._ended(place), ended)
 
     def ended(self, place: int) -> Ended | None:
-        """How it has ended, as long as nobody has taken note; None before and after."""
-        # Looking into the folder makes network disks ask again whether a file is there.
+        """How the program has ended; None before its end, and None again after `take_note`."""
+        # Listing the folder makes network disks check again whether a file is there.
         if self._ended(place).name not in [path.name for path in self.path.iterdir()]:
             return None
         return read_model(Ended, self._ended(place))
 
     def take_note(self, place: int) -> None:
-        """The run has its own record now. What says that it has ended stays, under another name."""
+        """Renames the file that says how the program has ended: the run has its own record now."""
         self._ended(place).rename(self._noted(place))
 
     def has_ended(self, place: int) -> bool:
@@ -95,7 +96,7 @@ class JobFolder:
 
     @property
     def is_done(self) -> bool:
-        """Whether the job has no more to run."""
+        """Whether all programs of the job have ended."""
         return all(map(self.has_ended, range(len(self.work().programs))))
 
     def _ended(self, place: int) -> Path:
@@ -106,7 +107,7 @@ class JobFolder:
 
 
 def finished(comparison: Path) -> dict[Path, tuple[JobFolder, int]]:
-    """Run folder -> job and place of what has ended since compare.py itself has, so that it has no record yet."""
+    """Run folder -> job and place, for each program that has no record yet because it ended after compare.py."""
     return {
         program.run_dir: (folder, place)
         for folder in JobFolder.all_of(comparison)

@@ -1,9 +1,9 @@
-"""What a job of a queue runs on its machine: the programs of a job's folder, one after the other.
+"""The program of a queue's job: it runs the programs of the job's folder on its machine, one after the other.
 
     python -m comparison.launchers.on_node FOLDER
 
-A job that was taken off its machine and put back into the queue leaves out what has ended. A program that was cut off
-meanwhile goes on from its latest checkpoint.
+If a job was taken off its machine and put back into the queue, it skips the programs that have already ended. A program
+that was interrupted continues from its latest checkpoint.
 """
 
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
@@ -21,7 +21,7 @@ PROGRAM = "comparison.launchers.on_node"
 
 
 def main(path: Path) -> int:
-    """Returns the exit status: 0 also where programs have failed, which their own files tell."""
+    """Returns the exit status: 0 even if programs have failed. The files of these programs report the failures."""
     signals_as_ctrl_c()
     folder = JobFolder(path)
     if not path.is_dir():

@@ -1,4 +1,4 @@
-"""Hands programs to the queue of a cluster, a job for each group, and follows the jobs by the files that they write."""
+"""Submits programs to the queue of a cluster, a job for each group, and follows the jobs by the files they write."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from comparison.program import Ended, Program
 from comparison.runner import MetricsTail
 from comparison.store import clear_unfinished
 
-POLL_SECONDS = 0.5  # between looks at the jobs' files
-QUEUE_SECONDS = 5.0  # between questions to the queue, which serves others too
-GONE_SECONDS = 30.0  # that files may take to be seen here, on a network disk, when their job has ended
-CANCEL_SECONDS = 90.0  # in which a cancelled job is gone
-MOST_JOBS = 100  # in the queue at a time; the others are handed over when these have ended
+POLL_SECONDS = 0.5  # between checks of the jobs' files
+QUEUE_SECONDS = 5.0  # between queries of the queue, which serves other users too
+GONE_SECONDS = 30.0  # from the end of a job until its files must be visible here, perhaps through a network disk
+CANCEL_SECONDS = 90.0  # longest wait for cancelled jobs to end
+MOST_JOBS = 100  # in the queue at the same time; each further job is submitted when one of these has ended
 
 
 class Queue(Protocol):
@@ -40,31 +40,31 @@ class Queue(Protocol):
     def options(self) -> str: ...
 
     def check(self) -> None:
-        """Raises UserError where jobs can't be handed over from this machine."""
+        """Raises UserError if jobs can't be submitted from this machine."""
 
     def submit(self, folder: Path, group: Group, timeout: float) -> str:
-        """Hands over a job that runs `comparison.launchers.on_node` with `folder`; its number. Raises UserError."""
+        """Submits a job that runs `launchers/on_node.py` with `folder`, and returns its number. Raises UserError."""
 
     def starter(self, program: Program) -> tuple[str, ...]:
-        """Words that start a program of several nodes from within its job; empty for one node."""
+        """The words in front of a command line that start it on several nodes, inside its job; empty for one node."""
 
     def states(self, numbers: Sequence[str]) -> dict[str, str] | None:
-        """What those of the jobs are doing that have not ended; None where the engine doesn't answer."""
+        """Number -> state of each of these jobs that has not ended; None if the engine does not answer."""
 
     def how_it_ended(self, number: str) -> str:
-        """Of a job that has not done all that it was to do: `was cancelled`."""
+        """How a job that has not run all its programs has ended, in words: `was cancelled`."""
 
     def cancel(self, numbers: Sequence[str]) -> None: ...
 
 
 @dataclass
 class _Followed:
-    """A job, and what has been seen of it.
+    """A submitted job and its progress.
 
     Attributes:
-      place: of the program that runs, or is next, in the job.
+      place: index in the job of the program that runs or comes next.
       is_started: whether the follower knows that this program runs.
-      gone_since: when the queue no longer had the job, on the monotonic clock.
+      gone_since: when the job was first missing from the queue, on the monotonic clock; None if it is there.
     """
 
     folder: JobFolder
@@ -78,11 +78,11 @@ class _Followed:
 
 @dataclass
 class Queued:
-    """See `Launcher`: on an engine's machines.
+    """A `Launcher` that runs programs on the machines of an engine.
 
     Args:
-      folder: of the comparison.
-      say: told what a person should know of the jobs.
+      folder: the comparison's folder.
+      say: called with messages about the jobs, for people.
     """
 
     queue: Queue
@@ -115,16 +115,16 @@ class Queued:
             raise
 
     def _hand_over(self, waiting: list[list[Program]], followed: list[_Followed], timeout: float) -> bool:
-        """Makes a job of the first group; False where the queue takes no more for now."""
+        """Submits the first group as a job; False if the queue accepts no more jobs for now."""
         group = [program.model_copy(update={"starter": self.queue.starter(program)}) for program in waiting[0]]
         for program in group:
             with writing(program.run_dir):
-                clear_unfinished(program.run_dir)  # what is there from now on is the job's
+                clear_unfinished(program.run_dir)  # files that appear there from now on are the job's
         folder = JobFolder.make(self.folder, group, timeout)
         try:
             number = self.queue.submit(folder.path, group, timeout)
         except UserError:
-            if followed:  # a limit to the number of jobs, perhaps
+            if followed:  # perhaps there is a limit to the number of jobs
                 time.sleep(POLL_SECONDS)
                 return False
             raise
@@ -136,7 +136,7 @@ class Queued:
         return True
 
     def _taken_over(self, waiting: list[list[Program]]) -> list[_Followed]:
-        """Jobs of an earlier compare.py that make what is asked for; takes this off `waiting`."""
+        """Jobs of an earlier compare.py that run programs of `waiting`; these programs are removed from `waiting`."""
         asked = {program.run_dir for group in waiting for program in group}
         open_jobs = []
         for folder in JobFolder.all_of(self.folder):
@@ -158,7 +158,7 @@ class Queued:
         return taken
 
     def _states(self, numbers: Sequence[str]) -> dict[str, str]:
-        """Waits until the engine answers."""
+        """The states of the jobs; waits until the engine answers."""
         told = False
         while (states := self.queue.states(numbers) if numbers else {}) is None:
             if not told:
@@ -168,7 +168,7 @@ class Queued:
         return states
 
     def _look(self, one: _Followed, follower: Follower) -> None:
-        """Passes on what the job's files tell."""
+        """Reads the job's files, and reports what is new to the follower."""
         while one.place < len(one.programs):
             program = one.programs[one.place]
             ended = one.folder.ended(one.place)
@@ -181,7 +181,7 @@ class Queued:
             try:
                 for line in one.tail.read():
                     follower.see(program, line)
-            except UserError:  # its result will not be taken either
+            except UserError:  # the metrics are not valid, so the result will not be accepted either
                 pass
             if ended is None:
                 return
@@ -196,9 +196,9 @@ class Queued:
         one.place, one.is_started, one.tail = one.place + 1, False, None
 
     def _ask(self, followed: list[_Followed], follower: Follower) -> None:
-        """Finds the jobs that have ended without having done all."""
+        """Finds the jobs that have ended without running all their programs; these programs have failed."""
         states = self.queue.states([one.number for one in followed])
-        if states is None:  # it may be back the next time; the files are looked at all the same
+        if states is None:  # the queue may answer the next time; until then the jobs' files are still read
             return
         for one in followed:
             if one.number in states:
@@ -215,7 +215,7 @@ class Queued:
                 self._pass_on(one, Ended.unknown(failure), follower)
 
     def _cancel(self, followed: list[_Followed]) -> None:
-        """Ends the jobs, and waits until they are gone: no run is made behind anybody's back."""
+        """Cancels the jobs and waits until they have ended, so that no run continues unnoticed."""
         numbers = [one.number for one in followed]
         if not numbers:
             return

@@ -1,6 +1,6 @@
-"""`--launcher ray`: a job of a Ray cluster for each group, by its Jobs API.
+"""`--launcher ray`: submits each group as a job to a Ray cluster, by Ray's Jobs API.
 
-Ray starts the program of a job on one of its nodes, with the environment that Ray itself was started with there.
+Ray starts the program of a job on one of its nodes, with the environment variables that Ray was started with there.
 """
 
 import argparse
@@ -21,25 +21,25 @@ from comparison.program import Program
 from comparison.runner import with_our_code
 
 INSTALL = "pip install -r requirements-ray.txt -c constraints.txt"
-# What goes wrong between here and a cluster: it isn't there, the answer is an error, the answer is no JSON.
+# Errors of a request to a cluster: there is no cluster, it answers with an error, or the answer is not JSON.
 TROUBLE = (ConnectionError, OSError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
 class RayJobs:
-    """See `Queue`. `options`: those of `ray job submit` that `_read_options` has."""
+    """A `Queue` for Ray. `options`: of `ray job submit`; only those that `_told` parses."""
 
     options: str = ""
     name = "ray"
     title = "Ray"
 
     def check(self) -> None:
-        """Raises UserError where Ray is not installed, no cluster answers, or the options are no options."""
+        """Raises UserError if Ray is not installed, no cluster answers, or the options are not valid."""
         self._whole_node()
 
     def submit(self, folder: Path, group: Group, timeout: float) -> str:
         told, cpus, gpus = self._told, 0.0, 0.0
-        if group[0].config.nodes == 1:  # on several, Ray Train's workers have the CPUs and GPUs
+        if group[0].config.nodes == 1:  # on several nodes, Ray Train's workers reserve the CPUs and GPUs
             cpus, gpus = self._whole_node()
         command = shlex.join([sys.executable, "-m", "comparison.launchers.on_node", str(folder)])
         output = shlex.quote(str(folder / OUTPUT_FILE))
@@ -59,7 +59,7 @@ class RayJobs:
     def starter(self, program: Program) -> tuple[str, ...]:
         nodes, processes = program.config.nodes, program.processes_per_node
         if nodes == 1:
-            return ()  # it starts its own processes
+            return ()  # the program starts its own processes
         cpus, gpus = self._whole_node()
         words = ["--nnodes", nodes, "--nproc-per-node", processes, "--num-cpus", max(1, int(cpus) // processes)]
         if program.config.accelerator == "gpu":
@@ -86,11 +86,11 @@ class RayJobs:
             try:
                 self._client.stop_job(number)
             except TROUBLE:
-                continue  # whether it is still there is asked next
+                continue  # the caller then checks whether the job still runs
 
     @cached_property
     def _client(self) -> Any:
-        """Raises UserError where Ray is not installed, or no cluster answers."""
+        """The client of Ray's Jobs API. Raises UserError if Ray is not installed, or no cluster answers."""
         told = self._told
         try:
             from ray.job_submission import JobSubmissionClient
@@ -99,7 +99,7 @@ class RayJobs:
         except ImportError as error:
             raise UserError(f"--launcher ray: {error.name} is not installed: {INSTALL}") from None
         except RuntimeError as error:
-            if "pip install" in str(error):  # Ray without what its Jobs API needs
+            if "pip install" in str(error):  # Ray is installed without the packages that its Jobs API needs
                 raise UserError(f"--launcher ray: not all of it is installed: {INSTALL}") from None
             raise _no_answer(error) from None
         except TROUBLE as error:
@@ -107,7 +107,7 @@ class RayJobs:
 
     @cached_property
     def _told(self) -> argparse.Namespace:
-        """Raises UserError for what is none of the options."""
+        """The parsed options. Raises UserError for an unknown option or a value that is not valid."""
 
         class Parser(argparse.ArgumentParser):
             def error(self, message: str) -> NoReturn:
@@ -121,7 +121,9 @@ class RayJobs:
         return parser.parse_args(shlex.split(self.options))
 
     def _whole_node(self) -> tuple[float, float]:
-        """CPUs and GPUs that a job takes: as many as every node has, so that nothing else is beside it there.
+        """CPUs and GPUs that a job reserves: as many as every node has, so that no other job runs on its node.
+
+        `--entrypoint-num-cpus` and `--entrypoint-num-gpus` replace these numbers.
 
         Raises:
           UserError: see `check`.
@@ -149,6 +151,6 @@ def _no_answer(error: Exception) -> UserError:
 
 
 def _first_line(said: object) -> str:
-    """`: the first line`; nothing for nothing."""
+    """`: the first line`; empty if nothing was said."""
     lines = str(said or "").strip().splitlines()
     return f": {lines[0]}" if lines else ""

@@ -1,8 +1,8 @@
-"""`--launcher slurm`: a job of Slurm for each group, by `sbatch`.
+"""`--launcher slurm`: submits each group as a job to Slurm, with `sbatch`.
 
-Not through submitit, which is made for calling functions: it pickles them, and their results, and asks `sacct` how a
-job is doing, which needs the accounting database that small clusters lack. What is run here is a command line, and
-files say how it ended.
+It does not use submitit, which is made for calling functions. submitit pickles the functions and their results, and
+asks `sacct` for the state of a job. `sacct` needs the accounting database, which small clusters lack. The jobs here run
+a command line, and files say how it ended.
 """
 
 import math
@@ -23,19 +23,19 @@ from comparison.program import Program
 from comparison.runner import with_our_code
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
-SPARE_MINUTES = 2  # of a job's time limit, above the time limits of its programs
+SPARE_MINUTES = 2  # added to the time limits of a job's programs, for the time limit of the job
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """See `Queue`. `options`: for sbatch, after this program's own, which they override."""
+    """A `Queue` for Slurm. `options`: for sbatch; they override the options that this class sets."""
 
-    options: str = "--exclusive"  # whole nodes, so that nobody else's load disturbs the times
+    options: str = "--exclusive"  # whole nodes, so that the load of other jobs does not disturb the times
     name = "slurm"
     title = "Slurm"
 
     def check(self) -> None:
-        """Raises UserError where jobs can't be submitted from this machine."""
+        """Raises UserError if jobs can't be submitted from this machine."""
         for command in COMMANDS:
             if shutil.which(command) is None:
                 raise UserError(
@@ -53,7 +53,7 @@ class Slurm:
         if config.accelerator == "gpu" and config.devices != "auto":
             words.append(f"--gpus-per-node={config.devices}")
         script = f"#!/bin/sh\nexec {shlex.join([sys.executable, '-m', 'comparison.launchers.on_node', str(folder)])}\n"
-        # Of a job in which compare.py itself may be, nothing but where Slurm is.
+        # compare.py may itself run in a job of Slurm. Of that job's variables only SLURM_CONF is passed on.
         before = environment_before()
         kept = {name: value for name, value in before.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
         done = subprocess.run(
@@ -62,12 +62,12 @@ class Slurm:
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"sbatch: exit status {done.returncode}"]
             raise UserError(f"--launcher slurm: {'; '.join(said)}")
-        return done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER where there are several clusters
+        return done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER if there are several clusters
 
     def starter(self, program: Program) -> tuple[str, ...]:
         config = program.config
         if config.nodes == 1:
-            return ()  # it starts its own processes
+            return ()  # the program starts its own processes
         threads = () if config.threads_per_device == "auto" else (f"--cpus-per-task={config.threads_per_device}",)
         tasks = f"--ntasks-per-node={program.processes_per_node}"
         return ("srun", f"--nodes={config.nodes}", tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
@@ -92,6 +92,6 @@ class Slurm:
 
 
 def _ask(*words: str) -> str | None:
-    """What the command prints; None where it fails."""
+    """The output of a command; None if it fails."""
     done = subprocess.run(words, env=dict(os.environ), capture_output=True, text=True)
     return None if done.returncode else done.stdout

@@ -1,4 +1,4 @@
-"""`--launcher local`: runs on this machine, one after the other where they are timed."""
+"""`--launcher local`: runs programs on this machine, one after the other if they are timed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from comparison.runner import run_program, run_side_by_side
 
 @dataclass
 class ThisMachine:
-    """See `Launcher`. `folder`: of the comparison."""
+    """A `Launcher` for this machine. `folder`: the comparison's folder."""
 
     folder: Path
     place: str = field(default="", init=False)
 
     def run(self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower) -> None:
         programs = [program for group in groups for program in group]
-        there = finished(self.folder)  # by a cluster, on which the comparison was before
+        there = finished(self.folder)  # by jobs of a cluster that made the comparison's earlier runs
         for program in [one for one in programs if one.run_dir in there]:
             job, place = there[program.run_dir]
             programs.remove(program)

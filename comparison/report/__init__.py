@@ -1,1 +1,1 @@
-"""The report: one page with tables, figures and mistakes."""
+"""The report: one page with tables, figures and wrongly classified test images."""

@@ -1,7 +1,8 @@
-"""What a chart is, and how it is drawn. Altair describes them, vl-convert draws them.
+"""Charts: Altair describes them, vl-convert draws them.
 
-A page holds each chart twice: drawn, for paper and for readers without JavaScript, and as a description from which
-Vega, a library in the page, makes one that answers: to a pointer, and to a click on a name of its legend.
+A page contains each chart twice. The drawn chart is for paper and for readers without JavaScript. The description is
+for Vega, a JavaScript library in the page. Vega makes an interactive chart from it, which reacts to the pointer and to
+clicks on the names in its legend.
 """
 
 import json
@@ -16,14 +17,14 @@ import vl_convert
 
 from common.platform.files import write_bytes, write_text
 
-# Okabe and Ito's colours (2008), told apart by people with any common kind of colour blindness.
+# Okabe and Ito's colours (2008), which people with any common kind of colour blindness can tell apart.
 COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73"}
 MORE_COLOURS = ("#56B4E9", "#D55E00", "#8C8C8C")
-# What the page replaces by its own colours, light or dark.
+# The page replaces these by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 PALETTES = ((INK, FAINT, PAPER), ("#e6e9ec", "#3a424b", "#14181c"))
 
-WIDTH, HEIGHT = 420, 290  # pixels: on a phone the text is hardly smaller than on a desk
+WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
 PNG_SCALE = 2
 STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
@@ -41,20 +42,20 @@ STYLE: dict[str, Any] = {
     "text": {"color": INK},
     "rule": {"color": INK},
 }
-FOR_POINTERS = "for pointers: "  # begins the names of layers that only a page with Vega has
+FOR_POINTERS = "for pointers: "  # prefix of the names of layers that only a page with Vega has
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure, made but not drawn.
+    """A figure that is described but not yet drawn.
 
     Attributes:
-      name: of its files, without ending.
+      name: name of its files, without the suffix.
       title: for people.
       about: what its marks mean, in words that a newcomer knows.
-      words: what it shows, for those who can't see it.
-      layers: that lie on each other, the first one lowest.
-      height: pixels, of all of it.
+      words: what it shows, for people who can't see it.
+      layers: the layers, which lie on top of each other, the lowest first.
+      height: of the whole chart, in pixels.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Chart:
     height: float = HEIGHT
 
     def description(self) -> dict[str, Any]:
-        """In Vega-Lite's words."""
+        """The chart as a Vega-Lite specification."""
         chart = alt.layer(*self.layers).properties(width=WIDTH, height=self.height, background=PAPER)
         with alt.data_transformers.enable("default", max_rows=None):
             found: dict[str, Any] = chart.to_dict()
@@ -80,11 +81,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart, drawn; `name` to `words` as in `Chart`.
+    """A drawn chart; `name` to `words` are as in `Chart`.
 
     Attributes:
-      svg: a file's content.
-      description: in Vega-Lite's words, with what answers to a pointer.
+      svg: the content of an SVG file.
+      description: the Vega-Lite specification, with the layers that react to the pointer.
     """
 
     name: str
@@ -100,14 +101,14 @@ class Drawn:
 
     @property
     def inline(self) -> str:
-        """The SVG for a page with others: its own ids, and the page's colours."""
+        """The SVG for a page with other charts: its ids are unique, and it has the page's colours."""
         body = re.sub(r'\bid="', f'id="{self.name}-', self.svg)
         body = _in_the_pages_colours(re.sub(r'(href="|url\()#', rf"\1#{self.name}-", body))
         return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", body, count=1)
 
     @property
     def for_any_page(self) -> str:
-        """The SVG as a file that is dark on a dark screen: for READMEs, which have no style of their own."""
+        """The SVG as a file that is dark in a browser's dark mode: for READMEs, which have no style sheet."""
         light, dark = (
             f":root {{ --ink: {ink}; --faint: {faint}; --paper: {paper} }}" for ink, faint, paper in PALETTES
         )
@@ -116,12 +117,12 @@ class Drawn:
 
     @property
     def for_vega(self) -> str:
-        """The description as JSON that may stand in a page's script."""
+        """The description as JSON that is safe in a script of a page."""
         return _in_the_pages_colours(json.dumps(self.description, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _in_the_pages_colours(text: str) -> str:
-    """Of which what is darker on white paper is lighter on a dark page."""
+    """Replaces colours by those of the page. Colours that are darker on a light page become lighter on a dark page."""
     for colour, variable in ((INK, "ink"), (FAINT, "faint"), (PAPER, "paper")):
         text = text.replace(colour, f"var(--{variable})")
     for colour in (*COLOURS.values(), *MORE_COLOURS):
@@ -130,13 +131,13 @@ def _in_the_pages_colours(text: str) -> str:
 
 
 def darker(colour: str) -> str:
-    """Mixed with ink."""
+    """The colour mixed with INK."""
     pairs = ((int(colour[place : place + 2], 16), int(INK[place : place + 2], 16)) for place in (1, 3, 5))
     return "#" + "".join(f"{round(0.55 * part + 0.45 * ink):02x}" for part, ink in pairs)
 
 
 def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Drawn]:
-    """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: that their names get."""
+    """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: added to each name."""
     drawn = [replace(chart, name=chart.name + suffix).draw() for chart in charts]
     for one in drawn:
         write_text(folder / f"{one.name}.svg", one.svg)

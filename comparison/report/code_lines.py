@@ -1,4 +1,4 @@
-"""How much code an implementation's users write: lines, without blank ones, comments and docstrings."""
+"""Counts the lines of code that users of a framework write, without blank lines, comments and docstrings."""
 
 import io
 import tokenize
@@ -12,16 +12,16 @@ NO_CODE = LAYOUT | {tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
 
 @cache
 def lines_of_training(implementation: str, mode: str) -> int | None:
-    """Of `train.py`, and of `tuning.py` too where it is tuned; None for what has no such file."""
+    """Lines of code in `train.py` and, in the tuned mode, in `tuning.py`; None if one of these files is missing."""
     names = ["train.py", *(["tuning.py"] if mode == "tuned" else [])]
     paths = [REPOSITORY / f"{implementation}_impl" / name for name in names]
     return sum(count_lines(path.read_text()) for path in paths) if all(path.exists() for path in paths) else None
 
 
 def count_lines(source: str) -> int:
-    """Those with a token of Python that is neither a comment nor a docstring."""
+    """The number of lines with a Python token that is neither a comment nor a docstring."""
     lines: set[int] = set()
-    begins = True  # a statement: a string that stands there alone is a docstring
+    begins = True  # whether a statement begins here: a string at its beginning is a docstring
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in NO_CODE:
             begins = begins or token.type in LAYOUT

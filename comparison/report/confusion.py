@@ -1,4 +1,4 @@
-"""Confusion matrices: which class was taken for which."""
+"""Confusion matrices: how often each class was guessed for the images of each class."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,12 +17,12 @@ MOST_NAMED = 20  # classes; the names of more would be too small to read
 
 
 def confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """One matrix for all implementations that guess alike, as they do in lockstep."""
+    """One matrix for all rows with equal guesses; in lockstep, all rows have equal guesses."""
     alike: list[tuple[list[Run], Predictions]] = []
     for run in same_seed_runs(entries).values():
         try:
             predictions = Predictions.read(run.run_dir)
-        except UserError:  # made by an implementation that writes none
+        except UserError:  # this implementation does not write predictions
             continue
         for runs, others in alike:
             if np.array_equal(others.guesses, predictions.guesses):

@@ -1,4 +1,4 @@
-"""The charts of a table that prove: accuracy and loss while it trains, and how far the losses of steps are apart."""
+"""The charts of a table that show whether rows train alike: accuracy, loss, and differences in the steps' losses."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from comparison.report.speed_figures import looks_of
 from comparison.store import Run
 from comparison.table import Entry
 
-MAX_POINTS = 400  # of a line; more are no wider than a pixel
-LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one of them looks like little
+MAX_POINTS = 400  # of a line; more points would be less than a pixel apart
+LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one image looks unimportant
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a curve is of: the name of its files, its axis, how its numbers are written, its value after an epoch."""
+    """The quantity that curves show: name of its files, title of its axis, number format, values after an epoch."""
 
     name: str
     label: str
@@ -44,7 +44,7 @@ ACCURACY = Quantity(
 
 
 def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
-    """An axis that does not make much of a few test images."""
+    """An axis on which a difference of a few test images looks small."""
     least = max(LEAST_ACCURACY_SPAN[0], 100 * LEAST_ACCURACY_SPAN[1] / num_images)
     low, high = min(percentages), max(percentages)
     missing = max(0.0, least - (high - low))
@@ -53,7 +53,7 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
 
 
 def curves(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Over seconds, each row's typical run; over epochs, the mean over seeds with all of them in a band."""
+    """Curves of each row: over seconds, its typical run; over epochs, the mean over seeds with a band of all seeds."""
     if not any(line.epoch for entry in entries for line in entry.runs[0].epochs):
         return
     for quantity in (ACCURACY, LOSS):
@@ -157,7 +157,7 @@ def _chart(entries: Sequence[Entry], quantity: Quantity, axis: str, layers: Sequ
 
 
 def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Differences of step losses from the first row's, for its first seed: what rounding makes of one training."""
+    """Differences of step losses from those of the first row, for its first seed: the effect of rounding."""
     reference, others = entries[0].runs[0], []
     configs: list[TrainConfig] = []
     for entry in entries[1:]:
@@ -171,7 +171,7 @@ def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
     found, words = [], []
     for number, (entry, differences) in enumerate(others):
         steps, largest = _thinned(differences)
-        # Losses that are equal to the last bit have no place on a logarithmic axis: they stand at its foot.
+        # A logarithmic axis has no zero: losses that are equal to the last bit are drawn at its lower end.
         drawn = np.maximum(largest, unit / 50)
         columns = {"row": entry.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
         found.append(pd.DataFrame(columns))
@@ -208,6 +208,6 @@ def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps and values; of neighbours that share a pixel, the largest, so that no difference is hidden."""
+    """Steps and values to draw: of several steps in one pixel only the largest value, so that none is hidden."""
     edges = np.unique(np.linspace(0, len(values), min(len(values), MAX_POINTS) + 1).astype(int))
     return edges[1:].astype(float), np.maximum.reduceat(values, edges[:-1])

@@ -1,4 +1,4 @@
-"""The first screen of the report: what was found, how sure that is, what to do next, and a table to decide by."""
+"""The first screen of the report: the findings, how reliable they are, what to do next, and a table to decide by."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from comparison.row import Row
 from comparison.summary import Summary
 from comparison.table import Table
 
-DIR = "DIR is the folder of this page"  # which may be moved
+DIR = "DIR is the folder of this page"  # not its path: the folder may be moved
 Number = Callable[[Row], float | None]
 
 
@@ -26,12 +26,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Cell:
-    """Of the table to decide by.
+    """A cell of the table to decide by.
 
     Attributes:
-      shown: empty where it is not known.
-      value: to sort by; None where it is not known.
-      share: of the best one's, 1 for that; None where it says nothing.
+      shown: the text; empty if the value is not known.
+      value: for sorting; None if it is not known.
+      share: compared with the best value: 1 for the best, less for the others; None if there is nothing to compare.
     """
 
     shown: str
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Decision:
-    """The table to decide by: headings with what they mean, and a line for each row."""
+    """The table to decide by: headings with their meanings, and a line for each row."""
 
     headings: list[tuple[str, str]]
     lines: list[tuple[str, list[Cell], bool]]
@@ -51,11 +51,11 @@ class Decision:
 
 
 def findings(summary: Summary, table: Table) -> list[Finding]:
-    """None where nothing has finished."""
+    """The questions and answers for a table; an empty list if no row has a speed."""
     rows = [row for row in table.rows if row.speed.images_per_second]
     if not rows:
         return []
-    said = conclusions(table)  # the proof last
+    said = conclusions(table)  # the last sentence is about the proof
     found = [
         Finding("Which is fastest?", said[:-1] or ["Nothing to compare: only one row has a speed."]),
         Finding("Which starts fastest?", _least(rows, _startup, seconds, "s")),
@@ -115,7 +115,7 @@ def _next_step(summary: Summary, rows: Sequence[Row]) -> str:
 
 
 def decision(table: Table) -> Decision:
-    """Numbers to choose by, each with its share of the best one."""
+    """The table to decide by: numbers, each compared with the best one of its column."""
     rows = [row for row in table.rows if row.num_runs]
     kinds = [
         Kind("images/s", "training images per second, the median over rounds", _speed, rate, most=True),
@@ -146,7 +146,7 @@ def decision(table: Table) -> Decision:
 
 @dataclass(frozen=True)
 class Kind:
-    """A column: `most`: the most is best, else the least."""
+    """A column. `most`: whether the highest value is the best one, and not the lowest."""
 
     heading: str
     about: str

@@ -21,7 +21,7 @@ class Mistake:
 
     Attributes:
       picture: as a data URI.
-      guesses: implementation, its guess, its score, whether it is right.
+      guesses: for each row: its title, its guess, the guess's score, and whether the guess is right.
     """
 
     index: int
@@ -31,15 +31,16 @@ class Mistake:
 
 
 def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
-    """Test images that some implementation got wrong: up to MAX_GALLERY, and how many there are in all.
+    """Test images that some implementation got wrong: up to MAX_GALLERY of them, and how many there are in all.
 
-    Those come first on which the implementations disagree, then those that were guessed with the highest score.
+    Images on which the implementations disagree come first. Within both groups, the images with the highest score of a
+    wrong guess come first.
     """
     found: dict[str, Predictions] = {}
     for run in table.same_seed_runs.values():
         try:
             found[run.record.title] = Predictions.read(run.run_dir)
-        except UserError:  # made by an implementation that writes none
+        except UserError:  # this implementation does not write predictions
             continue
     if not found or table.first_result is None:
         return [], 0

@@ -1,4 +1,4 @@
-"""How the rows of a comparison look in charts, in all of them alike; and how charts answer to a reader's pointer."""
+"""How the rows of a comparison look in charts, the same in all charts; and how charts react to a reader's pointer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pandas as pd
 
 from comparison.report.charts import COLOURS, FOR_POINTERS, MORE_COLOURS, darker
 
-# The curves of runs in lockstep lie on each other: every line has a width and a pattern of its own.
+# The curves of runs in lockstep lie on top of each other: every line has its own width and pattern.
 WIDEST, NARROWEST = 5.0, 1.4
 PATTERNS = ([1, 0], [6, 3], [2, 2])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
@@ -28,9 +28,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Looks:
-    """How rows are drawn, by their titles. Their data have the title in the field `row`.
+    """How rows are drawn, by their titles. The data of charts have the title in the field `row`.
 
     Attributes:
+      of: title -> look.
       points: whether the legend shows the rows' points, and not their lines.
     """
 
@@ -39,7 +40,7 @@ class Looks:
 
     @classmethod
     def make(cls, names: Sequence[str], titles: Sequence[str]) -> "Looks":
-        """`names`: as `pt tuned`. An implementation has one colour, which is darker where its mode is not plain."""
+        """`names`: such as `pt tuned`. Each implementation has one colour, which is darker if the mode is not plain."""
         free = iter(MORE_COLOURS * len(names))
         colours, found = dict(COLOURS), {}
         widths = np.linspace(WIDEST, NARROWEST, max(2, len(names))).tolist()
@@ -57,7 +58,7 @@ class Looks:
 
     @property
     def place(self) -> alt.Y:
-        """A line of the chart for each row."""
+        """The y axis of a chart with a line for each row."""
         return alt.Y("row:N", title=None, scale=alt.Scale(domain=self.titles)).axis(grid=False, ticks=False)
 
     def colour(self, legend: bool = False) -> alt.Color:
@@ -95,23 +96,24 @@ def legend_columns(names: Sequence[str]) -> int:
 
 
 def legend_height(names: Sequence[str]) -> int:
-    """Pixels, by which a chart grows: a legend stands above it, where it covers nothing."""
+    """The height of a legend in pixels. It is added to a chart: the legend is above it, where it covers nothing."""
     return 10 + 16 * -(-len(names) // legend_columns(names))
 
 
 def switch() -> alt.Parameter:
-    """The rows that a reader has chosen by clicks in the legend; all of them until then."""
+    """A selection: the rows that a reader has chosen by clicks in the legend; all rows before the first click."""
     return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
 
 
 def told_by_pointer(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
-    """A rule at the x that is nearest to the pointer, which tells the values of all lines there.
+    """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
 
     Args:
       data: with the fields `x`, `key` and `value`.
-      x: the chart's axis.
-      titles: of each key.
-      heading: of `x`.
+      x: the chart's x axis.
+      titles: key -> title in the tooltip.
+      form: the format of the values.
+      heading: the title of `x` in the tooltip.
     """
     nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
     told = [alt.Tooltip("x", title=heading)]

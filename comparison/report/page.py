@@ -1,4 +1,4 @@
-"""`report.html`: one page that holds all it shows, and the figures as files."""
+"""Writes `report.html`, one page that needs no other files, and the figures as separate files."""
 
 import json
 from collections.abc import Sequence
@@ -38,13 +38,13 @@ from comparison.table import Table
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
-MAX_DRAWN = 8  # tables with figures and pictures; those of a sweep's further variants have their numbers
+MAX_DRAWN = 8  # tables with figures and pictures; the tables of a sweep's further variants have only numbers
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of the page: headings, and rows of a name and cells; `good` says which rows are as they should be."""
+    """A table of the page. Each of its `rows` has a name, cells, and whether the row's status is ok."""
 
     headings: list[str]
     rows: list[tuple[str, list[str], bool]]
@@ -52,13 +52,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """What the page shows of a table.
+    """The part of the page about one table.
 
     Attributes:
-      variant: of a sweep, in words.
+      variant: the variant of a sweep, in words.
       lines: what was compared.
-      found: in sentences; empty where the page begins with them.
-      grids, details: the numbers that matter first, and all others.
+      found: the conclusions in sentences; empty if the page begins with them.
+      grids, details: the main numbers, and all others.
     """
 
     variant: str
@@ -69,14 +69,14 @@ class Section:
     charts: list[Drawn]
     mistakes: list[Mistake]
     num_mistakes: int
-    profiles: list[tuple[str, Profile, str]]  # of a row: its title, and where its trace is
+    profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
 
 
 def write_report(summary: Summary) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = summary.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
-    for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # of charts that there may no longer be
+    for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # their charts may no longer exist
         left_over.unlink()
     study = make_study(summary)
     study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)] if study else []
@@ -142,7 +142,7 @@ def _title(summary: Summary) -> str:
 
 
 def _section(folder: Path, table: Table, charts: list[Drawn], found: bool) -> Section:
-    """`found`: whether what was found is said here."""
+    """`found`: whether this section has the conclusions."""
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     first = len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
@@ -158,14 +158,14 @@ def _section(folder: Path, table: Table, charts: list[Drawn], found: bool) -> Se
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:
-    """`rows`: which may not be as they should be; None: nobody's."""
+    """`rows`: the rows of `cells`, for their statuses; None: the lines have no status."""
     good = [row.status == "ok" for row in rows] if rows else [True] * len(cells)
     lines = zip(cells.itertuples(), good, strict=True)
     return Grid([*map(in_one_line, cells.columns.to_list())], [(line[0], [*line[1:]], one) for line, one in lines])
 
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
-    """Implementations, and for each package what their runs have found, in that order."""
+    """The implementations, and for each package the versions in their runs, in the order of the implementations."""
     found: dict[str, dict[str, dict[str, None]]] = {}
     names: dict[str, None] = {}
     for run in summary.runs:

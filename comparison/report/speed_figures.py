@@ -1,4 +1,4 @@
-"""The charts of a table that decide: throughput, its ratio, the time to the target accuracy, where the time goes."""
+"""The charts of a table to decide by: throughput, speed ratio, time to the target accuracy, where the time goes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ from comparison.target import reach_target
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
 RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 30, 50, 100)
-LEAST_SPAN = 1.6  # of a logarithmic axis; in less there would be one of the ticks, or two
-LINE = 36  # pixels, of a row in a chart of bars
-AXIS = 50  # pixels, below them
+LEAST_SPAN = 1.6  # of a logarithmic axis: highest over lowest value; with less it would have only one or two ticks
+LINE = 36  # height in pixels of a row in a bar chart
+AXIS = 50  # height in pixels of the axis below the rows
 
 
 def looks_of(entries: Sequence[Entry]) -> Looks:
@@ -26,7 +26,7 @@ def looks_of(entries: Sequence[Entry]) -> Looks:
 
 
 def throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Every run as a dot, a ring where its round was disturbed; the median as a bar's end, the spread as a line."""
+    """Each row has a bar up to its median, a line for the spread, and a dot for each run (a ring if disturbed)."""
     shown = [entry for entry in entries if entry.row and entry.row.speed.images_per_second]
     if not shown:
         return
@@ -53,7 +53,7 @@ def throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def time_to_target(entries: Sequence[Entry], accuracy: float | None) -> Iterator[Chart]:
-    """Like `throughput`, for seconds until the test accuracy was first reached; of those whose runs all reached it."""
+    """Like `throughput`, for the seconds until the target accuracy is reached; of rows whose runs all reached it."""
     shown = [entry for entry in entries if entry.row and entry.row.target.target_seconds is not None]
     if accuracy is None or not shown:
         return
@@ -93,7 +93,7 @@ def _dot(entry: Entry, run: Run, value: float | None) -> dict[str, Any]:
 def _bars(
     middles: Sequence[dict[str, Any]], dots: Sequence[dict[str, Any]], looks: Looks, label: str, form: str
 ) -> list[alt.Chart]:
-    """Bars with a line from `low` to `high`, and dots above it."""
+    """Bars; if there are dots, each bar also has a line from `low` to `high`, with the dots on top."""
     place = Looks({row["row"]: looks.of[row["row"]] for row in middles}).place
     value = alt.X("value:Q", title=label, scale=alt.Scale(zero=True)).axis(tickCount=5)
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=label, format=form)]
@@ -110,7 +110,7 @@ def _bars(
 
 
 def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """How many times as fast as the first row, with intervals, where there are any."""
+    """How many times as fast as the first row each row is, for rows that have an interval."""
     shown = [entry for entry in entries if entry.row and entry.row.speed.ratio_low]
     if not shown:
         return
@@ -129,7 +129,7 @@ def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
     table = pd.DataFrame(found)
     low, high = min(1.0, table["low"].min()), max(1.0, table["high"].max())
     value = alt.X("low:Q", title=f"Times as fast as {entries[0].title}").scale(zero=False, nice=True)
-    if high / low > LEAST_SPAN:  # twice as fast is as far from 1 as half as fast
+    if high / low > LEAST_SPAN:  # on a logarithmic axis, twice as fast is as far from 1 as half as fast
         low, high = low / 1.05, high * 1.05
         value = value.scale(type="log", domain=[low, high], nice=False)
         value = value.axis(values=[tick for tick in RATIO_TICKS if low <= tick <= high], format="~g")
@@ -155,7 +155,7 @@ def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """The seconds of each row's run of middle length, by phase."""
+    """The seconds of each phase, in each row's run with the median duration."""
     found, words = [], []
     for entry in entries:
         seconds = phase_seconds(entry.typical_run)

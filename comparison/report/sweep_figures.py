@@ -1,4 +1,4 @@
-"""The charts of a sweep: every number that there is, over the swept values."""
+"""The charts of a sweep: one for each quantity that has values, over the swept values."""
 
 import math
 import re
@@ -21,7 +21,7 @@ Spread = Callable[[StudyRow], tuple[float | None, float | None]]
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a chart is of: the name of its files, its axis, how its numbers are written, what its marks mean."""
+    """The quantity that a chart shows: name of its files, title of its axis, number format, meaning of its marks."""
 
     name: str
     label: str
@@ -32,7 +32,7 @@ class Quantity:
 
 
 def study_charts(study: Study) -> Iterator[Chart]:
-    """A chart for each number that there is, over the swept values, with a line for each implementation."""
+    """A chart for each quantity that has values, over the swept values, with a line for each series."""
     quantities = [
         Quantity(
             "speed-up",
@@ -134,7 +134,7 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
 
 
 def _axis(study: Study) -> alt.X:
-    """With a mark for each value; logarithmic where there are far more of some than of others."""
+    """The x axis, with a mark for each value; logarithmic if the largest value is much larger than the smallest."""
     labels = list(dict.fromkeys(one.x for one in study.rows))
     if not study.numeric:
         return alt.X("x:N", title=study.option, sort=labels).axis(labelAngle=0, grid=True)
@@ -145,7 +145,7 @@ def _axis(study: Study) -> alt.X:
 
 
 def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
-    """A dotted line: as many times as fast as there are devices; `shares`: of that."""
+    """A dotted line for the ideal speed-up, proportional to the devices; `shares`: for the ideal efficiency, 1."""
     ideal = {float(one.x): one.ideal for one in study.rows if one.ideal}
     table = pd.DataFrame({"x": [*ideal], "value": [1.0 if shares else value for value in ideal.values()]})
     line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
@@ -153,7 +153,7 @@ def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
 
 
 def _looks(study: Study) -> Looks:
-    """Of each series: the colour is the row's, the shape its own; lines of weak scaling are dashed."""
+    """The look of each series: it has the colour of its row and its own shape; lines of weak scaling are dashed."""
     of_series = {one.series: one.row for one in study.rows}
     rows = {one.row.name: one.row.title for one in study.rows}
     of_row = Looks.make([*rows], [*rows.values()]).of
@@ -167,14 +167,14 @@ def _looks(study: Study) -> Looks:
 
 
 def _also_in(one: StudyRow, series: str, study: Study) -> bool:
-    """Whether a row is the first one of weak scaling, too: one device is the same experiment in both."""
+    """Whether a row is also the first one of weak scaling: with one device, strong and weak are the same experiment."""
     strong = re.sub(r"\bweak$", "strong", series)
     has_first = any(other.series == series and other.x == "1" for other in study.rows)
     return study.kind == "devices" and one.x == "1" and one.series == strong != series and not has_first
 
 
 def _speed_up(one: StudyRow) -> float | None:
-    """Of fewer rounds than a ratio takes: between the least and the most."""
+    """The speed-up. With too few rounds for a ratio: the geometric mean of the lowest and the highest one."""
     ratio = one.speed_up
     return (ratio.estimate or math.sqrt(ratio.least * ratio.most)) if ratio else None
 

@@ -1,4 +1,4 @@
-"""The charts of a table, in the order of the page: those that decide, then those that prove."""
+"""The charts of a table, in the order of the page: first those to decide by, then those of the training."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from comparison.table import Table
 
 
 def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
-    """All that can be drawn from the runs of a table; nothing of what it has no numbers for."""
+    """All charts for which the runs of a table have numbers."""
     entries = [entry for entry in table.entries if entry.runs]
     if not entries:
         return

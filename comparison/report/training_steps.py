@@ -1,4 +1,4 @@
-"""The training steps of a table's rows, as the code that was run, coloured."""
+"""The training steps of a table's rows: the code that was run, with syntax highlighting."""
 
 import ast
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from common.platform.machine import REPOSITORY, code_sha256
 from comparison.jobs import TITLES
 from comparison.table import Table
 
-# What a student would call the training step in each: functions and methods of `train.py`.
+# The training step of each implementation, as a student would call it: functions and methods of `train.py`.
 STEPS = {
     "tf": ["forward_backward", "train_step"],
     "pt": ["forward_backward", "train_step"],
@@ -23,7 +23,7 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Step:
-    """Of an implementation: where it stands, and its code as HTML."""
+    """The training step of an implementation: its file, and its code as HTML."""
 
     title: str
     file: str
@@ -31,7 +31,7 @@ class Step:
 
 
 def training_steps(table: Table, repository: Path = REPOSITORY) -> list[Step]:
-    """In the order of the rows. None of runs whose code is not the one that is there now."""
+    """The steps in the order of the rows. An implementation is left out if the code has changed since its runs."""
     now = code_sha256()
     results = {entry.implementation: entry.results for entry in table.entries if entry.results}
     steps = []

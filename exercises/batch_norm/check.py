@@ -108,6 +108,6 @@ def evaluation(work: ModuleType) -> None:
     layer = work.SyncBatchNorm(3).double().eval()
     layer.running_mean += 1.0
     layer.running_var *= 4.0
-    if dist.get_rank() == 0:  # the other would never answer
+    if dist.get_rank() == 0:  # rank 1 would never take part in a reduction
         found = away(layer(batch[rows]), (batch[rows] - 1.0) / (4 + 1e-5) ** 0.5)
         expect(found < 1e-12, f"an output is {found:.1e} from what the running averages give")

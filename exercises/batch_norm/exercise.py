@@ -2,7 +2,7 @@
 
 torchrun --standalone --nproc-per-node 2 -m exercises.batch_norm.exercise
 
-torch.nn.SyncBatchNorm refuses to run on the CPU; this one runs everywhere.
+torch.nn.SyncBatchNorm does not run on the CPU. The SyncBatchNorm of this file runs everywhere.
 """
 
 import os
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class SumOverProcesses(torch.autograd.Function):
-    """The sum of a tensor over all processes. dist.all_reduce alone is nothing that autograd knows of."""
+    """The sum of a tensor over all processes, with a gradient. Autograd does not track dist.all_reduce alone."""
 
     @staticmethod
     def forward(context: torch.autograd.function.FunctionCtx, mine: torch.Tensor) -> torch.Tensor:
@@ -23,9 +23,9 @@ class SumOverProcesses(torch.autograd.Function):
 
     @staticmethod
     def backward(context: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
-        # `gradient`: of this process's loss by the sum. What this process has put into the sum is a part of everybody's
-        # loss.
-        # Gap 1: the gradient of all losses together by `mine`.
+        # `gradient`: the gradient of this process's loss with respect to the sum. The losses of all processes depend on
+        # the sum, and so on `mine`.
+        # Gap 1: the gradient of the sum of all losses with respect to `mine`.
         raise NotImplementedError("gap 1")
 
 
@@ -34,12 +34,12 @@ def global_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
 
     `values`: float (N, C); N differs from process to process.
     """
-    # Gap 2: sums over all processes (SumOverProcesses.apply), divided by the number of rows of all.
+    # Gap 2: sums over all processes (SumOverProcesses.apply), divided by the number of rows of all processes.
     raise NotImplementedError("gap 2")
 
 
 class SyncBatchNorm(nn.Module):
-    """Batch normalisation of (N, C) over the batch of all processes, without weights; else as nn.BatchNorm1d."""
+    """Batch normalisation of (N, C) over the batch of all processes: like nn.BatchNorm1d, but without weights."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class SyncBatchNorm(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         if self.training:
             mean, variance, count = global_moments(values)
-            # Gap 3: the running averages move by `momentum` towards this batch's, without a graph; PyTorch keeps the
-            # unbiased variance there.
+            # Gap 3: move the running averages by `momentum` towards the values of this batch, without a graph. For the
+            # running variance, PyTorch takes the unbiased variance of the batch.
             raise NotImplementedError("gap 3")
         else:
             mean, variance = self.running_mean, self.running_var

@@ -16,32 +16,32 @@ from exercises.data import Examples, load_examples
 
 BATCH_SIZES = (16, 64, 256, 1024)
 EPOCHS, WARMUP_STEPS, TARGET = 15, 5, 0.95
-BASE_RATE, BASE_BATCH_SIZE = 0.025, 64  # a rate that is good for that batch size
+BASE_RATE, BASE_BATCH_SIZE = 0.025, 64  # a learning rate that is good for this batch size
 
 
 def learning_rate(batch_size: int) -> float:
-    """The linear rule (Goyal and others, 2017): as many times the rate as times the batch; of all devices together."""
+    """The linear rule (Goyal and others, 2017): the rate is proportional to the batch size of all devices together."""
     # Gap 1
     return BASE_RATE * batch_size / BASE_BATCH_SIZE
 
 
 def images_per_second(step_seconds: list[float], step_images: list[int]) -> float:
-    """Over the steps after WARMUP_STEPS; the last batch of an epoch is smaller than the others."""
+    """The speed over the steps after WARMUP_STEPS. The last batch of an epoch is smaller than the others."""
     # Gap 2
     return sum(step_images[WARMUP_STEPS:]) / sum(step_seconds[WARMUP_STEPS:])
 
 
 def steps_to_target(history: list[tuple[int, float]]) -> int | None:
-    """The steps after which TARGET was reached first; `history`: (steps done, test accuracy). None: never."""
+    """The number of steps after which TARGET was first reached; None: never. `history`: (steps done, test accuracy)."""
     # Gap 3
     return next((steps for steps, accuracy in history if accuracy >= TARGET), None)
 
 
 def critical_batch_size(batch_sizes: list[int], steps: list[int]) -> tuple[float, float]:
-    """The fewest steps, and the batch size that needs twice as many.
+    """The smallest possible number of steps, and the batch size that needs twice as many.
 
     McCandlish and others, "An Empirical Model of Large-Batch Training" (2018), equation 2.11: the steps to a target are
-    fewest * (1 + critical / batch size). Fitted to all pairs, least squares in steps.
+    fewest * (1 + critical / batch size). This is fitted to all pairs (least squares in steps).
     """
     # Gap 4: a straight line over 1 / batch size. What are its intercept and its slope?
     slope, fewest = np.polyfit(1 / np.array(batch_sizes), np.array(steps), 1)
@@ -64,7 +64,7 @@ def train(data: Examples, batch_size: int) -> tuple[float, list[tuple[int, float
             optimizer.step()
             seconds.append(time.perf_counter() - start)
             counts.append(len(chosen))
-            with torch.inference_mode():  # in no time that is measured
+            with torch.inference_mode():  # outside the measured time
                 accuracy = (model(test_images).argmax(dim=1) == test_labels).float().mean().item()
             history.append((len(seconds), accuracy))
     return images_per_second(seconds, counts), history
@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--figure", help="write the curves to this file")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # more have nothing to share out in so small a network
+    torch.set_num_threads(1)  # more threads gain nothing with so small a network
     data = load_examples()
     speeds, steps, accuracies = [], [], []
     print(f"batch size   rate  images/s  steps to {TARGET:.0%}  accuracy after {EPOCHS} epochs")

@@ -22,7 +22,7 @@ PATH = Path("checkpoint.pt")
 
 
 def make_network(seed: int) -> nn.Module:
-    """With names that begin with letters of "module.", and one that has it in the middle."""
+    """A network: some names begin with letters of "module.", and two names contain "module." in the middle."""
     torch.manual_seed(seed)
     outer = nn.Sequential(OrderedDict(module=nn.Linear(3, 2)))
     layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), drop=nn.Dropout(0.5), outer=outer)
@@ -37,7 +37,7 @@ def make_training(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, CosineAn
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: CosineAnnealingLR, epochs: range) -> None:
     for epoch in epochs:
-        torch.manual_seed(epoch)  # of dropout
+        torch.manual_seed(epoch)  # for dropout
         optimizer.zero_grad()
         (model(torch.arange(12, dtype=torch.float64).reshape(4, 3)) ** 2).sum().backward()
         optimizer.step()
@@ -167,7 +167,7 @@ def from_gpu(work: ModuleType) -> None:
 
 
 class Trap:
-    """What a file from somewhere can hold: a call that is made when it is read."""
+    """Imitates code in a file from an unknown source: a call that is made when the file is read."""
 
     def __reduce__(self) -> tuple:
         return os.mkdir, ("trapped",)

@@ -1,4 +1,4 @@
-"""Checkpoints: going on as if nothing had happened, and taking weights from many devices to one.
+"""Checkpoints: resuming as if nothing had happened, and using weights from many devices on one.
 
 python -m exercises.checkpoints.exercise
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before a group is made; see exercises/PT_CNN_MultiGPU.py
+import torch.distributed.nn  # before a process group is created; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,13 +17,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 from exercises.data import Examples, load_examples
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 6, 64, 0.1
-PREFIX = "module."  # which DistributedDataParallel puts in front of the names of the model that it wraps
+PREFIX = "module."  # DistributedDataParallel puts it in front of the names of the wrapped model's weights
 
 
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler, epoch: int
 ) -> None:
-    """All that training needs to go on after `epoch` (counted from 0), with the weights under the network's own names.
+    """Saves all that training needs to resume after `epoch` (from 0), with the weights under the network's own names.
 
     `model`: the network, or a DistributedDataParallel around it.
     """
@@ -32,18 +32,18 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler) -> int:
-    """Puts everything back; returns the epoch to go on with."""
+    """Restores everything from the file; returns the epoch to resume with."""
     # Gap 2
     raise NotImplementedError("gap 2")
 
 
 def load_for_inference(path: Path, network: nn.Module) -> nn.Module:
-    """The network with the weights of a file, on a machine without GPUs, ready to answer.
+    """The network with the weights of a file, ready for inference on a machine without GPUs.
 
-    The file is somebody else's: a state dict, saved of a network or of a DistributedDataParallel around it, on whatever
-    device. It may hold code, which must not be run. Fails if the weights are not this network's, all of them.
+    The file comes from somebody else. It has the state dict of a network, or of a DistributedDataParallel around it,
+    from any device. It may contain code, which must not be run. Fails if a weight is missing or there is one too many.
     """
-    # Gap 3: read, take PREFIX away where it is, load, and what else before a network answers?
+    # Gap 3: read the file, remove PREFIX where it is, load the weights. What else does a network need before inference?
     raise NotImplementedError("gap 3")
 
 
@@ -74,7 +74,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "checkpoint.pt")
-        # Half of it in a process group, the other half alone.
+        # The first half of the training runs in a process group, the second half without one.
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         network, optimizer, schedule = make_training()
         model = DistributedDataParallel(network)

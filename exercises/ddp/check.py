@@ -23,7 +23,7 @@ def group() -> tuple[int, int]:
 
 
 def numbered(count: int = 24) -> TensorDataset:
-    """Examples whose image is their number, so that they are known again."""
+    """Examples that can be recognised: the image of example n is n / count."""
     return TensorDataset(torch.arange(count, dtype=torch.float64)[:, None] / count, torch.arange(count) % 3)
 
 
@@ -60,7 +60,7 @@ def joins_alone(work: ModuleType) -> None:
 )
 def own_gpu(work: ModuleType) -> None:
     os.environ.update(RANK="5", LOCAL_RANK="1", WORLD_SIZE="8", LOCAL_WORLD_SIZE="4")
-    current = []  # an imitated machine with four GPUs
+    current = []  # the GPUs that join() selects, on an imitated machine with four
     with (
         mock.patch.multiple(
             "torch.cuda", is_available=lambda: True, device_count=lambda: 4, set_device=lambda one: current.append(one)

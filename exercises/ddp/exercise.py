@@ -1,4 +1,4 @@
-"""From DataParallel to DistributedDataParallel: one process for each device, and nothing in common but the gradients.
+"""From DataParallel to DistributedDataParallel: one process for each device; only the gradients are shared.
 
 python -m exercises.ddp.exercise                                      one process
 torchrun --standalone --nproc-per-node 2 -m exercises.ddp.exercise    two
@@ -8,7 +8,7 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before a group is made; see exercises/PT_CNN_MultiGPU.py
+import torch.distributed.nn  # before a process group is created; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,11 +20,11 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
 
 
 def join() -> tuple[int, int, torch.device]:
-    """Makes this process one of the group: its rank, the number of processes, its device.
+    """Adds this process to the process group. Returns its rank, the number of processes, and its device.
 
-    torchrun leaves RANK, WORLD_SIZE and LOCAL_RANK in the environment; without torchrun this is the only process.
+    torchrun sets the environment variables RANK, WORLD_SIZE and LOCAL_RANK. Without torchrun this is the only process.
     """
-    # Instead of device = torch.device("cuda"), from which nn.DataParallel used all.
+    # Instead of device = torch.device("cuda"), with which nn.DataParallel used all GPUs.
     # Gap 1: read the environment, choose the device, and init_process_group: "nccl" for GPUs, "gloo" for CPUs.
     raise NotImplementedError("gap 1")
 
@@ -32,8 +32,8 @@ def join() -> tuple[int, int, torch.device]:
 def make_loader(
     data: Dataset[tuple[torch.Tensor, ...]], batch_size: int, rank: int, world_size: int
 ) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """This process's share of each batch; `batch_size`: of all processes together. Shuffled, with SEED."""
-    # Instead of DataLoader(data, batch_size, shuffle=True): nn.DataParallel cut each batch up.
+    """This process's share of each batch, shuffled with SEED. `batch_size`: of all processes together."""
+    # Instead of DataLoader(data, batch_size, shuffle=True), whose batches nn.DataParallel split between the devices.
     # Gap 2: a DistributedSampler, and the size of this process's share.
     raise NotImplementedError("gap 2")
 
@@ -41,7 +41,7 @@ def make_loader(
 def wrap(model: nn.Module, world_size: int) -> nn.Module:
     """The model whose backward pass averages the gradients over all processes."""
     # Instead of nn.DataParallel(model), which copied the weights to every device in each step.
-    # Gap 3: what is it now, where there is more than one process?
+    # Gap 3: what wraps the model now, if there is more than one process?
     raise NotImplementedError("gap 3")
 
 
@@ -54,7 +54,7 @@ def train_epoch(
 ) -> float:
     """The mean loss over the examples of all processes."""
     # With nn.DataParallel nothing was needed here.
-    # Gap 4: make the order of the examples another one in each epoch, the same in every process.
+    # Gap 4: give each epoch another order of the examples. The order must be the same in every process.
     raise NotImplementedError("gap 4")
     totals = torch.zeros(2, dtype=torch.float64, device=device)  # sum of losses, number of examples
     for images, labels in loader:
@@ -64,8 +64,8 @@ def train_epoch(
         loss.backward()
         optimizer.step()
         totals += torch.tensor([loss.item() * len(labels), len(labels)], dtype=torch.float64, device=device)
-    # With nn.DataParallel one process saw all examples; now each has seen its own.
-    # Gap 5: what is the mean over all of them?
+    # With nn.DataParallel one process saw all examples. Now each process has seen only its share.
+    # Gap 5: what is the mean over the examples of all processes?
     raise NotImplementedError("gap 5")
 
 

@@ -108,7 +108,7 @@ def survives(work: ModuleType) -> None:
 def overflow(work: ModuleType) -> None:
     weight, optimizer = weight_and_optimizer()
     plain, plain_optimizer = weight_and_optimizer()
-    work.scaled_step((weight**2).sum(), optimizer, 1024.0)  # now there is a momentum
+    work.scaled_step((weight**2).sum(), optimizer, 1024.0)  # now the optimizer has a momentum
     plain_step(plain, plain_optimizer)
     before = weight.tolist()
     scale = work.scaled_step((weight * torch.tensor([1.0, torch.inf])).sum(), optimizer, 1024.0)

@@ -8,32 +8,32 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# Bits of exponent and fraction; one more is the sign (IEEE 754; bfloat16 is float32 without its last 16 bits).
+# Bits of exponent and fraction; one more bit is the sign (IEEE 754; bfloat16 is float32 without its last 16 bits).
 FORMATS = {"float32": (8, 23), "float16": (5, 10), "bfloat16": (8, 7)}
 
 
 def to_fixed(values: np.ndarray, bits: int, fraction_bits: int) -> np.ndarray:
     """Fixed point: float64 (N,) as int64 (N,), multiples of 2**-fraction_bits, rounded to the nearest.
 
-    The integers have `bits` bits with their sign (two's complement); what is too large for them becomes the largest.
+    The integers have `bits` bits including the sign (two's complement). Values outside their range are clipped to it.
     """
     # Gap 1
     raise NotImplementedError("gap 1")
 
 
 def decode(code: int, exponent_bits: int, fraction_bits: int) -> float:
-    """Floating point: the value of a bit pattern: sign, exponent, fraction, from the highest bit to the lowest."""
+    """Floating point: the value of a bit pattern. From the highest bit to the lowest: sign, exponent, fraction."""
     fraction = code % 2**fraction_bits
     exponent = (code >> fraction_bits) % 2**exponent_bits
     sign = -1.0 if code >> (fraction_bits + exponent_bits) else 1.0
     bias = 2 ** (exponent_bits - 1) - 1
-    # Gap 2: an exponent of all ones means infinity (fraction 0) or not a number; one of all zeros means that there is
-    # no leading 1 in front of the fraction, at the smallest exponent that others have.
+    # Gap 2: an exponent of all ones means infinity (fraction 0) or not a number. An exponent of all zeros means that
+    # there is no leading 1 in front of the fraction, and that the smallest exponent of the other numbers is used.
     raise NotImplementedError("gap 2")
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """float32 (N,) rounded to the nearest bfloat16, as float32 (N,); from the middle to the even one. Finite values."""
+    """Finite float32 (N,), rounded to the nearest bfloat16 (ties to even), as float32 (N,)."""
     bits = values.view(np.uint32)
     # Gap 3: the last 16 bits become zero; what must be added before they are cut off?
     raise NotImplementedError("gap 3")
@@ -42,8 +42,8 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 def scaled_step(loss: torch.Tensor, optimizer: torch.optim.Optimizer, scale: float) -> float:
     """One step of the optimizer on `loss`, whose backward pass goes through a format of small range.
 
-    Returns the scale for the next step: half of it where a gradient has become infinite or not a number, and then there
-    is no update; else the same.
+    Returns the scale for the next step. If a gradient is infinite or not a number, the weights are not updated, and the
+    scale is halved. Otherwise the scale stays the same.
     """
     optimizer.zero_grad()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -72,7 +72,7 @@ def main() -> None:
     for exponent in (0, 16, 40):
         model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 10))
         with torch.autocast("cpu", torch.float16):
-            loss = F.cross_entropy(model(images), labels) * 1e-5  # as small as in the depth of a large network
+            loss = F.cross_entropy(model(images), labels) * 1e-5  # gradients as small as deep inside a large network
         following = scaled_step(loss, torch.optim.SGD(model.parameters(), lr=0.0), 2.0**exponent)
         zeros = torch.cat([(parameter.grad == 0).flatten() for parameter in model.parameters()])
         told = f"{zeros.float().mean():.1%} of the gradients are zero"

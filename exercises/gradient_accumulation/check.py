@@ -27,7 +27,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 def train_whole(images: torch.Tensor, labels: torch.Tensor, steps: int) -> torch.Tensor:
-    """The weights after steps on the whole batch at once."""
+    """The weights after `steps` steps, each on the whole batch at once."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     for _ in range(steps):

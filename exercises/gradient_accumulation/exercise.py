@@ -1,4 +1,4 @@
-"""Gradient accumulation: a step on a batch that does not fit into memory, in several parts.
+"""Gradient accumulation: one step, computed in several parts, on a batch that does not fit into memory.
 
 python -m exercises.gradient_accumulation.exercise
 torchrun --standalone --nproc-per-node 2 -m exercises.gradient_accumulation.exercise
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before a group is made; see exercises/PT_CNN_MultiGPU.py
+import torch.distributed.nn  # before a process group is created; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -26,8 +26,8 @@ def split(images: torch.Tensor, labels: torch.Tensor, size: int) -> list[tuple[t
 
 
 def without_reduction(model: nn.Module) -> AbstractContextManager[None]:
-    """In here backward passes add to the gradients of this process only, and nobody waits for anybody."""
-    # Gap 2: DistributedDataParallel has one; other models need none (nullcontext).
+    """A context in which backward passes add to this process's gradients only, and no process waits for another."""
+    # Gap 2: DistributedDataParallel has such a context; other models need none (nullcontext).
     raise NotImplementedError("gap 2")
 
 
@@ -38,14 +38,14 @@ def train_step(
     labels: torch.Tensor,
     part_size: int,
 ) -> float:
-    """One step on the mean loss of the batch, with the memory for `part_size` examples; returns that mean.
+    """One step on the mean loss of the batch, with memory for only `part_size` examples; returns the mean loss.
 
-    The processes' gradients are reduced once.
+    The gradients are reduced over the processes once.
     """
     parts = split(images, labels, part_size)
     total = 0.0
-    # Gap 3: forget old gradients; backward for each part, with its part of the mean; the update. Only the last part's
-    # backward pass reduces.
+    # Gap 3: clear old gradients, call backward for each part with its share of the mean, and update the weights. Only
+    # the backward pass of the last part reduces the gradients.
     raise NotImplementedError("gap 3")
     return total
 

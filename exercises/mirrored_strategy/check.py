@@ -23,7 +23,7 @@ def two() -> tf.distribute.MirroredStrategy:
 
 
 def reference(seed: int) -> tuple[tf.keras.Model, tf.keras.Optimizer]:
-    """What the checks train, mirrored where it is made in a scope."""
+    """A model and an optimizer for the checks to train. They are mirrored if they are created in a scope."""
     tf.keras.utils.set_random_seed(seed)
     model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(10)])
     optimizer = tf.keras.optimizers.SGD(0.5)
@@ -89,7 +89,7 @@ def same_training(work: ModuleType) -> None:
         model, optimizer = reference(seed=1)
     step = work.make_train_step(strategy, model, optimizer)
     alone, alone_optimizer = reference(seed=1)
-    for count in (6, 5):  # 3 and 3, then 3 and 2
+    for count in (6, 5):  # shares of 3 and 3, then of 3 and 2
         (batch,) = distributed(strategy, count)
         step(batch, count)
         with tf.GradientTape() as tape:
@@ -109,7 +109,7 @@ def whole_loss(work: ModuleType) -> None:
     with strategy.scope():
         model, optimizer = reference(seed=1)
     step = work.make_train_step(strategy, model, optimizer)
-    for count in (5, 2):  # 2, 2 and 1, then 1, 1 and none
+    for count in (5, 2):  # shares of 2, 2 and 1, then of 1, 1 and 0
         losses = tf.keras.losses.sparse_categorical_crossentropy(
             LABELS[:count], model(IMAGES[:count]), from_logits=True
         )

@@ -1,6 +1,6 @@
 """MirroredStrategy: one program, a copy of every variable on each device, and a training step written out.
 
-env NUM_DEVICES=2 python -m exercises.mirrored_strategy.exercise      two GPUs; without GPUs, the CPU cut in two
+env NUM_DEVICES=2 python -m exercises.mirrored_strategy.exercise      two GPUs; without GPUs, the CPU split in two
 """
 
 import os
@@ -18,7 +18,7 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
 
 
 def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
-    """Over `num_devices` GPUs, or, on a machine without, as many logical devices that its CPU is cut into."""
+    """A strategy over `num_devices` GPUs. Without GPUs, the CPU is split into as many logical devices."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -29,13 +29,13 @@ def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
 
 
 def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -> tuple[keras.Model, keras.Optimizer]:
-    """The model, and SGD with LEARNING_RATE and a momentum of 0.9: a copy of all their variables on each device."""
+    """The model, and SGD with LEARNING_RATE and momentum 0.9. Each device has a copy of all their variables."""
 
     def layers() -> list[keras.layers.Layer]:
         hidden = keras.layers.Dense(64, activation="relu")
         return [keras.Input(image_shape), keras.layers.Flatten(), hidden, keras.layers.Dense(10)]
 
-    # Gap 2: make both where variables are mirrored; the optimizer has variables once it is built.
+    # Gap 2: create both where variables are mirrored. The optimizer has no variables before it is built.
     with strategy.scope():
         model = keras.Sequential(layers())
         optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=0.9)
@@ -46,25 +46,25 @@ def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -
 def make_batches(
     strategy: tf.distribute.Strategy, images: np.ndarray, labels: np.ndarray, batch_size: int, shuffled: bool
 ) -> tf.distribute.DistributedDataset:
-    """`batch_size`: of all devices together; the last batch is smaller."""
+    """Distributed batches. `batch_size`: of all devices together; the last batch may be smaller."""
     examples = tf.data.Dataset.from_tensor_slices((images, labels))
     if shuffled:
         examples = examples.shuffle(len(labels), seed=SEED)
-    # Gap 3: into batches, and these distributed: does the strategy cut batches up, or put them together?
+    # Gap 3: make batches, and distribute them. Does the strategy split batches, or combine them?
     return strategy.experimental_distribute_dataset(examples.batch(batch_size))
 
 
 def make_train_step(
     strategy: tf.distribute.Strategy, model: keras.Model, optimizer: keras.Optimizer
 ) -> Callable[[tuple, int], tf.Tensor]:
-    """A function of a distributed batch and the number of its examples, which trains and returns their mean loss."""
+    """A function that takes a distributed batch and the number of its examples, trains, and returns their mean loss."""
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """Runs on each device, on its share of the batch; `count`: examples of the whole batch, float32."""
         with tf.GradientTape() as tape:
             losses = keras.losses.sparse_categorical_crossentropy(labels, model(images), from_logits=True)
-            # Gap 4: of this replica's losses, its part of the mean over the whole batch. The optimizer adds the
-            # replicas' gradients up.
+            # Gap 4: from this replica's losses, compute its part of the mean over the whole batch. The optimizer adds
+            # up the replicas' gradients.
             loss = tf.reduce_sum(losses) / count
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -74,7 +74,7 @@ def make_train_step(
     def train_step(batch: tuple, count: tf.Tensor) -> tf.Tensor:
         images, labels = batch
         replica_losses = strategy.run(replica_step, args=(images, labels, count))
-        # Gap 5: one loss of them all.
+        # Gap 5: combine the replicas' losses into one.
         return strategy.reduce("SUM", replica_losses, axis=None)
 
     return lambda batch, count: train_step(batch, tf.constant(count, tf.float32))
@@ -89,7 +89,7 @@ def evaluate(strategy: tf.distribute.Strategy, model: keras.Model, batches: tf.d
             right = tf.argmax(model(images), axis=1) == labels
             return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(right)
 
-        # Gap 6: run it on every device, and return how many are right, and how many there are, on all together.
+        # Gap 6: run it on every device. Return the numbers of right answers and of examples, on all devices together.
         correct, count = strategy.run(replica_count, args=batch)
         return strategy.reduce("SUM", correct, axis=None), strategy.reduce("SUM", count, axis=None)
 

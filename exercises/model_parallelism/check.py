@@ -11,7 +11,7 @@ from torch import nn
 from exercises.checking import check, expect
 
 WIDTH = 6
-ROUNDING = 1e-6  # of float32 numbers of the size of 1; every mistake is far above
+ROUNDING = 1e-6  # limit for rounding errors of float32 numbers near 1; every mistake is far larger
 
 
 def make_stages() -> tuple[nn.Module, nn.Module]:
@@ -26,7 +26,7 @@ def make_batch(count: int = 10) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def compare(work: ModuleType, part_size: int, steps: int, first: int = 0) -> None:
-    """This rank's stage is trained as in one process with the whole network. `first`: the rank of stage 0."""
+    """Checks that this rank's stage trains as in one process with the whole network. `first`: the rank of stage 0."""
     dist.init_process_group("gloo")
     images, labels = make_batch()
     stages, number, other = make_stages(), abs(dist.get_rank() - first), 1 - dist.get_rank()

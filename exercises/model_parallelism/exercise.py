@@ -1,4 +1,4 @@
-"""Model parallelism: a network in two stages, each in a process of its own, and batches that flow through as parts.
+"""Model parallelism: a network in two stages, each in its own process. Each batch passes through them in parts.
 
 torchrun --standalone --nproc-per-node 2 -m exercises.model_parallelism.exercise
 """
@@ -16,7 +16,7 @@ BATCH_SIZE, STEPS, LEARNING_RATE = 512, 20, 0.05
 
 
 def make_stage(stage: int) -> nn.Module:
-    """Stage 0: (B, FEATURES) to (B, HIDDEN); stage 1: from there to logits (B, CLASSES)."""
+    """Stage 0: (B, FEATURES) to (B, HIDDEN); stage 1: (B, HIDDEN) to logits (B, CLASSES)."""
     torch.manual_seed(stage)
     if stage == 0:
         return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU())
@@ -24,9 +24,9 @@ def make_stage(stage: int) -> nn.Module:
 
 
 def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[torch.Tensor], other: int) -> None:
-    """A step of stage 0 on the images of a batch in `parts`; `other`: the rank of stage 1.
+    """One step of stage 0 on the images of a batch, in `parts`; `other`: the rank of stage 1.
 
-    All parts go forward before the first comes back, so that both stages have something to do (GPipe's schedule).
+    All parts go forward before the first goes backward, so that both stages can work at once (GPipe's schedule).
     """
     optimizer.zero_grad()
     outputs = []
@@ -34,7 +34,7 @@ def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[t
         # Gap 1: forward, send what the other stage needs, keep what the backward pass needs.
         raise NotImplementedError("gap 1")
     for output in outputs:
-        # Gap 2: what comes back from the other stage, and what is done with it.
+        # Gap 2: what comes back from the other stage, and what does this stage do with it?
         raise NotImplementedError("gap 2")
     optimizer.step()
 
@@ -42,13 +42,13 @@ def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[t
 def second_step(
     stage: nn.Module, optimizer: torch.optim.Optimizer, labels: list[torch.Tensor], width: int, other: int
 ) -> float:
-    """A step of stage 1; returns the mean loss of the batch. `width`: of what stage 0 sends, (part, width)."""
+    """One step of stage 1; returns the mean loss of the batch. Stage 0 sends tensors of shape (part, `width`)."""
     optimizer.zero_grad()
     count = sum(len(one) for one in labels)
     losses, inputs = [], []
     for part in labels:
-        # Gap 3: receive (a tensor of the kind that the stage's weights are), and compute this part's share of the mean
-        # over the whole batch. The input must be something that has a gradient.
+        # Gap 3: receive (into a tensor with the stage's dtype and device), and compute this part's share of the mean
+        # over the whole batch. The input must be a tensor that gets a gradient.
         raise NotImplementedError("gap 3")
     for received, loss in zip(inputs, losses, strict=True):
         # Gap 4: backward, and send what the other stage waits for.
@@ -58,7 +58,7 @@ def second_step(
 
 
 def bubble(stages: int, parts: int) -> float:
-    """The share of time in which a stage has nothing to do, if all parts take all stages as long, forward and back."""
+    """The share of time in which a stage is idle, if all stages need the same time for all parts, forward and back."""
     # Gap 5: draw it: stages as rows, time as columns.
     raise NotImplementedError("gap 5")
 
@@ -76,7 +76,7 @@ def main() -> None:
         stage = make_stage(rank)
         optimizer = torch.optim.SGD(stage.parameters(), lr=LEARNING_RATE)
         for step in range(STEPS + 1):
-            if step == 1:  # the first is slower than all others, and not timed
+            if step == 1:  # the first step is slower than all others, and not timed
                 dist.barrier()
                 start = time.perf_counter()
             if rank == 0:

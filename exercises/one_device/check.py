@@ -45,7 +45,7 @@ def steps(work: ModuleType) -> None:
 
 
 class Behind:
-    """A device as a GPU is: it is given work, and done with it later."""
+    """Imitates a GPU: `start` gives it work, and returns before the work is done."""
 
     def __init__(self) -> None:
         self.work: threading.Thread | None = None

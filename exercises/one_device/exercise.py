@@ -25,19 +25,19 @@ def train_epoch(model: nn.Module, batches: Iterable[Batch], optimizer: torch.opt
     """One step of the optimizer for each batch, on the mean cross-entropy of the batch."""
     model.train()
     for images, labels in batches:
-        # Gap 1: the step: gradients of this batch's loss, and of no other; then the update.
+        # Gap 1: the step: compute the gradients of this batch's loss, and of no other. Then update the weights.
         raise NotImplementedError("gap 1")
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, to be subtracted from each other. A GPU runs behind the program: a call returns before it is done."""
-    # Gap 2: read time.perf_counter() when all that the device was given is done (torch.cuda.synchronize).
+    """Seconds; only differences have a meaning. A GPU works asynchronously: a call returns before its work is done."""
+    # Gap 2: read time.perf_counter() after the device has finished all its work (torch.cuda.synchronize).
     raise NotImplementedError("gap 2")
 
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, batches: Iterable[Batch]) -> float:
-    """The share of correct answers over all examples, each of which counts the same; the batches differ in size."""
+    """The share of correct answers over all examples. Each counts the same, although the batches differ in size."""
     # Gap 3: put the model into the right mode, count, and divide.
     raise NotImplementedError("gap 3")
 

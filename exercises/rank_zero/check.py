@@ -21,7 +21,7 @@ save_whole = torch.save
 
 
 def group() -> int:
-    """This process's rank; as on three nodes, where each process is the first one of its node."""
+    """This process's rank. LOCAL_RANK becomes 0, as on three nodes where each process is the first one of its node."""
     dist.init_process_group("gloo")
     os.environ["LOCAL_RANK"] = "0"
     return dist.get_rank()
@@ -44,7 +44,7 @@ def one_download(work: ModuleType) -> None:
 def complete_download(work: ModuleType) -> None:
     rank = group()
     if rank == 0:
-        Path("data").write_text("ha")  # of a program that was ended in the middle of it
+        Path("data").write_text("ha")  # left by a program that was ended during the download
     dist.barrier()
 
     def download(path: Path) -> None:
@@ -52,7 +52,7 @@ def complete_download(work: ModuleType) -> None:
         time.sleep(0.5)
         path.write_text("whole")
 
-    # The others must wait for rank 0, not for as long as they think that it takes.
+    # The others must wait for rank 0, not for a fixed time: time.sleep does nothing there.
     with contextlib.nullcontext() if rank == 0 else mock.patch("time.sleep"):
         work.prepare(Path("data"), download, rank)
     found = Path("data").read_text() if Path("data").exists() else "nothing"
@@ -71,12 +71,12 @@ def one_message(work: ModuleType) -> None:
 
 
 def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
-    """To write what torch.save is given: a path or an open file."""
+    """Opens the file that torch.save is given, for writing: a path, or a file that is open already."""
     return contextlib.nullcontext(file) if hasattr(file, "write") else open(file, "wb")
 
 
 def slow_save(obj: object, f: object, *_: object, **__: object) -> None:
-    """torch.save on a slow disk: half of it is there before the rest; who saves is written down."""
+    """Imitates torch.save on a slow disk: the second half is written later. The rank is added to the file `savers`."""
     with open("savers", "a") as savers:
         savers.write(f"{dist.get_rank()}\n")
     buffer = io.BytesIO()
@@ -148,7 +148,7 @@ def replaced(work: ModuleType) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     last, there, folders = Path("model.pt").resolve(), [], []
     last.write_text("the last one")
-    os.link(last, "open")  # as a reader has it who has opened it
+    os.link(last, "open")  # a hard link to the old file, which stands for a reader who has opened it
 
     def rename(real: Any, source: Any, target: Any, **options: Any) -> None:
         there.append(last.read_text() if last.exists() else "nothing")

@@ -1,4 +1,4 @@
-"""Rank-0 duties: what is to happen once, and not once in each process: downloading, printing, saving.
+"""Rank-0 duties: downloading, printing and saving must happen once, not once in each process.
 
 torchrun --standalone --nproc-per-node 3 -m exercises.rank_zero.exercise
 """
@@ -16,25 +16,25 @@ Weights = dict[str, torch.Tensor]
 
 
 def prepare(path: Path, download: Callable[[Path], None], rank: int) -> None:
-    """Has `download(path)` called by rank 0 alone. When it returns, in whichever process, the file is complete."""
-    # Gap 1: who calls, and who waits?
+    """Rank 0 alone calls `download(path)`. When `prepare` returns, in any process, the file is complete."""
+    # Gap 1: which rank calls `download`, and which ranks wait?
     raise NotImplementedError("gap 1")
 
 
 def log(message: str, rank: int) -> None:
-    """Prints it once."""
+    """Prints `message` once, not once in each process."""
     # Gap 2
     raise NotImplementedError("gap 2")
 
 
 def save(weights: Weights, path: Path, rank: int) -> None:
-    """Saves what all processes have. When it returns, in whichever process, the file is there.
+    """Saves the weights, which are the same in all processes. When `save` returns, in any process, the file exists.
 
-    A reader who comes while it is written, or after the program was ended in the middle of it, finds the file that was
-    there before (none, if there was none), never a half: the new one is written under another name in the same folder,
-    and takes the old one's place by being renamed.
+    The new file is written under another name in the same folder, and replaces the old file when it is renamed. Before
+    that, a reader finds the old file, or none if there was none. The same is true if the program is ended while it
+    writes. A reader never finds an incomplete file.
     """
-    # Gap 3: torch.save, os.replace, and whoever has to wait.
+    # Gap 3: use torch.save and os.replace. Which ranks have to wait?
     raise NotImplementedError("gap 3")
 
 
@@ -46,10 +46,10 @@ def main() -> None:
 
     def download(path: Path) -> None:
         print(f"rank {rank} downloads", flush=True)
-        time.sleep(1)  # the network
+        time.sleep(1)  # imitates a slow network
         path.write_text("data")
 
-    # One folder for all, as a cluster's file system: rank 0 makes it, and tells its name.
+    # One folder for all processes, as on a cluster's file system. Rank 0 creates it and sends its name to the others.
     names = [tempfile.mkdtemp(prefix="rank-zero-") if rank == 0 else ""]
     dist.broadcast_object_list(names)
     folder = Path(names[0])

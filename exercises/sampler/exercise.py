@@ -1,4 +1,4 @@
-"""What a sampler must do: deal the examples of a data set out to the processes, in every epoch in another order.
+"""What a sampler must do: deal out the examples of a data set to the processes, in another order in every epoch.
 
 python -m exercises.sampler.exercise
 """
@@ -13,8 +13,8 @@ from torch.utils.data import Sampler
 class ShardSampler(Sampler[int]):
     """The indices that one of `world_size` processes is to train on.
 
-    All processes make the same number of steps, since in each of them they wait for each other's gradients. So all get
-    the same number of indices: where `length` can't be divided, some examples are dealt out a second time.
+    All processes make the same number of steps, since they wait for each other's gradients in each step. So all get the
+    same number of indices. If `length` is not a multiple of `world_size`, some examples are dealt out more than once.
     """
 
     def __init__(self, length: int, rank: int, world_size: int, seed: int) -> None:
@@ -29,25 +29,25 @@ class ShardSampler(Sampler[int]):
         raise NotImplementedError("gap 1")
 
     def __iter__(self) -> Iterator[int]:
-        # Gap 2: an order of all indices, drawn with a torch.Generator: another one in each epoch, and the same one in
-        # all processes.
+        # Gap 2: draw an order of all indices with a torch.Generator. Each epoch has another order. All processes have
+        # the same order.
         raise NotImplementedError("gap 2")
-        # Gap 3: make it long enough for all, beginning again at its beginning, and return this process's share: the
-        # process of rank r gets numbers r, r + world_size, r + 2 * world_size, ... of the order.
+        # Gap 3: make the order long enough for all processes by repeating it from its start. Return this process's
+        # share: the process of rank r gets numbers r, r + world_size, r + 2 * world_size, ... of the order.
         raise NotImplementedError("gap 3")
 
 
 def read_epochs(sampler: ShardSampler, epochs: int) -> list[list[int]]:
-    """The indices of each epoch, as a training would read them."""
+    """The indices of each epoch, as training reads them."""
     found = []
     for epoch in range(epochs):
-        # Gap 4: tell the sampler what it can't know, and read it to its end.
+        # Gap 4: tell the sampler what it can't know by itself, and read all of its indices.
         raise NotImplementedError("gap 4")
     return found
 
 
 def test_indices(length: int, rank: int, world_size: int) -> list[int]:
-    """The test examples of one process. Nobody waits for anybody here: shares may differ in size."""
+    """The test examples of one process. No process waits for another here: shares may differ in size."""
     # Gap 5: every example is in exactly one process's share.
     raise NotImplementedError("gap 5")
 

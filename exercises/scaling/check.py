@@ -6,7 +6,7 @@ import numpy as np
 
 from exercises.checking import check, expect
 
-FIT = 1e-4  # to which a search that ends near the best fit finds a share; every mistake is far above
+FIT = 1e-4  # tolerance for a share from a search that ends near the best fit; every mistake is far larger
 
 
 def amdahl(share: float, devices: int) -> float:

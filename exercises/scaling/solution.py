@@ -1,7 +1,7 @@
-"""A scaling analysis: speed-up, efficiency, and what Amdahl's law says of more devices than you have.
+"""A scaling analysis: speed-up, efficiency, and what Amdahl's law predicts for more devices than you have.
 
 python -m exercises.scaling.exercise                measures one and two devices first (half a minute)
-python -m exercises.scaling.exercise FOLDER         of a comparison that was made before
+python -m exercises.scaling.exercise FOLDER         analyses a comparison that was made before
 """
 
 import argparse
@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 
 from common.record.results import read_result
 
-Seconds = dict[int, list[float]]  # of training, for the same work: by the number of devices, in each round
+Seconds = dict[int, list[float]]  # number of devices: the training seconds of each round, for the same work
 MEASURE = (
     "--implementations pt --sweep devices=1,2 --scaling strong --repeats 3 --epochs 1 --batch-size 256"
     " --dataset synthetic --image-shape 28 28 1 --train-size 3072 --test-size 256 --disturbed keep"
@@ -23,12 +23,12 @@ MEASURE = (
 
 
 def read_seconds(folder: Path) -> dict[str, Seconds]:
-    """The training seconds of a comparison's runs, for each implementation and mode. Start-up is not a part of them."""
+    """The training seconds of a comparison's runs, for each implementation and mode. Start-up is not included."""
     found: dict[str, Seconds] = {}
     batch_sizes = set()
     for path in sorted(folder.glob("**/result.json")):
         result = read_result(path.parent)
-        if result.config.verify_steps or result.config.profile:  # a proof's few steps, or slowed by a profiler
+        if result.config.verify_steps or result.config.profile:  # few steps of a verification, or slowed by a profiler
             continue
         batch_sizes.add(result.config.batch_size)
         mode = result.config.mode
@@ -47,19 +47,19 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
 
 
 def typical(seconds: Seconds) -> dict[int, float]:
-    """One number for each number of devices, which one slow or one fast round in three must not change."""
+    """A typical time for each number of devices, which one slow or one fast round in three must not change."""
     # Gap 1
     return {devices: float(np.median(samples)) for devices, samples in sorted(seconds.items())}
 
 
 def speed_up(seconds: dict[int, float]) -> dict[int, float]:
-    """By how much N devices are faster than one at the same work."""
+    """The factor by which N devices are faster than one device at the same work, for each N."""
     # Gap 2
     return {devices: seconds[1] / found for devices, found in seconds.items()}
 
 
 def efficiency(speed_ups: dict[int, float]) -> dict[int, float]:
-    """The share of the devices' time that is of use."""
+    """The share of the devices' time that is useful."""
     # Gap 3
     return {devices: found / devices for devices, found in speed_ups.items()}
 
@@ -67,7 +67,7 @@ def efficiency(speed_ups: dict[int, float]) -> dict[int, float]:
 def serial_share(seconds: dict[int, float]) -> float:
     """The share of the work that does not become faster with more devices.
 
-    Amdahl (1967): N devices take a + b / N seconds. The share is a / (a + b), for the a and b >= 0 that fit best (least
+    Amdahl (1967): N devices take a + b / N seconds. The share is a / (a + b), where a >= 0 and b >= 0 fit best (least
     squares).
     """
     # Gap 4: one equation for each number of devices: 1 * a + 1/N * b = seconds. scipy.optimize.nnls solves them.
@@ -83,7 +83,7 @@ def predict(share: float, devices: int) -> float:
 
 
 def half_efficient(share: float) -> float:
-    """The number of devices whose efficiency is a half, if `share` > 0 of the work is serial."""
+    """The number of devices at which the efficiency is a half, if `share` > 0 of the work is serial."""
     # Gap 6: set predict(share, N) / N = 1/2.
     return 1 + 1 / share
 
@@ -108,7 +108,7 @@ def main() -> None:
             print(f"{devices:11} {seconds[devices]:8.2f} {speed_ups[devices]:9.2f} {share:11.0%}")
         share = serial_share(seconds)
         print(f"serial share {share:.1%}; 8 devices would be {predict(share, 8):.1f} times as fast as one")
-        # Of a comparison that made rounds again, one number of devices may have more of them than another.
+        # read_seconds has checked that there are as many rounds for each number of devices.
         by_round = [dict(zip(rounds, times, strict=True)) for times in zip(*rounds.values(), strict=False)]
         shares = sorted(serial_share(one) for one in by_round)
         print(f"of the single rounds: {', '.join(f'{one:.1%}' for one in shares)}")

@@ -30,7 +30,7 @@ def make_network() -> nn.Module:
 
 
 def answers_first(right: int, count: int) -> TensorDataset:
-    """Examples of which the network of `make_network` gets the first `right` right, and no other; two classes only."""
+    """Examples of which the network of `make_network` classifies the first `right` correctly, and no others."""
     images = examples(count).tensors[0]
     answers = make_network()(images).argmax(dim=1)
     return TensorDataset(images, torch.where(torch.arange(count) < right, answers, (answers + 1) % 3))
@@ -53,7 +53,7 @@ def fitted(work: ModuleType, data: TensorDataset, devices: int) -> tuple[nn.Modu
 
 
 def away_from_loop(work: ModuleType, network: nn.Module, data: TensorDataset, batches: list[torch.Tensor]) -> float:
-    """How far a weight is from where a loop on one device takes it, with the same batches."""
+    """The largest difference from the weights of a written-out loop on one device, with the same batches."""
     wanted, (images, labels) = make_network(), data.tensors
     optimizer = torch.optim.SGD(wanted.parameters(), lr=work.LEARNING_RATE, momentum=0.9)
     for step, batch in enumerate(batches):
@@ -121,7 +121,7 @@ def global_batch(work: ModuleType) -> None:
 
 
 def on_two_nodes(work: ModuleType, count: int) -> list[Any]:
-    """The data of `count` examples as each of four processes has them, on two nodes with two devices each."""
+    """The Data object of each of four processes, on two nodes with two devices each, for `count` examples."""
     data, found = TensorDataset(torch.arange(count)), []
     for rank in range(4):
         one = work.Data(data, data, 4)

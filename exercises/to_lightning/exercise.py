@@ -9,7 +9,7 @@ import argparse
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group of processes, see exercises/PT_CNN_MultiGPU.py
+import torch.distributed.nn  # before a process group is created; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
@@ -26,7 +26,7 @@ class Classifier(pl.LightningModule):
     def __init__(self, network: nn.Module, num_classes: int) -> None:
         super().__init__()
         self.network = network
-        # Gap 1: a metric of torchmetrics as self.accuracy: right answers over all examples (see its `average`).
+        # Gap 1: set self.accuracy to a metric of torchmetrics: right answers over all examples (see its `average`).
         raise NotImplementedError("gap 1")
 
     def training_step(self, batch: Batch, index: int) -> torch.Tensor:
@@ -40,7 +40,7 @@ class Classifier(pl.LightningModule):
         raise NotImplementedError("gap 3")
 
     def configure_optimizers(self):
-        """SGD with momentum 0.9, and a cosine from LEARNING_RATE to 0 over all steps of the training."""
+        """SGD with momentum 0.9, and a cosine schedule from LEARNING_RATE to 0 over all steps of the training."""
         optimizer = torch.optim.SGD(self.parameters(), lr=LEARNING_RATE, momentum=0.9)
         steps = int(self.trainer.estimated_stepping_batches)
         # Gap 4: return optimizer and schedule. How often does the Trainer step a schedule unless told otherwise?
@@ -64,7 +64,7 @@ class Data(pl.LightningDataModule):
 
     def val_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        # Gap 6: this process's share of the test examples, none of which may be seen twice.
+        # Gap 6: this process's share of the test examples. No example may be seen twice.
         raise NotImplementedError("gap 6")
 
 
@@ -74,7 +74,7 @@ def make_trainer(epochs: int, devices: int) -> pl.Trainer:
         devices=devices,
         accelerator="gpu" if torch.cuda.is_available() else "cpu",
         strategy="ddp" if devices > 1 else "auto",
-        use_distributed_sampler=False,  # Data deals the examples out
+        use_distributed_sampler=False,  # Data gives each process its share
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
@@ -102,7 +102,7 @@ def main() -> None:
     trainer = make_trainer(EPOCHS, devices)
     trainer.callbacks.append(Report())
     trainer.fit(Classifier(network, data.num_classes), Data(training, testing, BATCH_SIZE))
-    if dist.is_initialized():  # else Lightning leaves the group to the end of Python
+    if dist.is_initialized():  # otherwise Lightning keeps the group until Python ends
         dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks: pairs, tables and files from made-up programs, and that each script runs."""
+"""Benchmarks: pairs, tables and files of fake programs, and that each script runs."""
 
 import ast
 import json
@@ -153,7 +153,7 @@ def test_pairs_from_inside_a_run(tmp_path, implementation, devices, mode):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path):
-    """Far below the size of the set for every implementation and mode; the slow part is importing frameworks."""
+    """The peak is far below the data set's size for every implementation and mode. Imports take most of the time."""
     options = ("--gib", "2.5", "--steps", "20", "--output-dir", str(tmp_path / "m"))
     output = run(sys.executable, "-m", "benchmarks.memory", *options).stdout
     found = json.loads((tmp_path / "m" / "memory.json").read_text())

@@ -1,4 +1,4 @@
-"""The model of a step's time: its formulas against cases that can be counted by hand."""
+"""The model of a step's time: its formulas are compared with cases that can be computed by hand."""
 
 import pytest
 
@@ -46,7 +46,8 @@ def test_one_bucket_is_sent_after_the_computation_and_others_beside_it():
     computation = Computation(0.0, 0.3)
     assert step_seconds(computation, 10, 1000, 1, NETWORK) == pytest.approx(3.0)
     assert step_seconds(computation, 10, 1000, 2, NETWORK) == pytest.approx(3.0 + 2 * (0.001 + 0.5))
-    # Two buckets, the first ready after 1 + 2 x 1/26 seconds of three: its 0.5 s are hidden, those of the last are not.
+    # Two buckets. The first is ready after 1 + 2 x 1/26 of the 3 seconds, and its 0.5 s overlap with the computation.
+    # The time of the last bucket does not overlap.
     fast = Network(0.0, 2 * FIRST_BUCKET_BYTES)
     size = FIRST_BUCKET_BYTES + BUCKET_BYTES
     assert step_seconds(computation, 10, size, 2, fast) == pytest.approx(3.0 + BUCKET_BYTES / FIRST_BUCKET_BYTES / 2)
@@ -66,5 +67,5 @@ def test_efficiency_is_one_without_a_network_to_wait_for_and_falls_with_it():
         < efficiency(computation, 32, 320, 8, NETWORK, False)
         < 1
     )
-    # What every step takes is not divided: with strong scaling it alone costs efficiency.
+    # The fixed time of a step is not divided among replicas. With strong scaling, it alone lowers the efficiency here.
     assert efficiency(Computation(0.1, 0.1), 10, 1, 2, free, strong=True) == pytest.approx(1.1 / (0.6 * 2))

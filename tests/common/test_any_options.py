@@ -1,4 +1,4 @@
-"""Whatever options and files of options are given, there is a configuration or one line."""
+"""Any options and files of options give a configuration or a one-line error."""
 
 import json
 import typing
@@ -20,7 +20,7 @@ WORDS += ["../..", "/dev/null", "9" * 400, "32", "64", "16-mixed", "é" * 50, "\
 
 
 def choices(schema: type[BaseModel]) -> list[str]:
-    """The words that any of its options takes."""
+    """The choices of all options, as words."""
     found = set()
 
     def walk(annotation):
@@ -35,7 +35,7 @@ def choices(schema: type[BaseModel]) -> list[str]:
 
 
 def command_lines(schema: type[BaseModel], *more: str) -> st.SearchStrategy[list[str]]:
-    """Some options with values of all kinds, most of them such as somebody might type."""
+    """Some options with values of all kinds, most of them values that a user might type."""
     values = st.one_of(
         st.sampled_from(choices(schema)),
         st.sampled_from([*map(str, NUMBERS), *WORDS, *more]),
@@ -54,7 +54,7 @@ def test_options_of_a_run(cases, capsys):
         with line_or_result():
             try:
                 config = parse_options(TrainConfig, "program", "about", arguments)
-            except SystemExit as end:  # --help is among what text may come to
+            except SystemExit as end:  # the random text may be --help
                 assert end.code in (0, None)
                 return
             again = parse_options(TrainConfig, "program", "about", to_arguments(config))

@@ -20,7 +20,7 @@ def test_auto_is_one_cpu_replica_without_gpus_and_all_gpus_with_them():
 
 
 def started(name="torchrun", processes=3, nodes=1, node=0):
-    """The first process of its node."""
+    """The launch of the first process on its node; `processes`: on each node."""
     return Launch(name, node * processes, 0, processes * nodes, processes, node, nodes, 1)
 
 
@@ -42,7 +42,7 @@ def test_nodes_have_as_many_devices_each():
     assert found(started(nodes=2)) == ("ddp", 2, 3, 6, ("cpu",) * 3)
     assert found(started(processes=1, nodes=2)) == ("ddp", 2, 1, 2, ("cpu",))
     assert found(started(processes=2, nodes=4, node=3), num_nodes=4) == ("ddp", 4, 2, 8, ("cpu",) * 2)
-    # Of TensorFlow's processes each one has its share of the node's GPUs.
+    # Each of TensorFlow's processes has its share of the node's GPUs.
     assert found(started("Slurm", 1, 2), 4, TENSORFLOW) == ("multi_worker_mirrored", 2, 4, 8, ("gpu",) * 4)
     assert found(started("Slurm", 2, 2), 4, TENSORFLOW) == ("multi_worker_mirrored", 2, 4, 8, ("gpu",) * 4)
     assert found(started("Slurm", 2, 2), 4, TENSORFLOW, devices=2)[1:4] == (2, 2, 4)

@@ -1,4 +1,4 @@
-"""What `--mode` decides, and what is left to the options."""
+"""The settings that `--mode` decides, and those that the options decide."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_tf32_is_for_gpus():
 def test_data_are_put_on_the_device_in_tuned_mode_where_they_are_not_too_large():
     assert resolved().data_on == "host" and resolved(mode="tuned").data_on == "device"
     assert resolved(mode="tuned", data_on="host").data_on == "host"
-    # Known before any image is read or made: there is no CIFAR-10 here.
+    # The size is known before any image is read or made: this folder has no CIFAR-10.
     assert resolved(mode="tuned", dataset="cifar10", data_dir="nowhere").data_on == "device"
     large = {"dataset": "synthetic", "image_shape": (64, 64, 3), "train_size": MAX_RESIDENT_BYTES // (64 * 64 * 3)}
     assert resolved(mode="tuned", **large).data_on == "host"

@@ -1,4 +1,4 @@
-"""Comparisons with made-up numbers: folders as compare.py leaves them, without a run."""
+"""Comparisons with made-up numbers: the same folders as compare.py writes, without any training."""
 
 import json
 from dataclasses import dataclass, replace
@@ -26,15 +26,15 @@ MACHINE = describe_machine()
 
 @dataclass
 class MadeUp:
-    """What is true of a run; a test's function makes one for each job.
+    """The made-up facts of a run; a test's function returns them for each job.
 
     Attributes:
-      accuracies: of the test set after each epoch.
-      loss_factor: on the reference's losses, in the run itself.
-      proof_factor: on the reference's losses in 64 bits; None where there is no proof.
+      accuracies: on the test set, after each epoch.
+      loss_factor: factor on the losses of the run itself.
+      proof_factor: factor on the losses in 64 bits; None where there is no proof.
       proof_failure: why the run in 64 bits has no result.
-      tuned: what `--mode tuned` comes to.
-      changes: of fields of the result.
+      tuned: the settings of `--mode tuned`.
+      changes: other values for fields of the result.
     """
 
     speed: float | None = 1000.0
@@ -53,8 +53,8 @@ class MadeUp:
 
 
 def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
-    """Writes a comparison as asked for by `options`, whose runs are as `make` says; returns its summary."""
-    tuning = {"verify": "never"} if "tune_over" in options else {}  # of the choice of rates, tests make no proofs
+    """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
+    tuning = {"verify": "never"} if "tune_over" in options else {}  # tests of tuning need no proofs
     options = CompareConfig(**{"epochs": 2, "train_size": 640, **tuning, **options})
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,20 +100,20 @@ def write_run(folder, job, truth, number):
 
 
 def write_proof(folder, proof, truth):
-    """The run in 64 bits of a row."""
+    """Writes the run in 64 bits of a row, or only its failure."""
     if truth.proof_factor is None:
         return
     run_dir = folder / proof.path
     run_dir.mkdir(parents=True)
     record = ProofRecord(schema_version=2, digest="0" * 64, failure=truth.proof_failure)
     (run_dir / PROOF_FILE).write_text(record.model_dump_json())
-    if truth.proof_failure is None:  # all of one accuracy: what differs in the runs themselves is their rounding
+    if truth.proof_failure is None:  # the same accuracy for all: only rounding makes the runs themselves differ
         truth = replace(truth, accuracies=MadeUp.accuracies)
         write_files(run_dir, proof.implementation, proof.config, truth, truth.proof_factor)
 
 
 def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-01T00:00:00+00:00"):
-    """What a run leaves, with losses that fall by a formula, times `factor`."""
+    """Writes the files of a run, with losses that fall by a formula, times `factor`."""
     epochs = len(truth.accuracies)
     threads = 1 if asked.threads_per_device == "auto" else asked.threads_per_device
     config = asked.replace(epochs=epochs, threads_per_device=threads)

@@ -1,4 +1,4 @@
-"""Made-up timings of two implementations on a machine as they are: for testing the statistics on what is known."""
+"""Simulated timings of two implementations on a realistic machine, to test the statistics against a known truth."""
 
 import numpy as np
 
@@ -8,10 +8,11 @@ def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_star
 
     Args:
       ratio: how many times as fast the implementation truly is.
-      noise: standard deviation of one implementation's log speed over the rounds, without the first run.
-      shares: of that variance: the machine's drift (a trend, waves and at times a step, which hit neighbouring
-        runs alike), each run's own jitter, and outliers (one run in twenty is slower, at times much slower).
-      slow_start: how many times as long the very first run takes.
+      noise: standard deviation of one implementation's log speed over the rounds, without the slow start.
+      shares: parts of that variance. First the machine's drift: a trend, waves and at times a step, which affect
+        neighbouring runs alike. Then each run's own jitter. Then outliers: one run in twenty is slower, at times
+        much slower.
+      slow_start: the very first run takes this many times as long.
     """
     runs = 2 * count
     drift, jitter, outliers = (noise * np.sqrt(share) for share in shares)
@@ -21,7 +22,7 @@ def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_star
         course += x > rng.random()
     log_seconds = (course - course.mean()) / course.std() * drift + rng.normal(0, jitter, runs)
     probability = 0.05
-    scale = outliers / np.sqrt(2 * probability - probability**2)  # of an exponential distribution
+    scale = outliers / np.sqrt(2 * probability - probability**2)  # of the exponential distribution below
     log_seconds += (rng.random(runs) < probability) * rng.exponential(scale, runs)
     log_seconds[0] += np.log(slow_start)
     first, second = log_seconds[0::2], log_seconds[1::2]
@@ -34,27 +35,31 @@ def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_star
 
 
 def burst(rng, count):
-    """One run in five is slowed by others, up to twentyfold where threads spin; their load is seen."""
+    """Other programs slow one run in five, up to twentyfold where threads spin; their load is measured.
+
+    Returns (as the functions below):
+      Of each run, the increase of its log duration, and the share of the cores that others were measured to use.
+    """
     hit = rng.random(count) < 0.2
     share = rng.uniform(0.15, 0.9, count) * hit
     return share * rng.uniform(0.5, 3.3, count), share
 
 
 def short_burst(rng, count):
-    """The same in one run of twenty, and too short to be seen in the load."""
+    """Other programs slow one run in twenty, for too short a time to show in the measured load."""
     hit = rng.random(count) < 0.05
     return rng.exponential(0.7, count) * hit, rng.uniform(0, 0.08, count)
 
 
 def steal(rng, count):
-    """Other tenants take between nothing and half of the processors, in waves that last several runs."""
+    """Other tenants use between none and half of the processors, in waves that last several runs."""
     wave = np.sin(2 * np.pi * (np.arange(count) / rng.uniform(6, 20) + rng.random()))
     share = np.clip(0.5 * wave + rng.normal(0, 0.05, count), 0, 0.5)
     return -np.log1p(-share), share
 
 
 def busy(rng, count):
-    """Something else is at work all the time."""
+    """Other programs keep the machine busy all the time."""
     share = rng.uniform(0.3, 0.6, count)
     return share * rng.uniform(0.3, 2, count), share
 

@@ -1,4 +1,4 @@
-"""Whatever has become of the files of a comparison, its other runs are shown, and a damaged one is a failure."""
+"""Any damage to the files of a comparison: a damaged run counts as failed, and the other runs are shown."""
 
 import pytest
 from fuzzing import damaged, how_many, line_or_result, try_out
@@ -39,7 +39,7 @@ def test_files_of_a_run(made, cases):
         assert other.result and not missing
         if run.result is None:
             assert run.record.failure
-        else:  # of what is no part of the digest, spaces and digits of its own may differ
+        else:  # the digest does not cover run.json: there, spaces and some digits may differ
             assert content == contents[name] or name == RECORD_FILE
 
     try_out(cases, check, st.sampled_from(FILES), st.data())

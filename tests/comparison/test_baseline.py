@@ -12,7 +12,7 @@ from comparison.terminal import print_tables
 
 
 def beside(tmp_path, now, then=lambda job: wobbly(job), **options):
-    """What is said of a comparison beside an earlier one."""
+    """The lines that compare a comparison, `now`, with an earlier one, `then`."""
     options = {"repeats": 5, "implementations": ["pt"], **options}
     comparison(tmp_path / "then", then, **options)
     return comparison(tmp_path / "now", now, **options, baseline=tmp_path / "then").baseline

@@ -1,4 +1,4 @@
-"""Each warning: said where it should be, and nowhere else."""
+"""Each warning is given where it should be, and nowhere else."""
 
 import pytest
 from made_up import MACHINE, MadeUp, comparison

@@ -1,4 +1,4 @@
-"""compare.py as a person starts it, with made-up implementations that need no framework."""
+"""compare.py as a user starts it, with made-up implementations that need no framework."""
 
 import json
 import os
@@ -255,7 +255,7 @@ def test_an_interpreter_that_cannot_be_run_is_a_failed_row(project, tmp_path):
     ],
 )
 def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator, devices):
-    """On a machine whose nvidia-smi lists GPUs, some of which some implementations see."""
+    """On a machine whose nvidia-smi lists GPUs, of which each implementation may see several or none."""
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: made up\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     environment = {f"FAKE_GPUS_{name}": number for name, number in gpus.items()}
@@ -317,8 +317,8 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     command = (sys.executable, "compare.py", "--implementations", "one", "two", "--repeats", 2, *SHORT)
     run(*command, "--output-dir", output, cwd=project)
     before = records(output)
-    shutil.rmtree(output / "runs/seed-0/round-2/two")  # never begun
-    (output / "runs/seed-0/round-1/two/run.json").unlink()  # in the middle when it ended
+    shutil.rmtree(output / "runs/seed-0/round-2/two")  # never started
+    (output / "runs/seed-0/round-1/two/run.json").unlink()  # interrupted in the middle
     done = run(sys.executable, "compare.py", "--resume", output, cwd=project)
     assert [line for line in done.stdout.splitlines() if line.endswith("starting")] == [
         "two: starting",
@@ -328,14 +328,14 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     assert set(after) == set(before)
     again = {name for name in after if after[name] != before[name]}
     assert again == {"seed-0/round-1/two", "seed-0/round-2/two"}
-    assert (output / "runs/seed-0/round-1/two.unfinished-1/result.json").exists()  # nothing is thrown away
+    assert (output / "runs/seed-0/round-1/two.unfinished-1/result.json").exists()  # the unfinished run is kept
     assert len(json.loads((output / "comparison.json").read_text())["commands"]) == 2
 
 
 def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     options = (*SHORT, "--repeats", 3, "--seeds", 0, 1)
     text, rows = compare(project, tmp_path / "r", "one", "busy", options=options)
-    seeds = {0: 4, 1: 5}  # with seed 1 until half as many more have been made
+    seeds = {0: 4, 1: 5}  # seed 1 reaches the limit: half as many extra rounds, rounded up
     assert set(records(tmp_path / "r")) == {
         f"seed-{seed}/round-{number}/{name}"
         for seed, most in seeds.items()
@@ -351,7 +351,7 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     assert line.endswith("they are left out: speeds and ratios are from the other 3; extra rounds made instead: 3")
     again = run(sys.executable, "compare.py", "--resume", tmp_path / "r", cwd=project).stdout
     assert "starting" not in again
-    shutil.rmtree(tmp_path / "r/runs/seed-1/round-5/busy")  # as if it had been interrupted there
+    shutil.rmtree(tmp_path / "r/runs/seed-1/round-5/busy")  # as if the comparison had been interrupted there
     done = run(sys.executable, "compare.py", "--report-only", tmp_path / "r", cwd=project, expect=1)
     assert "no result yet: runs/seed-1/round-5/busy" in done.stderr
     kept, rows = compare(project, tmp_path / "k", "one", "busy", options=(*options, "--disturbed", "keep"))
@@ -421,4 +421,4 @@ def test_a_learning_rate_is_tuned_before_it_is_used(project, tmp_path):
     options = ("--epochs", 2, "--train-size", 500, "--sweep", "batch-size=10,20", "--sweep-learning-rate", "tune")
     text, rows = compare(project, tmp_path / "r", "one", "two", options=(*options, "--tune-over", 0.1, 0.2))
     assert text.count("tuning): starting") == 4 and len(rows) == 4
-    assert {row["learning_rate"] for row in rows} == {"0.1"}  # all alike, so the first one
+    assert {row["learning_rate"] for row in rows} == {"0.1"}  # all rates do equally well, so the first one is used

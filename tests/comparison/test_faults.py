@@ -1,4 +1,4 @@
-"""What happens to a comparison when something is killed, full, gone or used by two: nothing finished is lost."""
+"""No finished run is lost if a process is killed, a disk is full, a folder is deleted, or two compare.py share one."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def pids_of(path):
 
 
 def test_the_children_of_one_that_is_killed_end_too(project, tmp_path, fault):
-    """Else they would train beside the runs of the one that goes on, and write into their folders."""
+    """Otherwise they would train beside the runs of the resumed comparison, and write into the same folders."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with begin(project, tmp_path / "r", "one", "hang", TMPDIR=str(temporary)) as process:
@@ -69,7 +69,7 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path, fault):
 
 
 def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path, fault):
-    """They share what is kept of proofs and processors."""
+    """They share the cache, which stores proofs and findings about the processor."""
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "compare.py", "--implementations", "one", "two", *map(str, SHORT), "--output-dir"]
     started = [
@@ -101,7 +101,7 @@ def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
 
 @pytest.mark.parametrize(("size", "finished"), [(100_000, 0), (330_000, 1), (700_000, 2)])
 def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, fault, small_disk, size, finished):
-    """In a run's own files, in the other run's, in the report."""
+    """The disk fills up in the first run's files, in the second run's files, or in the report."""
     output = small_disk(size) / "r"
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", "two", *SHORT)
     done = run(*command, "--verify", "never", cwd=project, expect=1)
@@ -162,7 +162,7 @@ LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 
 
 
 def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
-    """With the losses of one that was not; its accuracy counts, its times do not."""
+    """Its losses are those of an uninterrupted run. Its accuracy counts, its times do not."""
     output, options = tmp_path / "r", (*LONG, *CPU, "--checkpoint-every", 100)
     command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options]
     command = [*map(str, command), "--verify", "never"]

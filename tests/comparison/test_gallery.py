@@ -1,4 +1,4 @@
-"""docs/gallery.md: its commands are those of docs/gallery.py, its pictures are there, and small, for light and dark."""
+"""docs/gallery.md: commands as in docs/gallery.py; pictures exist, are small, and suit light and dark screens."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -25,7 +25,7 @@ def test_pictures_are_small_and_dark_on_a_dark_screen():
         ElementTree.fromstring(text)  # well-formed
         assert len(text) < 50_000 and "prefers-color-scheme: dark" in text
         for colour in (colour for palette in PALETTES for colour in palette):
-            assert text.count(colour) == 1, (path, colour)  # where it is named, and nowhere else
+            assert text.count(colour) == 1, (path, colour)  # only where the palette defines it
 
 
 @pytest.mark.parametrize("exhibit", gallery.EXHIBITS, ids=lambda one: one.name)

@@ -1,4 +1,4 @@
-"""A stored result is not taken on trust: it is held against the run's other files, and a digest covers the rest."""
+"""A stored result is checked against the run's other files, and a digest detects all other changes."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from comparison.store import Request
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A comparison as compare.py leaves it, with the digests of its runs."""
+    """A comparison as compare.py writes it, with the digests of its runs."""
     folder = tmp_path_factory.mktemp("made") / "r"
     comparison(folder, repeats=2, implementations=["tf", "pt"], verify="never")
     for path in folder.glob(f"runs/**/{RECORD_FILE}"):
@@ -28,7 +28,7 @@ def made(tmp_path_factory):
 
 
 def seal(run_dir):
-    """Writes the digest of a run's files as they are now, as somebody might who has changed them."""
+    """Makes the digest match a run's files as they are now, as a user who has changed them might do."""
     record = Record.model_validate_json((run_dir / RECORD_FILE).read_text())
     record = record.model_copy(update={"files_sha256": files_sha256(run_dir)})
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
@@ -102,7 +102,7 @@ def damaged_record(run):
     (run / RECORD_FILE).write_bytes(b"\xff\xfe")
 
 
-# What is done to a run's files -> what is said of them. With True the digest fits again, and something else must tell.
+# Change of a run's files; whether the digest is made to match, so that another check must find the change; message.
 CHANGES = [
     (other_evaluation, True, "result.json: its last evaluation is not the last one of metrics.jsonl"),
     (other_evaluation, False, "result.json: its last evaluation is not the last one of metrics.jsonl"),

@@ -1,4 +1,4 @@
-"""Ctrl-C once, twice or three times at random moments of a comparison: proofs, runs, tables and report."""
+"""Ctrl-C once, twice or three times at random moments of a comparison: in proofs, runs, tables and report."""
 
 import random
 import signal
@@ -15,7 +15,7 @@ COMMAND = (sys.executable, "compare.py", "--implementations", "one", "two", *SHO
 
 @pytest.fixture(scope="module")
 def seconds(project, tmp_path_factory):
-    """How long it takes where nothing happens."""
+    """Duration of the comparison without an interruption."""
     began = time.monotonic()
     run(*COMMAND, tmp_path_factory.mktemp("whole") / "r", cwd=project)
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""The statistics on timings of which the truth is known: how often they are wrong, and how often they see."""
+"""The statistics on timings with a known truth: how often they are wrong, and how often they find a difference."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ def verdicts(simulations, count, seed=0, **truth):
     return {word: found.count(word) / simulations for word in ("faster", "slower", "no difference shown")}
 
 
-# About 5 %: what was measured is 3 to 6.2 % as in `simulation.rounds`, up to 6.7 % where all of the noise is outliers
-# or each run's own; chance alone moves 2,000 simulations by 0.5 %.
+# About 5 % are expected. 0.7 to 5.9 % were measured with the noise of `simulation.rounds`, and up to 6.9 % where all of
+# the noise is outliers or jitter. In 2,000 simulations, chance alone changes the share by 0.5 %.
 @pytest.mark.parametrize(
     "count", [3, 4, 5, 10, *(pytest.param(count, marks=pytest.mark.slow) for count in (6, 8, 12, 20))]
 )
@@ -38,7 +38,7 @@ def test_a_difference_of_10_percent_at_10_percent_noise_is_found_in_10_rounds(sl
 
 
 def test_pairs_see_what_samples_without_rounds_do_not():
-    """The same data looked at as two heaps: what the drift adds to both hides the difference."""
+    """If the same data are compared as unpaired samples, the drift that affects both hides the difference."""
     rng = np.random.default_rng(1)
     samples = [rounds(rng, 10, ratio=1.1, shares=(0.9, 0.1, 0), slow_start=1) for _ in range(100)]
     paired = sum(paired_ratio(*one).verdict == "faster" for one in samples)
@@ -80,7 +80,7 @@ def test_the_same_samples_give_the_same_interval():
 
 def test_the_interval_of_a_mean_is_students():
     found = mean_interval([0.97, 0.98, 0.99])
-    half = 4.302652729911275 * 0.01 / np.sqrt(3)  # t(0.975, 2), from any table
+    half = 4.302652729911275 * 0.01 / np.sqrt(3)  # t(0.975, 2), from any table of Student's t
     assert (found.estimate, found.low, found.high) == pytest.approx((0.98, 0.98 - half, 0.98 + half))
     assert mean_interval([0.5]).low is None
     assert mean_interval([0.5, 0.5]) == type(found)(0.5, 0.5, 0.5)
@@ -89,5 +89,5 @@ def test_the_interval_of_a_mean_is_students():
 def test_quartiles_and_outliers():
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2, 3, 4)
     assert outlying(200.0, [100.0, 101.0, 99.0], 0.1)
-    assert not outlying(108.0, [100.0, 101.0, 99.0], 0.1)  # off, but by less than a tenth
-    assert not outlying(130.0, [100.0, 150.0, 80.0], 0.1)  # no wonder, as they spread
+    assert not outlying(108.0, [100.0, 101.0, 99.0], 0.1)  # off, but by less than a tenth of the median
+    assert not outlying(130.0, [100.0, 150.0, 80.0], 0.1)  # not surprising with this spread

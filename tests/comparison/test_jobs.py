@@ -31,7 +31,7 @@ def test_seeds_and_sweeps_are_crossed_with_implementations_and_rounds():
     assert len(jobs) == len(set(jobs)) == 2 * 2 * 4 * 2
     assert jobs[0] == ("batch-size=32,momentum=0", 5, 1, "pt")
     assert {seed for _, seed, _, _ in jobs} == {5, 7}
-    # Rounds outside: every variant is run before the next round begins.
+    # Rounds are the outer loop: every variant is run before the next round begins.
     assert len({variant for variant, *_ in jobs[:8]}) == 4 and {one[1:3] for one in jobs[:8]} == {(5, 1)}
     assert jobs[8][0] != jobs[0][0]  # the next round begins with another variant
 
@@ -89,7 +89,7 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
         (32, 0.1): (0.2, 0.9, 0.91),  # reaches 0.9 in the second epoch
         (32, 0.2): (0.2, 0.3, 0.99),  # ends higher, but later
         (64, 0.1): (0.1, 0.1, 0.2),
-        (64, 0.2): (0.1, 0.1, 0.3),  # never reached: the higher accuracy
+        (64, 0.2): (0.1, 0.1, 0.3),  # target never reached: the higher accuracy counts
     }
 
     def make(job):

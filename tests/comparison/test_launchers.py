@@ -1,4 +1,4 @@
-"""Launchers: what a queue does with jobs, with a queue of this machine's processes, and made-up implementations."""
+"""Launchers that submit jobs to a queue. Here its jobs are processes on this machine, with made-up implementations."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from comparison.program import Program
 
 
 class Processes:
-    """A queue whose jobs are processes of this machine, all at once."""
+    """A queue whose jobs are processes on this machine, which run all at once."""
 
     name, title, options = "slurm", "Processes", ""
 
@@ -67,7 +67,7 @@ class Processes:
 
 
 class Notes(list):
-    """A follower that notes what it is told."""
+    """A follower that records its calls."""
 
     def __init__(self):
         self.sessions = {}

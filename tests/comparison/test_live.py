@@ -9,7 +9,7 @@ from comparison.live import LiveView
 
 
 def shown(tmp_path, terminal, finished):
-    """What a person has seen when the first `finished` of nine runs are over and the next has taken a step."""
+    """The text shown so far when `finished` of nine runs have ended and the next one has finished its first epoch."""
     summary = comparison(
         tmp_path, lambda job: MadeUp(process_seconds=100 if job.implementation == "tf" else 40), repeats=3
     )
@@ -32,15 +32,15 @@ def shown(tmp_path, terminal, finished):
 
 
 def test_the_time_left_is_that_of_the_runs_to_come_by_their_kind(tmp_path):
-    # Of 3 x (100 + 40 + 40) seconds one round is done; the run that has just begun takes its time, too.
+    # Of 3 x (100 + 40 + 40) seconds, one round is done. The run that has just begun still counts in full.
     assert "3 of 9, 6:00 left" in shown(tmp_path / "a", True, 3)
     assert "4 of 9, 5:20 left" in shown(tmp_path / "b", True, 4)  # the second round begins with pt
-    assert "left" not in shown(tmp_path / "c", True, 0)  # nobody knows yet
+    assert "left" not in shown(tmp_path / "c", True, 0)  # not known yet
 
 
 def test_bars_fit_80_columns_and_plain_lines_are_plain(tmp_path):
     lines = shown(tmp_path / "a", True, 5).replace("\x1b", "\n").splitlines()
-    assert max(len(line) for line in lines) <= 85  # with what is left of the codes that move the cursor
+    assert max(len(line) for line in lines) <= 85  # with the rest of the codes that move the cursor
     plain = shown(tmp_path / "b", False, 2)
     assert "\x1b" not in plain and "left" not in plain
     assert plain.splitlines()[:3] == [

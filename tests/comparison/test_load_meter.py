@@ -1,4 +1,4 @@
-"""What else is at work while a program runs: measured on this machine, which other tests may keep busy too."""
+"""Load by other programs while a program runs, measured on this machine, which other tests may keep busy too."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ PROGRAM = Program(implementation="one", interpreter="python", config=TrainConfig
 
 @pytest.fixture
 def busy_loops():
-    """Starts so many."""
+    """A function that starts a given number of processes, each of which keeps one core busy."""
     started = []
     yield lambda number: started.extend(
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)

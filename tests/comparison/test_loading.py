@@ -57,7 +57,7 @@ def test_runs_have_what_was_measured_and_the_options_they_were_run_with(stored, 
         assert line[name] == result[name]
     assert line["training_seconds"] == result["phase_seconds"]["training"]
     assert (line["batch_size"], line["precision"], line["variant"]) == (32, "32", "batch-size=32")
-    assert set(runs["seed"]) == {0, 2**62 + 1}  # which no float holds
+    assert set(runs["seed"]) == {0, 2**62 + 1}  # a float can't represent the second seed exactly
     failed = runs[runs["failure"].notna()]
     assert len(failed) == 4 and failed["images_per_second"].isna().all() and set(failed["implementation"]) == {"ptl"}
 
@@ -96,7 +96,7 @@ def test_a_folder_without_a_comparison_is_told_in_a_line(tmp_path):
 
 
 def documented(section):
-    """Columns named in a section's table."""
+    """Names of the columns in the table of a section."""
     text = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[1]
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return [name for cell in cells for name in re.findall("`(.*?)`", cell)]

@@ -11,7 +11,7 @@ OWN = 0.95  # share of the cores that a run itself uses
 
 
 def compare(rng, repeats, ratio, others):
-    """The ratio that a comparison with `--repeats` gives, and how many of its rounds were disturbed."""
+    """The ratio found by a comparison with `--repeats`, and the number of its disturbed rounds."""
     most = repeats + most_taken_again(repeats)
     pairs = np.stack(rounds(rng, most, ratio, noise=0.04), axis=1)
     slower, share = (one.reshape(most, 2) for one in others(rng, 2 * most))
@@ -24,7 +24,7 @@ def compare(rng, repeats, ratio, others):
 
 
 def simulate(simulations, others, repeats, ratios=(1.0, 1.1, 1 / 1.1, 1.5), seed=0):
-    """Shares: wrong ones among the verdicts faster and slower; true differences that were found; no verdict."""
+    """Shares of wrong ones among "faster" and "slower", of true differences found, and of cases without a verdict."""
     rng = np.random.default_rng(seed)
     called = wrong = none = found = different = 0
     for index in range(simulations):
@@ -42,7 +42,7 @@ def simulate(simulations, others, repeats, ratios=(1.0, 1.1, 1 / 1.1, 1.5), seed
     return wrong / max(1, called), found / different, none / simulations
 
 
-# What is seen with 2,000 simulations stands in docs/comparison.md; chance alone moves 400 of them by a percent or two.
+# docs/noise.md shows the results. In 400 simulations, chance alone changes a share by 1 or 2 percentage points.
 @pytest.mark.parametrize("others", [quiet, burst, short_burst, steal, busy])
 @pytest.mark.parametrize(("repeats", "simulations"), [(5, 400), pytest.param(10, 2000, marks=pytest.mark.slow)])
 def test_a_verdict_that_is_given_is_right(others, repeats, simulations):
@@ -58,7 +58,7 @@ def test_a_verdict_that_is_given_is_right(others, repeats, simulations):
 
 
 def test_without_the_rule_bursts_hide_what_is_true(monkeypatch):
-    """The same simulations with every round counted: differences that are there go unseen."""
+    """If every round counts, true differences are missed in the same simulations."""
     with_rule = simulate(200, burst, 5)[1]
     monkeypatch.setattr("comparison.rounds.BUSY", 2.0)
     assert simulate(200, burst, 5)[1] < with_rule - 0.2
@@ -66,7 +66,7 @@ def test_without_the_rule_bursts_hide_what_is_true(monkeypatch):
 
 def test_what_disturbs():
     assert disturbs(BUSY + 0.01, 0.95) and not disturbs(BUSY - 0.01, 0.95)
-    assert not disturbs(0.2, 1 - IDLE - 0.2 - 0.01)  # there are cores enough for both
+    assert not disturbs(0.2, 1 - IDLE - 0.2 - 0.01)  # there are enough cores for both
     assert disturbs(0.2, None)
 
 
@@ -74,7 +74,7 @@ def test_rounds_are_taken_again_and_not_for_ever():
     disturbed = [True, False, True]
     assert is_due(disturbed, 3) and is_due([*disturbed, True], 3)
     assert not is_due([False] * 3, 3)
-    assert not is_due([*disturbed, True, True], 3)  # half as many more as were asked for, rounded up
+    assert not is_due([*disturbed, True, True], 3)  # at most half as many extra rounds as requested, rounded up
     assert not is_due([True] * 8, 5) and is_due([True] * 7, 5)
 
 
@@ -86,7 +86,7 @@ def test_too_few_rounds_have_no_ratio_but_least_and_most():
 
 
 def test_a_verdict_never_contradicts_the_medians():
-    """Pairs that say faster, of which the medians say slower: seen with a ratio of 0.72 beside 17,704 and 15,921."""
+    """The pairs say faster, the medians slower. A contradiction was seen: ratio 0.72, medians 17,704 and 15,921."""
     speeds = np.array([10.0, 20.0, 30.0, 98.0, 100.0])
     reference = np.array([9.0, 18.0, 31.0, 88.0, 90.0])
     assert np.median(speeds) < np.median(reference)
@@ -98,5 +98,5 @@ def test_outliers_by_the_modified_z_score():
     speeds = [19_000.0, 19_488, 18_900, 795, 19_100, 19_300, 18_700, 19_200]
     assert outliers(speeds, 0.1) == [3]
     assert outliers(speeds[:4], 0.1) == []  # too few
-    assert outliers([100.0, 101, 99, 100, 108], 0.1) == []  # off, but by less than a tenth
-    assert outliers([100.0, 150, 80, 120, 95], 0.1) == []  # no wonder, as they spread
+    assert outliers([100.0, 101, 99, 100, 108], 0.1) == []  # off, but by less than a tenth of the median
+    assert outliers([100.0, 150, 80, 120, 95], 0.1) == []  # not surprising with this spread

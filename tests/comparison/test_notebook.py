@@ -1,4 +1,4 @@
-"""The notebook for a reader's own look at a comparison: it runs, on any of them, and is its text."""
+"""The notebook for analysing a comparison: it runs on any comparison, and matches the text file paired with it."""
 
 import pytest
 from conftest import REPOSITORY

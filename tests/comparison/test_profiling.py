@@ -1,4 +1,4 @@
-"""`compare.py --profile N`: a run with the framework's profiler for each row, and what the report shows of it."""
+"""`compare.py --profile N`: one run of each row with the framework's profiler, and its results in the report."""
 
 from made_up import MadeUp, comparison
 
@@ -9,7 +9,7 @@ from comparison.report.page import write_report
 
 
 class Launcher:
-    """Keeps what it is to run; its programs succeed, but for PyTorch's."""
+    """Records the programs that it should run; all of them succeed, except PyTorch's."""
 
     place = ""
 
@@ -24,7 +24,7 @@ class Launcher:
 
 def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
     summary = comparison(tmp_path, lambda job: MadeUp(), profile=3, repeats=3)
-    assert {run.result.config.profile for run in summary.runs} == {None}  # the measured ones
+    assert {run.result.config.profile for run in summary.runs} == {None}  # no profiler in the measured runs
     said, launcher, request = [], Launcher(), summary.request
     variants = make_variants(request.options, request.config)
     maker = ProfileMaker(tmp_path, launcher, request, said.append)
@@ -33,9 +33,9 @@ def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
     assert {program.config.profile for program in launcher.programs} == {3}
     assert {program.config.max_steps for program in launcher.programs} == {39}
     maker.make(3, variants, contenders(request.options))
-    assert [program.implementation for program in launcher.programs] == ["pt"]  # the others are there
+    assert [program.implementation for program in launcher.programs] == ["pt"]  # the other profiles exist already
     assert read_profile(tmp_path, {}, "pt") is None and profile_path({}, "pt tuned").name == "pt-tuned"
     write_report(summary)
     page = (tmp_path / "report.html").read_text()
-    assert page.count("&lt;conv 19&gt;") == 2 and "&lt;conv 9&gt;" not in page  # ten of each
+    assert page.count("&lt;conv 19&gt;") == 2 and "&lt;conv 9&gt;" not in page  # ten operations of each profile
     assert 'href="profiles/tf/profile/trace.json.gz"' in page and "steps 11 to 13, 200.00 ms each" in page

@@ -20,7 +20,7 @@ from comparison.report.table_figures import table_charts
 from comparison.report.training_steps import training_steps
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# Its own traffic, which has no place in a test, and what root and containers need.
+# No network traffic of Chromium's own, and the flags that it needs in containers and as root.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 FLAGS += ["--disable-component-update", "--no-first-run"]
 
@@ -82,7 +82,7 @@ def browser():
 
 
 def opened(browser, folder, width, **options):
-    """The page, from the file system; whatever the console says, or would be fetched, fails the test at the end."""
+    """Opens the page from the file system; `page.complaints` collects console messages, errors and network requests."""
     page = browser.new_page(viewport={"width": width, "height": 900}, **options)
     page.complaints = []
     page.on("console", lambda message: page.complaints.append(message.text))
@@ -95,7 +95,7 @@ def opened(browser, folder, width, **options):
     return page
 
 
-# What sticks out of the window, but for what can be scrolled, and what sticks out of its own figure.
+# Elements that extend beyond the window, except in scrollable parts, and marks that extend beyond their figure.
 CUT_OFF = """() => {
   const width = document.documentElement.clientWidth, found = [];
   if (document.documentElement.scrollWidth > width) found.push("page " + document.documentElement.scrollWidth);
@@ -116,7 +116,7 @@ CUT_OFF = """() => {
   }
   return found;
 }"""
-# Of each figure: whether it is drawn, described in words, and explained.
+# Of each figure: its id, whether it is drawn, and whether it is described in words.
 DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
   const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
   const visible = one => { const box = one.getBoundingClientRect(); return box.width > 0 || box.height > 0; };
@@ -124,7 +124,7 @@ DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
   const described = figure.querySelector("[role=img]:has(.chart)").getAttribute("aria-label").length > 40;
   return [figure.id, box.width > 200 && box.height > 60 && marks > 10, described];
 })"""
-# Names of a legend that a mark of its chart covers.
+# Ids of the figures in which a mark of the chart covers the legend.
 COVERED = """() => [...document.querySelectorAll("figure")].filter(figure => {
   const below = [...figure.querySelectorAll(".mark-line path, .mark-rect.layer_0_marks path")];
   const top = Math.min(...below.map(one => one.getBoundingClientRect().top));
@@ -138,7 +138,7 @@ COLOURS = """() => {
 
 
 def scrolled_through(page):
-    """Until each chart has been drawn anew by Vega."""
+    """Scrolls to each chart, and waits until Vega has drawn it again."""
     charts = page.locator(".chart")
     for number in range(charts.count()):
         charts.nth(number).scroll_into_view_if_needed()
@@ -190,14 +190,14 @@ def luminance(colour):
 
 
 def told(page):
-    """What the chart under the pointer tells."""
+    """The tooltip of the chart under the pointer: name -> value."""
     page.wait_for_timeout(200)
     rows = page.locator("#vg-tooltip-element.visible tr")
     return {name.strip(): value.strip() for name, value in (row.split("\t") for row in rows.all_inner_texts())}
 
 
 def pointed_at(page, chart, across, down):
-    """What a chart tells where a pointer is, shares of its width and height."""
+    """The tooltip at a point of a chart; `across`, `down`: shares of its width and height."""
     page.locator(f"#{chart}").scroll_into_view_if_needed()
     box = page.locator(f"#{chart} .chart").bounding_box()
     page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
@@ -249,7 +249,7 @@ def test_without_scripts_it_is_the_same_page(browser, simple):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_background_in_figures_too(browser, simple, scheme):
-    """Contrast of at least 4.5, as WCAG 2.1 (1.4.3) asks for."""
+    """The contrast is at least 4.5, as WCAG 2.1 (1.4.3) requires."""
     page = opened(browser, simple, 1400, color_scheme=scheme)
     colours = page.evaluate(COLOURS)
     background, *foregrounds = map(luminance, colours)
@@ -261,7 +261,7 @@ def test_text_stands_out_from_its_background_in_figures_too(browser, simple, sch
 
 
 def test_on_paper_it_is_whole_and_black_on_white(browser, simple):
-    page = opened(browser, simple, 718, color_scheme="dark")  # A4 less its margins, at 96 dots an inch
+    page = opened(browser, simple, 718, color_scheme="dark")  # width of A4 without margins, at 96 dots per inch
     page.emulate_media(media="print")
     assert page.evaluate(CUT_OFF) == []
     assert page.evaluate(
@@ -320,7 +320,7 @@ def test_a_heading_sorts_the_table_to_decide_by(browser, simple):
 
 def test_the_nearer_to_the_best_the_darker(browser, simple):
     page = opened(browser, simple, 1400)
-    column = page.locator(".sortable thead th").all_inner_texts().index("images/s") + 1  # the corner is no th
+    column = page.locator(".sortable thead th").all_inner_texts().index("images/s") + 1  # the corner cell is not a th
     cells = page.locator(f".sortable tbody tr td:nth-child({column + 1})")
     shares = [float(re.search(r"--share: ([\d.]+)", cells.nth(row).get_attribute("style"))[1]) for row in range(3)]
     assert shares == pytest.approx([8000 / 27000, 1, 25500 / 27000], abs=0.01)
@@ -383,7 +383,7 @@ def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
         assert words in code and ast.parse(code) and step.file.endswith("_impl/train.py")
     write_report(summary)
     assert "The training steps that were run" in (tmp_path / "then" / "report.html").read_text()
-    monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "1" * 64)  # changed since
+    monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "1" * 64)  # the code has changed
     assert training_steps(summary.tables[0]) == []
 
 
@@ -429,7 +429,7 @@ def test_reports_are_made_again_alike_and_forget_what_is_gone(tmp_path):
 def test_the_gallery_shows_first_what_they_disagree_on(tmp_path):
     (table,) = comparison(tmp_path, noisy).tables
     mistakes, number = find_mistakes(table)
-    assert number == 7 and len(mistakes) == 7  # 355 less 98 % of them
+    assert number == 7 and len(mistakes) == 7  # 355 images minus 98 % of them, rounded
     assert [len({guess for _, guess, *_ in one.guesses}) > 1 for one in mistakes] == [True] * 2 + [False] * 5
     for one in mistakes:
         for name, guess, score, right in one.guesses:

@@ -21,12 +21,12 @@ SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
 
 
 def fast(job, **more):
-    """Each implementation with its own speed, a little off in every round."""
+    """Each implementation has its own speed, which differs a little in every round."""
     return MadeUp(speed=SPEEDS[job.implementation] * (1 + 0.01 * ((job.round * 7 + job.seed) % 5)), **more)
 
 
 def test_speed_is_a_median_and_ratios_are_from_pairs_of_the_same_round(tmp_path):
-    drift = {1: 1.0, 2: 0.5, 3: 0.9, 4: 1.1}  # the machine, as fast as it happens to be
+    drift = {1: 1.0, 2: 0.5, 3: 0.9, 4: 1.1}  # round -> speed of the machine, a factor
 
     def make(job):
         return MadeUp(speed=SPEEDS[job.implementation] * drift[job.round])
@@ -100,7 +100,7 @@ def test_one_that_parts_in_64_bits_is_a_different_training(tmp_path):
 
 
 def test_rounding_in_the_runs_themselves_accuses_nobody(tmp_path):
-    """In 32 bits losses of one training may be far apart after a few steps: what that shows is told as rounding."""
+    """In 32 bits, losses of the same training may be far apart after a few steps. This is reported as rounding."""
     factors = {"tf": 1.0, "pt": 1 + 4e-7, "ptl": 1 - 4e-7}
     summary = comparison(tmp_path, lambda job: fast(job, loss_factor=factors[job.implementation]))
     assert [row.status for row in summary.rows] == ["ok"] * 3 and summary.succeeded
@@ -150,7 +150,7 @@ def test_runs_of_other_code_or_versions_than_the_proof_are_not_proved(tmp_path, 
 
 
 def test_a_proof_that_takes_long_evaluates_two_batches_and_a_remainder():
-    """As many that the number of examples divides by the devices if that of all of them does; the others stay whole."""
+    """Divided by the devices, the cut test set leaves the same remainder as the whole one. Short ones are not cut."""
     digits = load_dataset(TrainConfig())
     flops = int(MOST_FLOPS)
     for devices, eval_batch_size in itertools.product((1, 2, 3), (1000, 5)):
@@ -161,7 +161,7 @@ def test_a_proof_that_takes_long_evaluates_two_batches_and_a_remainder():
         assert size == min(16, eval_batch_size) and 2 * size <= cut["test_size"] <= 2 * size + devices
         assert (cut["test_size"] - len(digits.test_images)) % devices == 0
         assert (cut["test_size"] % size == 0) <= (len(digits.test_images) % eval_batch_size == 0)
-    assert cut_evaluation(TrainConfig(batch_size=512), digits, flops) == {}  # not that many to leave out
+    assert cut_evaluation(TrainConfig(batch_size=512), digits, flops) == {}  # fewer test examples than two batches
 
 
 def test_other_data_settings_or_machines_never_share_a_table(tmp_path):
@@ -177,7 +177,7 @@ def test_other_data_settings_or_machines_never_share_a_table(tmp_path):
         assert [[row.implementation for row in table.rows] for table in summary.tables] == [["tf", "ptl"], ["pt"]]
         assert words in summary.tables[1].apart and words in summary.tables[1].rows[0].note
         assert summary.tables[1].rows[0].speed.ratio == 1 and not summary.succeeded
-    # A machine that changes in the middle: each half is compared with itself.
+    # The machine changes halfway: runs are compared only within each half.
     summary = comparison(
         tmp_path / "half", lambda job: fast(job, changes={"machine": elsewhere} if job.round > 2 else None), repeats=4
     )
@@ -229,7 +229,7 @@ def test_what_was_found_is_said_in_words(tmp_path):
     write_report(summary)
     for name in ("results.md", "report.html"):
         assert "PyTorch trained 3.00 times as fast as TensorFlow" in (tmp_path / "both" / name).read_text()
-    # One that is another training has no speed to set beside others.
+    # The speed of a different training is not compared with others.
     parted = comparison(
         tmp_path / "parted", lambda job: fast(job, proof_factor=1 + 0.1 * (job.name == "pt tuned")), **both
     )
@@ -266,7 +266,7 @@ def test_phases_add_up_to_what_was_seen_from_outside(tmp_path):
             row.times.evaluation_seconds,
             row.times.rest_seconds,
         )
-        assert row.times.wall_seconds == 14 and sum(parts) == pytest.approx(14)  # the run of middle length
+        assert row.times.wall_seconds == 14 and sum(parts) == pytest.approx(14)  # the run with the median duration
 
 
 def test_the_target_is_reached_after_an_epoch_and_its_steps_and_seconds(tmp_path):
@@ -282,7 +282,7 @@ def test_the_target_is_reached_after_an_epoch_and_its_steps_and_seconds(tmp_path
         "target_steps": 20,
         "target_seconds": 5.0,
     }
-    first = pt.target  # first reached; start-up is apart
+    first = pt.target  # the first time that it is reached, without start-up
     assert (first.target_epochs, first.target_steps, first.target_seconds) == (1, 10, 2.5)
     assert (ptl.target.target_reached, ptl.target.target_epochs, ptl.target.target_seconds) == (0, None, None)
     assert comparison(tmp_path / "none").rows[0].target.target_reached is None
@@ -301,7 +301,7 @@ def test_unknown_is_null_and_never_zero(tmp_path):
         return MadeUp(changes={"joules_per_image": 0.002, "energy_source": "RAPL"} if job.round == 1 else None)
 
     summary = comparison(tmp_path, make, repeats=2)
-    assert all(row.resources.joules_per_image is None for row in summary.rows)  # known in one round only
+    assert all(row.resources.joules_per_image is None for row in summary.rows)  # it is known in one round only
     write_tables(summary)
     header, *lines = [line.split(",") for line in (tmp_path / "results.csv").read_text().splitlines()]
     assert all(line[header.index("joules_per_image")] == "" for line in lines)

@@ -1,4 +1,4 @@
-"""compare.py with a thousand stored runs and with sweeps of two hundred variants: a report in time, and small."""
+"""compare.py makes a small report in time from a thousand stored runs, and from a sweep of two hundred variants."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def noisy(job):
 
 
 def memory_of(process):
-    """Bytes of it and all that it has started, what they share counted once."""
+    """Bytes that a process and all its descendants use; memory that they share counts once."""
     total = 0
     for one in [process, *process.children(recursive=True)]:
         with suppress(psutil.Error):

@@ -1,11 +1,11 @@
-"""Nodes on this one machine: network namespaces, each with a host name, an address and a loopback of its own.
+"""Simulated nodes on this machine: network namespaces, each with its own host name, address and loopback.
 
     python tests/engines/nodes.py start FOLDER           makes n1 and n2
     python tests/engines/nodes.py run FOLDER n1 COMMAND  runs a command on one of them
-    python tests/engines/nodes.py stop FOLDER            removes them, and ends what still runs there
+    python tests/engines/nodes.py stop FOLDER            removes them, and kills the processes on them
 
-What listens on one node's loopback the others can't reach, as on several machines; they share files and processors. A
-switch, a namespace too, connects them. Needs root and iproute2. What the nodes' names stand for is written to FOLDER.
+As on several machines, a node can't reach the loopback of another node. The nodes share files and processors. A switch,
+which is also a namespace, connects them. FOLDER gets a hosts file with the nodes' names. Needs root and iproute2.
 """
 
 import json
@@ -21,18 +21,18 @@ NAMES = ("n1", "n2")
 
 
 class Nodes:
-    """The nodes.
+    """A set of nodes and the switch that connects them.
 
     Attributes:
       names: `n1`, `n2`, ...
-      addresses: theirs.
+      addresses: the IP addresses of the nodes, in the order of `names`.
     """
 
     def __init__(self, folder: Path, number: int, count: int = 2, rate: str = "") -> None:
         """
         Args:
-          number: 0 to 255, another one for each set of nodes that there is at a time.
-          rate: how much each node can send, as tc writes it: `100mbit`; unset: as much as the machine can.
+          number: 0 to 255; sets of nodes that exist at the same time need different numbers.
+          rate: the limit of what each node can send, in the notation of tc, such as `100mbit`; empty: no limit.
         """
         self.folder, self.number, self.rate = folder, number, rate
         self.names = [f"n{host}" for host in range(1, count + 1)]
@@ -66,7 +66,7 @@ class Nodes:
         (self.folder / "nodes.json").write_text(json.dumps({"number": self.number}))
 
     def command(self, name: str, *words: object) -> list[str]:
-        """That runs `words` on the node."""
+        """The command that runs `words` on the node."""
         inside = f'hostname {name} && mount --bind "{self.folder / "hosts"}" /etc/hosts && exec "$@"'
         namespace = self.namespaces[self.names.index(name)]
         shell = ("unshare", "--uts", "--mount", "sh", "-c", inside, "sh")

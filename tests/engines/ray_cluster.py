@@ -1,10 +1,10 @@
 """A Ray cluster of two nodes on this one machine.
 
-    python tests/engines/ray_cluster.py start FOLDER      starts it, and prints the line that makes a shell use it
+    python tests/engines/ray_cluster.py start FOLDER      starts it, and prints the lines that make a shell use it
     python tests/engines/ray_cluster.py stop FOLDER       ends it
 
-The nodes have loopback addresses of their own, 127.0.0.1 and 127.0.0.2, and two CPUs each, whatever the machine has.
-What Ray writes is in a folder for temporary files that `stop` removes: its sockets' names must be short.
+The nodes have their own loopback addresses, 127.0.0.1 and 127.0.0.2. Each has two CPUs, whatever the machine has. Ray
+writes its files to a temporary folder, because the paths of its sockets must be short. `stop` removes that folder.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import psutil
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 CPUS = 2
-# Ray asks for tokens where a cluster of its own, for one program, has left one in the user's folder.
+# Ray asks for a token if an earlier Ray cluster, started for a single program, has left one in the user's folder.
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled"}
 SECONDS_TO_START, SECONDS_TO_STOP = 90, 3
 PORTS_OF_HEAD = ("port", "dashboard-port", "ray-client-server-port")  # that must be free
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def start(folder: Path) -> dict[str, str]:
-    """Returns the environment in which programs use the cluster."""
+    """Starts the cluster; returns the environment variables with which programs use it."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "ray.json").exists():
         raise SystemExit(f"error: {folder} has a cluster already: stop it first")
@@ -70,7 +70,7 @@ def start(folder: Path) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((ADDRESSES[0], 0)) for _ in range(count)]  # open together: different ones
+    sockets = [socket.create_server((ADDRESSES[0], 0)) for _ in range(count)]  # open together, so they differ
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
@@ -78,7 +78,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def call(words: list[str]) -> None:
-    """`ray WORDS`; ends this program where that fails."""
+    """Runs `ray WORDS`; ends this program if that fails."""
     command = [sys.executable, "-m", "ray.scripts.scripts", *words]
     environment = {**os.environ, **ENVIRONMENT}
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_START, env=environment)
@@ -94,7 +94,7 @@ def arguments(process: psutil.Process) -> list[str]:
 
 
 def stop(folder: Path) -> None:
-    """Ends the processes that start has started, with what these have started, and no other."""
+    """Ends the processes that `start` has started and their child processes, and no others."""
     if not (folder / "ray.json").exists():
         raise SystemExit(f"error: {folder} has no cluster")
     started = json.loads((folder / "ray.json").read_text())

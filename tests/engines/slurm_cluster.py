@@ -3,8 +3,8 @@
     python tests/engines/slurm_cluster.py start FOLDER      starts it, and prints the line that makes a shell use it
     python tests/engines/slurm_cluster.py stop FOLDER       ends its jobs and then its processes
 
-Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge. Everything it writes is in FOLDER: key,
-sockets, configuration, state, logs. Each node claims 16 CPUs and two GPUs, which nothing but Slurm believes in.
+Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge. All files of the cluster are in FOLDER: key,
+sockets, configuration, state, logs. For Slurm each node has 16 CPUs and two GPUs, whatever the machine has.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def start(folder: Path) -> None:
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # where the daemons are, and where not every shell looks
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of the daemons, which not every PATH has
     for program in PROGRAMS:
         if shutil.which(program) is None:
             raise SystemExit(f"error: {program} is missing: apt-get install slurmctld slurmd slurm-client munge")
@@ -86,7 +86,8 @@ def start(folder: Path) -> None:
     if (folder / "processes.json").exists():
         raise SystemExit(f"error: {folder} has a cluster already: stop it first")
     configure(folder)
-    # In the foreground, so that the pids are known. --force: the way to the socket need not be open to other users.
+    # The daemons stay in the foreground, so that their pids are known. --force: other users need no access to the
+    # socket's folder.
     munged = f"munged --foreground --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
     munged += f" --socket={folder}/munge.socket --pid-file={folder}/munge.pid --log-file={folder}/munge.log"
     commands = {"munged": munged, "slurmctld": "slurmctld -D -c", "n1": "slurmd -D -N n1", "n2": "slurmd -D -N n2"}
@@ -112,7 +113,7 @@ def start(folder: Path) -> None:
 
 
 def configure(folder: Path) -> None:
-    too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest of Slurm's sockets, and Linux's limit
+    too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest path of Slurm's sockets; Linux's limit
     if " " in str(folder):
         raise SystemExit(f"error: {folder}: slurm.conf cannot name a folder with a space in it")
     if too_long > 0:
@@ -122,7 +123,7 @@ def configure(folder: Path) -> None:
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]  # open together: three different ports
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]  # open together, so the ports differ
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
@@ -130,19 +131,19 @@ def configure(folder: Path) -> None:
     first_job = random.randrange(1, 1_000_000)
     configuration = CONFIGURATION.format(folder=folder, host=host, ports=ports, first_job=first_job)
     (folder / "slurm.conf").write_text(configuration)
-    # Any two files: Slurm counts them.
+    # Any two files serve as GPUs: Slurm only counts them.
     (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
     for gpu in ("gpu0", "gpu1"):
         (folder / gpu).touch()
 
 
 def node_states() -> list[str]:
-    """Empty as long as slurmctld does not answer."""
+    """The states of the nodes; empty as long as slurmctld does not answer."""
     return subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True).stdout.split()
 
 
 def wait(processes: dict[str, subprocess.Popen], deadline: float, folder: Path) -> None:
-    """A moment; ends the program if one of `processes` has ended, or at the deadline."""
+    """Waits 0.1 seconds; ends this program if one of `processes` has ended, or after the deadline."""
     time.sleep(0.1)
     for name, process in processes.items():
         if process.poll() is not None:
@@ -157,12 +158,12 @@ def wait(processes: dict[str, subprocess.Popen], deadline: float, folder: Path) 
 
 
 def stop(folder: Path) -> None:
-    """Ends all jobs, and the processes that start has started, and no other; fails if one of them does not end."""
+    """Ends all jobs and the processes that `start` has started, and no others; fails if one of them does not end."""
     if not (folder / "processes.json").exists():
         raise SystemExit(f"error: {folder} has no cluster")
     deadline = time.monotonic() + SECONDS_TO_STOP
     try:
-        end_jobs(deadline)  # first: their processes are no children of the daemons
+        end_jobs(deadline)  # first, because their processes are not children of the daemons
     finally:
         end_processes(folder, deadline)
 
@@ -194,12 +195,12 @@ def end_processes(folder: Path, deadline: float) -> None:
 
 
 def begin(pid: int) -> str | None:
-    """When the process began, in the kernel's ticks, as pids come again; None if it has ended."""
+    """The start time of a process in the kernel's clock ticks, because pids are reused; None if it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return None
-    return None if state == "Z" else fields[18]  # Z: ended, and its parent has not asked yet
+    return None if state == "Z" else fields[18]  # Z: a zombie: it has ended, but its parent has not waited for it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""launch/flyte_workflow.py: run on this machine, and written down for a cluster."""
+"""launch/flyte_workflow.py: a run on this machine, and its definition for a cluster."""
 
 import importlib.util
 import json
@@ -41,7 +41,7 @@ tasks = [task for one in deployment.envs.values() for task in one.deployed_entit
 print(json.dumps([MessageToDict(task.deployed_task.task_template) for task in tasks]))
 """
 
-# A first attempt that is killed when it has kept a checkpoint, and a second one that finds what it has kept.
+# The first attempt is killed after it has stored a checkpoint. The second attempt continues from that checkpoint.
 TWO_ATTEMPTS = """
 import json, subprocess, sys, threading, time
 from pathlib import Path
@@ -79,7 +79,7 @@ result = workflow.train("pt", hyperparameters)
 print(json.dumps([result.resumed_from, result.num_steps]))
 """
 
-# What Flyte's plugin does on a node of a cluster: torch's elastic agent starts two processes that call the task.
+# Imitates Flyte's plugin on a node of a cluster: torch's elastic agent starts two processes that call the task.
 ELASTIC = """
 import sys
 from types import SimpleNamespace
@@ -104,7 +104,7 @@ if __name__ == "__main__":
 
 
 def program(text, folder, *words):
-    """What it prints, run in a folder of its own."""
+    """The lines that the Python program `text` prints when it runs in `folder`."""
     path = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     return run(sys.executable, "-c", text, *words, cwd=folder, **path).stdout.splitlines()
 

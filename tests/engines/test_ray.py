@@ -33,7 +33,7 @@ def replicas(run_dir, implementation):
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", "tf", "ptl"])
 def test_a_worker_that_is_killed_is_replaced_and_training_goes_on(ray_cluster, tmp_path, implementation):
-    """On two nodes; the losses are those of one device that was never stopped."""
+    """Trains on two nodes; the losses equal those of a run on one device that was never stopped."""
     alone = tmp_path / "alone"
     run(sys.executable, "-m", f"{implementation}_impl", *TRAINING, "--run-dir", alone)
     run_dir = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""The job files of launch/, and compare.py's own jobs, on a real Slurm of two nodes."""
+"""The job files of launch/, and compare.py's own jobs, on a real Slurm cluster of two nodes."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ def test_the_job_files_are_what_the_templates_make():
         assert max(map(len, text.splitlines())) <= 120
 
 
-# Of bsub, as IBM's manual of LSF 10.1 has them: option -> what its value looks like.
+# Options of bsub in IBM's manual of LSF 10.1 -> the pattern of their values.
 BSUB = {
     "-J": r"\w+|\"\w+\[\d+-\d+\]\"",
     "-n": r"\d+",
@@ -53,7 +53,7 @@ def job_state(number, slurm):
 
 
 def submit(slurm, folder, *words, **environment):
-    """`sbatch words`; the job's number. `folder`: for its output, `output`."""
+    """Runs `sbatch words` and returns the job's number. The job writes to the file `output` in `folder`."""
     environment = {**slurm, "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}", **environment}
     done = run("sbatch", "--parsable", f"--output={folder / 'output'}", "--gpus-per-node=0", *words, **environment)
     return done.stdout.strip()
@@ -71,7 +71,7 @@ def wait_for_end(slurm, number, seconds=240):
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", "tf", "ptl"])
 def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path, implementation):
-    """On two nodes of two devices; USR1 is what Slurm sends before the time is up, and before it takes a job off."""
+    """Trains on two nodes with two devices each. Slurm sends USR1 before the time limit and before preemption."""
     alone = tmp_path / "alone"
     run(sys.executable, "-m", f"{implementation}_impl", *TRAINING, "--run-dir", alone)
     run_dir = tmp_path / "run"
@@ -81,8 +81,8 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
     run("scancel", "--signal=USR1", number, **slurm_cluster)
     wait_for(lambda: job_state(number, slurm_cluster) == "PENDING", 60)
     assert not (run_dir / "result.json").exists() and list((run_dir / "checkpoints").iterdir())
-    # Slurm lets a job that comes back wait for two minutes. Within the second of its end it would fail: its nodes take
-    # its credential for the one that was revoked then.
+    # Slurm delays a requeued job for two minutes; this shortens the delay to two seconds. A job that restarts within
+    # the second of its end fails, because its nodes take its new credential for the revoked one.
     run("scontrol", "update", f"JobId={number}", "StartTime=now+2", **slurm_cluster)
     assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()
     result = read_result(run_dir)
@@ -119,4 +119,4 @@ def test_runs_of_two_nodes(slurm_cluster, tmp_path):
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["status"], row["devices"]) for row in rows] == [("ok", "2")] * 3
     assert [row["same_training"] for row in rows] == ["", "True", "True"]
-    assert {run["other_load"] for run in read_csv(tmp_path / "r" / "runs.csv")} == {""}  # nobody can tell
+    assert {run["other_load"] for run in read_csv(tmp_path / "r" / "runs.csv")} == {""}  # unknown on several nodes

@@ -1,10 +1,11 @@
-"""sbatch and srun without Slurm, as far as the job files of the exercises need them: all nodes are this machine.
+"""Fake sbatch and srun, without Slurm, for the job files of the exercises: all nodes are this machine.
 
     python fake_slurm.py sbatch [options] file [arguments]      runs a job file to its end, with its #SBATCH lines
-    python fake_slurm.py srun [options] command                 within it: starts the command's tasks on all nodes
+    python fake_slurm.py srun [options] command                 in a job file: starts the command's tasks on all nodes
 
-The tasks find what Slurm 22.05 puts into their environment; test_slurm.py lays the two side by side. An option that is
-not below is an error here, whatever Slurm would make of it, and so are CPUs that a job asks for and does not use.
+Tasks get the environment variables of Slurm 22.05; test_slurm.py compares them with those of a real cluster. An option
+that is not defined below is an error, even if Slurm knows it. It is also an error if a job requests CPUs but does not
+use them.
 """
 
 import argparse
@@ -32,15 +33,15 @@ sbatch_options.add_argument("file", type=Path)
 sbatch_options.add_argument("arguments", nargs=argparse.REMAINDER)
 
 srun_options = argparse.ArgumentParser(prog="srun", allow_abbrev=False)
-srun_options.add_argument("--cpus-per-task", type=int, default=1)  # not sbatch's
+srun_options.add_argument("--cpus-per-task", type=int, default=1)  # srun does not use sbatch's value
 srun_options.add_argument("--kill-on-bad-exit", type=int, default=0)
 srun_options.add_argument("command", nargs=argparse.REMAINDER)
 
 
 def sbatch(words: list[str]) -> int:
-    """Runs the job; prints what sbatch does, and at the end a line of what `scontrol show job` would."""
+    """Runs the job; prints what sbatch prints, and at the end the job's state as `scontrol show job` shows it."""
     file = sbatch_options.parse_args(words).file
-    # The command line comes last, as it goes before the file.
+    # The command line comes last, because it overrides the options in the file.
     options = sbatch_options.parse_args([*directives(file), *words])
     job = random.randrange(1, 1_000_000)
     print(f"Submitted batch job {job}", flush=True)
@@ -63,13 +64,13 @@ def sbatch(words: list[str]) -> int:
 
 
 def seconds(limit: str) -> int:
-    """Minutes, or hours:minutes:seconds."""
+    """The seconds of a time limit, which is given as minutes or as hours:minutes:seconds."""
     hours, minutes, rest = map(int, limit.split(":")) if ":" in limit else (0, int(limit), 0)
     return hours * 3600 + minutes * 60 + rest
 
 
 def directives(file: Path) -> list[str]:
-    """The options in the #SBATCH lines, which end at the first command."""
+    """The options in the #SBATCH lines before the first command."""
     words = []
     for line in file.read_text().splitlines():
         if line.startswith("#SBATCH "):
@@ -80,7 +81,7 @@ def directives(file: Path) -> list[str]:
 
 
 def job_environment(options: argparse.Namespace, job: int, name: str) -> dict[str, str]:
-    """What the job file finds in its environment: it runs on the first node."""
+    """The environment variables of the job file, which runs on the first node."""
     nodes, tasks = options.nodes, options.ntasks_per_node
     nodelist = "n1" if nodes == 1 else f"n[1-{nodes}]"
     cpus = tasks * options.cpus_per_task
@@ -114,7 +115,7 @@ def srun(words: list[str]) -> int:
     """Runs the tasks and returns the highest of their exit statuses."""
     options = srun_options.parse_args(words)
     nodes, tasks_per_node = int(os.environ["SLURM_NNODES"]), int(os.environ["SLURM_NTASKS_PER_NODE"])
-    if options.cpus_per_task != int(os.environ["SLURM_CPUS_PER_TASK"]):  # Slurm would go on
+    if options.cpus_per_task != int(os.environ["SLURM_CPUS_PER_TASK"]):  # Slurm would continue
         raise SystemExit(f"srun: tasks get {options.cpus_per_task} CPUs, not those that sbatch has got for them")
     step = {
         "STEP_ID": 0,
@@ -131,7 +132,7 @@ def srun(words: list[str]) -> int:
         if options.kill_on_bad_exit and any(statuses):
             kill(tasks)
         time.sleep(0.05)
-    # A signal's number is below zero here; a shell's and Slurm's statuses add 128 to it.
+    # After a signal, the status here is the negative number of the signal; in a shell and in Slurm it is 128 + number.
     return max(status if status >= 0 else 128 - status for status in statuses)
 
 
@@ -147,12 +148,12 @@ def place(node: int, local_rank: int, tasks_per_node: int) -> dict[str, object]:
 
 
 def slurm_environment(variables: dict[str, object]) -> dict[str, str]:
-    """This process's environment with `variables`, which lack their prefix, and the name of the node."""
+    """This process's environment with `variables`, whose names lack the prefix SLURM_, and the name of the node."""
     named = {f"SLURM_{name}": str(value) for name, value in variables.items()}
     return {**os.environ, **named, "SLURMD_NODENAME": named["SLURM_TOPOLOGY_ADDR"], "HOSTNAME": "n1"}
 
 
-def each(count: int, nodes: int) -> str:  # as Slurm writes the same number for all nodes
+def each(count: int, nodes: int) -> str:  # Slurm's notation for the same number on all nodes
     return str(count) if nodes == 1 else f"{count}(x{nodes})"
 
 

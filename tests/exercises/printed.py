@@ -1,4 +1,4 @@
-"""What all three classical programs print."""
+"""Reads the lines that all three classical programs print."""
 
 import re
 
@@ -7,7 +7,7 @@ LAST = re.compile(r"^test accuracy ([\d.]+)%, [\d,]+ images/s in the last epoch,
 
 
 def accuracies(output):
-    """In percent, after each epoch; there must be one last line, and it must tell the last of them."""
+    """The test accuracies in percent, one per epoch. The output must have one final line, with the last accuracy."""
     found = EPOCH.findall(output)
     assert LAST.findall(output) == found[-1:], output
     return [float(percent) for percent in found]

@@ -1,4 +1,4 @@
-"""The course: every activity proves itself, the checker marks as its pages say, and pages hold what they promise."""
+"""The course: every activity passes its own tests, the checker marks as documented, and the pages are complete."""
 
 import ast
 import os
@@ -39,7 +39,7 @@ LONG = (
     "ddp",
     "batch_norm",
     "float_formats",
-)  # quick: their solutions alone
+)  # their quick tests check only the solutions
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_classical_mistakes_are_written_down():
 
 
 def test_every_check_has_a_mistake_that_it_rejects():
-    """One that nothing is known to fail could be empty."""
+    """A check that no known mistake fails could be empty."""
     for name in ACTIVITIES:
         tree = ast.parse((EXERCISES / name / "check.py").read_text())
         checks = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
@@ -162,7 +162,7 @@ def test_the_slides_ask_before_they_tell():
     titles = [
         found[1] for slide in slides if (found := re.search(r"^## (.*): (?:predict|the idea)$", slide, re.MULTILINE))
     ]
-    assert titles[::2] == titles[1::2] and len(titles[::2]) == len(ACTIVITIES) + 1  # and the classical programs
+    assert titles[::2] == titles[1::2] and len(titles[::2]) == len(ACTIVITIES) + 1  # one for the classical programs
     asked = [slide for slide in slides if ": predict\n" in slide]
     assert all("_class: question" in slide and "?" in slide for slide in asked) and len(asked) == len(titles) / 2
 
@@ -175,7 +175,7 @@ SHARE = "    return list(range(rank, length, world_size))\n"
 
 @pytest.fixture
 def work(tmp_path):
-    """Writes a changed solution of the activity sampler; returns its path."""
+    """A function that writes a changed solution of the activity sampler and returns its path."""
 
     def write(old, new):
         text = (EXERCISES / "sampler" / "solution.py").read_text()
@@ -194,7 +194,7 @@ def test_marks_name_what_was_seen_and_a_hint(work):
     assert "          seen: two epochs in a row had the same order\n" in printed
     assert "          hint: on what does the generator depend?\n" in printed
     assert printed.count("  passed  ") == 6 and printed.endswith("6 of 8 passed\n")
-    assert all(len(line) <= 80 for line in printed.splitlines()[1:])  # the first names the file
+    assert all(len(line) <= 80 for line in printed.splitlines()[1:])  # the first line names the file
 
 
 @pytest.mark.xdist_group("marks")

@@ -1,4 +1,4 @@
-"""Marking a class: each student's marks are right, whatever the others do, and no work reaches what is not its own."""
+"""Marking a class: each student's marks are right, whatever the code of others does, and no code leaves its sandbox."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from exercises.namespaces import DEVICES
 from exercises.sandbox import Limits
 from exercises.verdicts import Verdict
 
-pytestmark = pytest.mark.xdist_group("marking")  # one at a time: they count processes
+pytestmark = pytest.mark.xdist_group("marking")  # one at a time, because they count processes
 SOLUTION = (REPOSITORY / "exercises" / "sampler" / "solution.py").read_text()
 SHARE = "    return list(range(rank, length, world_size))\n"  # what the last check, `testing`, calls
 CHECKS = verdicts.titles("sampler")
@@ -32,7 +32,7 @@ def with_sandbox():
 
 
 def changed(code, old=SHARE):
-    """The solution with other code in place of a piece of it."""
+    """The solution with the text `old` replaced by `code`."""
     assert SOLUTION.count(old) == 1
     return SOLUTION.replace(old, code)
 
@@ -53,10 +53,10 @@ def mark(*arguments, expect=0):
 
 
 def intrusion(tmp_path, port):
-    """A work that tries what it must not, and tells what came of it: an error each; and these errors."""
+    """Code that tries forbidden actions and reports the error of each, and the report that is expected from it."""
     another, marks = tmp_path / "class" / "right" / "sampler.py", tmp_path / "marks.csv"
     solution = REPOSITORY / "exercises" / "sampler" / "solution.py"
-    read_only = "PermissionError" if os.getuid() == 0 else "OSError"  # another user's; and all is mounted read-only
+    read_only = "PermissionError" if os.getuid() == 0 else "OSError"  # as root, the file is another user's
     tried = {
         f"open({str(another)!r})": "FileNotFoundError",
         f"open({str(solution)!r})": "FileNotFoundError",
@@ -219,7 +219,7 @@ USUAL = Limits(seconds=30, memory_mib=1024)
 
 
 def inside(code, tmp_path, limits=USUAL):
-    """What a Python program in the sandbox prints, and why it has ended."""
+    """The lines that a Python program prints in the sandbox, and why it has ended; None if it ended normally."""
     with open(tmp_path / "printed", "w+b") as result:
         text = f"import os, sys\nout = os.fdopen({result.fileno()}, 'w')\ndef print(text): out.write(f'{{text}}\\n')\n"
         ended = sandbox.run([sys.executable, "-c", text + code], "/tmp", {}, limits, result=result)
@@ -254,7 +254,7 @@ def test_no_variables_and_no_other_processes_are_seen(with_sandbox, tmp_path, mo
     monkeypatch.setenv("SECRET_TOKEN", "abc")
     code = "print(sorted(os.environ)); print(len(list(filter(str.isdigit, os.listdir('/proc')))))"
     (names, number), _ = inside(code, tmp_path)
-    assert "SECRET" not in names and int(number) == 2  # the first one, and itself
+    assert "SECRET" not in names and int(number) == 2  # the sandbox's first process, and this one
 
 
 def test_the_processor_time_is_limited(with_sandbox, tmp_path):

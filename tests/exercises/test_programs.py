@@ -1,4 +1,4 @@
-"""The classical programs: comparable, the same on one device and on two, and honest about mistakes."""
+"""The classical programs: comparable, the same on one device and on two, with clear messages about mistakes."""
 
 import sys
 
@@ -33,7 +33,7 @@ def test_the_page_shows_what_they_print_and_they_train_alike():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_runs(monkeypatch):
-    """On its own settings: one device where there is no GPU, ten epochs."""
+    """With its own settings: ten epochs, and one device because no GPU is visible."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     printed = "".join(
         one.text for one in run_notebook(NOTEBOOK) if one.output_type == "stream" and one.name == "stdout"
@@ -49,7 +49,7 @@ def test_the_notebook_is_its_text_and_holds_no_outputs():
 
 @pytest.mark.slow
 def test_mistakes_are_told_in_one_line():
-    # Unbuffered: what both processes say must not mix even then.
+    # Even with unbuffered output, the messages of the two processes must not mix.
     environment = {**NO_GPU, "PYTHONUNBUFFERED": "1"}
     done = run(*TORCHRUN, "exercises.PT_CNN_MultiGPU", "--batch-size", 63, expect=1, **environment)
     told = "PT_CNN_MultiGPU: error: --batch-size 63: must be a multiple of the 2 processes"
@@ -68,7 +68,7 @@ def test_data_that_are_not_there_are_told_in_one_line(tmp_path):
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no images")
     options = ("--dataset", "mnist", "--data-dir", tmp_path)
-    environment = {**NO_GPU, "https_proxy": "http://127.0.0.1:9"}  # no network either
+    environment = {**NO_GPU, "https_proxy": "http://127.0.0.1:9"}  # no network access
     done = run(sys.executable, "-m", "exercises.PT_CNN_MultiGPU", *options, expect=1, **environment)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: ") and f"not in {damaged.parent} (--data-dir)" in last

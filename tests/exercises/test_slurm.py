@@ -1,4 +1,4 @@
-"""The job files of the exercises: with fake_slurm.py everywhere, and in a real cluster where Slurm is installed."""
+"""The job files of the exercises: with fake_slurm.py everywhere, and on a real cluster if Slurm is installed."""
 
 import os
 import re
@@ -11,17 +11,18 @@ import pytest
 from conftest import LACKS_SLURM, SLURM_CLUSTER, needs_slurm, run
 from printed import accuracies
 
-pytestmark = pytest.mark.xdist_group("slurm")  # one cluster for all of them
+pytestmark = pytest.mark.xdist_group("slurm")  # all of them share one cluster
 
 HERE = Path(__file__).parent
 PYTHON = Path(sys.executable)
-# What a job's title begins with, and the tasks that srun shall start: node, rank, rank on the node. torchrun starts its
+# Job -> the beginning of its title, and the tasks that srun must start: node, rank, local rank. torchrun starts its
 # processes itself.
 JOBS = {
     "PT_CNN_MultiGPU": ("PyTorch", ["n1 0 0", "n2 1 0"]),
     "PTL_multiGPU": ("Lightning", ["n1 0 0", "n1 1 1", "n2 2 0", "n2 3 1"]),
 }
-THREADS = {"PT_CNN_MultiGPU": 1, "PTL_multiGPU": 4}  # of torchrun's notice; of a process, as many as it has CPUs
+# OMP_NUM_THREADS: 1 avoids a notice by torchrun; Lightning's processes get as many threads as they have CPUs.
+THREADS = {"PT_CNN_MultiGPU": 1, "PTL_multiGPU": 4}
 
 
 def write_program(path, *lines):
@@ -36,7 +37,7 @@ def cluster(*arguments, **expected):
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory):
-    """The environment in which sbatch and srun are the fakes."""
+    """Environment variables with which sbatch and srun are the fake programs."""
     folder = tmp_path_factory.mktemp("fake")
     for name in ("sbatch", "srun"):
         write_program(folder / name, f'exec {PYTHON} {HERE / "fake_slurm.py"} {name} "$@"')
@@ -53,21 +54,21 @@ def slurm(request):
 
 @pytest.fixture(params=[pytest.param("fake", marks=() if LACKS_SLURM else pytest.mark.slow), CLUSTER])
 def training_slurm(request):
-    """For jobs that take long: where there is a cluster, the fakes are among the long runs."""
+    """For slow jobs: on a machine with a real cluster, the tests with the fake programs are marked slow."""
     return request.getfixturevalue(request.param)
 
 
 def submit(slurm, folder, *words, programs=(), **environment):
-    """`sbatch words`, with `programs`, a folder, first on the PATH; returns the job's state and output at its end."""
+    """Runs `sbatch words` with the folders `programs` first on PATH; returns the job's final state and its output."""
     output = folder / "output"
     path = ":".join([*map(str, programs), str(PYTHON.parent), slurm["PATH"]])
-    # No GPUs, if there are any: Slurm's are made up.
+    # Real GPUs are hidden, because the GPUs that Slurm knows are fake.
     environment = {**slurm, "PATH": path, "CUDA_VISIBLE_DEVICES": "", **environment}
     submitted = run("sbatch", f"--output={output}", "--time=3", *words, **environment).stdout
     state = "PENDING"
     while state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
         shown = submitted
-        if "JobState" not in submitted:  # the fake sbatch shows it itself
+        if "JobState" not in submitted:  # the fake sbatch prints the state itself
             time.sleep(0.2)
             shown = run("scontrol", "show", "job", submitted.split()[-1], **environment).stdout
         state = re.search(r"JobState=(\w+)", shown)[1]
@@ -80,7 +81,7 @@ def job_file(job):
 
 @pytest.fixture(scope="module")
 def alone():
-    """The accuracies of one process."""
+    """The accuracies that one process reaches."""
     output = run(PYTHON, "-m", "exercises.PT_CNN_MultiGPU", "--epochs", 2, CUDA_VISIBLE_DEVICES="").stdout
     assert "PyTorch on 1 x cpu, batches of 64\n" in output
     return accuracies(output)
@@ -92,17 +93,17 @@ def alone():
 @pytest.mark.parametrize("job", ["PT_CNN_MultiGPU", pytest.param("PTL_multiGPU", marks=pytest.mark.slow)])
 def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(training_slurm, job, alone, tmp_path):
     title, tasks = JOBS[job]
-    for name in ("python", "torchrun"):  # note where they are started
+    for name in ("python", "torchrun"):  # record where they are started
         note = f'echo "$SLURMD_NODENAME $SLURM_PROCID $SLURM_LOCALID" >> {tmp_path}/tasks'
         write_program(tmp_path / "bin" / name, note, f'exec {PYTHON.parent / name} "$@"')
-    # One thread each: the processes of both nodes are on this machine.
+    # One thread per process, because the processes of both nodes are on this machine.
     words = (job_file(job), "--epochs", 2)
     state, output = submit(training_slurm, tmp_path, *words, programs=[tmp_path / "bin"], OMP_NUM_THREADS="1")
     assert state == "COMPLETED", output
     assert sorted((tmp_path / "tasks").read_text().splitlines()) == tasks
     assert re.findall(rf"^{title} on .*$", output, re.MULTILINE) == [f"{title} on 4 x cpu, batches of 64"]
-    # The batches are the same but for the last of an epoch: 34 images, to which four processes add two to have equal
-    # shares. That may change the answer for one or two of the 355 images of the test set.
+    # Only the last batch of an epoch differs. It has 34 images, to which four processes add two for equal shares. That
+    # may change the predictions for one or two of the 355 test images.
     assert accuracies(output) == pytest.approx(alone, abs=100 * 2.5 / 355)
 
 
@@ -121,7 +122,7 @@ def test_the_programs_get_the_jobs_numbers_and_its_arguments(
     slurm, job, options, environment, expected, tmp_path, monkeypatch
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for name in ("python", "torchrun"):  # a line at once: the tasks' output may mix
+    for name in ("python", "torchrun"):  # one echo per task, because the outputs of tasks may mix
         write_program(
             tmp_path / "bin" / name,
             """echo "$(printf '[%s]' "$MASTER_ADDR:$MASTER_PORT" "$@") threads $OMP_NUM_THREADS" """,
@@ -131,7 +132,7 @@ def test_the_programs_get_the_jobs_numbers_and_its_arguments(
     assert state == "COMPLETED", output
     nodes = 1 if "--nodes=1" in options else 2
     assert len(output.splitlines()) == nodes * expected.get("devices", 1)
-    # All on this machine, they would find each other without being told where.
+    # On one machine the processes would find each other without an address, so this test checks the address.
     address, port = re.match(r"\[(.+):(2\d{4})\]", output).groups()
     assert address == socket.gethostname()
     told = f"[--master-addr={address}][--master-port={port}]" if job == "PT_CNN_MultiGPU" else f"[{address}:{port}]"
@@ -195,16 +196,16 @@ def processes_with(text):
         try:
             if any(text.encode() in (process / name).read_bytes() for name in ("cmdline", "environ")):
                 found.append(process.name)
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended meanwhile
             continue
-        except PermissionError:  # not even root may read this one, which is then none of ours
+        except PermissionError:  # not even root may read this process, so it is not ours
             continue
     return found
 
 
 @pytest.fixture
 def folder(tmp_path_factory):
-    """That of a cluster beside the others'; the test need not come to stopping it."""
+    """The folder of a separate cluster, which is stopped at the end even if the test has not stopped it."""
     folder = tmp_path_factory.mktemp("own")
     cluster("start", folder)
     yield folder
@@ -216,7 +217,7 @@ def folder(tmp_path_factory):
 def test_a_stopped_cluster_leaves_no_process_behind(folder, tmp_path):
     daemons = len(processes_with(str(folder)))
     assert daemons >= 4
-    job = tmp_path / "job"  # which does not end when asked to
+    job = tmp_path / "job"  # it ignores SIGTERM
     srun = f"""srun bash -c 'trap "" TERM; touch {tmp_path}/began-$SLURM_PROCID; while true; do sleep 1; done'"""
     job.write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --output=/dev/null\n{srun}\n")
     environment = {"SLURM_CONF": str(folder / "slurm.conf")}

@@ -1,4 +1,4 @@
-"""A made-up implementation that keeps the contract without a framework, for testing compare.py in a second."""
+"""A fake implementation for tests of compare.py: it follows the contract without a framework, and takes a second."""
 
 import math
 import os
@@ -18,10 +18,11 @@ from common.spec.command_line import parse_train_config
 
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, others=lambda config: 0.0):
-    """Losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step.
+    """Trains nothing: the losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step.
 
     Args:
-      others: share of the cores that others seem to use; in truth other tests may be at work.
+      test_count_less: the number of test examples that are left out.
+      others: the share of the cores that other programs seem to use. The real share depends on other tests.
     """
     with as_program(f"python -m {name}_impl"):
         timeline = Timeline.begin(os.getpid())
@@ -59,7 +60,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
             before_finish()
             recorder.monitor.other_load = others(config)
             logits = np.eye(experiment.dataset.num_classes)[experiment.dataset.test_labels]
-            logits[count // 2 :] = np.roll(logits[count // 2 :], 1, axis=1)  # the others are taken for the next class
+            logits[count // 2 :] = np.roll(logits[count // 2 :], 1, axis=1)  # the other half gets the next class
             recorder.save_predictions(logits)
             weights = {name: array.astype(np.float32) for name, array in experiment.initial_weights.items()}
             recorder.finish(weights, (), None, None)

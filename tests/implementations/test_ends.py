@@ -1,4 +1,4 @@
-"""A run of two devices that somebody ends, or one of whose processes dies: one line, a status, and nothing left."""
+"""A run on two devices that is ended or loses a process prints one line, returns a status and leaves nothing behind."""
 
 import getpass
 import os
@@ -24,7 +24,7 @@ NOTHING_LEFT = "no process and no temporary file is left"
 
 @pytest.fixture
 def training(tmp_path):
-    """A run of two devices in the middle of its training."""
+    """A function that starts a run, waits for a random step of its training, and returns its processes."""
     (tmp_path / "temporary").mkdir()
     started = []
 
@@ -49,17 +49,19 @@ def training(tmp_path):
         process.communicate()
 
 
-# The C library keeps no memory of arrays from 64 KiB that were freed: each step asks the system for it again. And it
-# has one arena: of those of other threads 64 MiB are reserved, out of which it would serve the main thread.
+# The C library returns freed arrays of 64 KiB or more to the system, so each step has to ask for memory again. It has
+# only one arena: the arenas of other threads reserve 64 MiB each, from which it could also serve the main thread.
 ASKS_EACH_TIME = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def end_of(process, family, tmp_path, cleaned_by_next=False):
-    """Status, lines on standard error that are this program's, seconds until all have ended; nothing may be left.
+    """Waits for the end; returns the exit status, the program's own lines on stderr, and the seconds until the end.
+
+    Fails if a process, a stack trace, a temporary file or a result is left.
 
     Args:
-      cleaned_by_next: where a signal or the C library ends the only process, nobody is there to remove its temporary
-        files: the next program does.
+      cleaned_by_next: whether a signal or the C library may end the only process. In that case its temporary files stay
+        until the next program removes them.
     """
     began = time.monotonic()
     err = process.communicate(timeout=30)[1]
@@ -69,7 +71,7 @@ def end_of(process, family, tmp_path, cleaned_by_next=False):
     if cleaned_by_next and (process.returncode < 0 or process.returncode == ENDED_BY_C_LIBRARY):
         run(sys.executable, "make_dataset.py", "--help", TMPDIR=str(tmp_path / "temporary"))
     left = [path for path in (tmp_path / "temporary").rglob("*") if path.name != f"torchinductor_{getpass.getuser()}"]
-    # But for the folder that torch makes for what it has compiled.
+    # Only the folder that torch makes for compiled code may be left.
     assert not left, f"status {process.returncode}: {left}\n{err}"
     assert not (tmp_path / "r" / "result.json").exists()
     return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")], seconds
@@ -145,7 +147,7 @@ def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, imple
 
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
 def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implementation):
-    """Else the others would wait for it, for half an hour."""
+    """Otherwise the other replicas would wait for it for half an hour."""
     process, family = training(implementation)
     family[-1].suspend()
     status, (line,), seconds = end_of(process, family, tmp_path)
@@ -162,10 +164,10 @@ def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implement
     ],
 )
 def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path, fault, implementation, devices):
-    """Of the process that meets it.
+    """The process that runs out of memory prints the line.
 
-    TensorFlow may end otherwise: its own checks of threads and memory abort, and so does the C library where a new
-    thread's own data find no room.
+    TensorFlow may end differently: its own checks of threads and memory abort, and so does the C library if there is no
+    memory for the data of a new thread.
     """
     process, family = training(implementation, devices, "--batch-size", "256", **ASKS_EACH_TIME)
     victim = family[-1 if devices > 1 else 0]

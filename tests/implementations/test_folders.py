@@ -1,4 +1,4 @@
-"""Folders and ports that a run can't have: one line, no half result, and a second try works."""
+"""Folders and ports that a run can't use: it prints one line and leaves no partial result, and a second try works."""
 
 import socket
 import sys
@@ -11,7 +11,7 @@ from common.record.results import read_result, read_step_losses
 SLOW = pytest.mark.slow
 SHORT = (*CPU, "--train-size", 200, "--epochs", 2, "--devices", 2)
 PAGE = 4096
-# The files of a run in the order in which they get their last byte.
+# The files of a run, in the order in which they are completed.
 FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "model.safetensors", "result.json")
 IMPLEMENTATIONS = ["pt", *(pytest.param(name, marks=SLOW) for name in ("tf", "keras", "ptl"))]
 
@@ -28,7 +28,7 @@ def own_line(done, implementation):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A function that gives an implementation's run that nothing happened to."""
+    """A function that returns the folder of an undisturbed run of an implementation."""
     made = {}
 
     def make(implementation):
@@ -44,7 +44,7 @@ def whole(tmp_path_factory):
     [("pt", FILES[1:2]), *(pytest.param(name, FILES, marks=SLOW) for name in ("tf", "keras", "pt", "ptl"))],
 )
 def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, implementation, files):
-    """For each of these files of a run, on a disk that has room for those before it alone."""
+    """For each of these files of a run, the disk has room only for the files before it."""
     run_dir = whole(implementation)
     assert {path.name for path in run_dir.iterdir()} == set(FILES)
     pages = 0

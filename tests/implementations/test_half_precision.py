@@ -1,4 +1,4 @@
-"""Whole runs on a made-up processor that announces AMX and dies of it."""
+"""Whole runs on a fake processor that reports AMX instructions, on which the probes end by SIGILL."""
 
 import sys
 
@@ -9,7 +9,7 @@ from common.platform.probing import LIMIT_VARIABLES, _probe
 from common.record.results import read_result
 
 AMX = "model name\t: Made-up Xeon\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
-# Dies of SIGILL in place of the framework, but where one of WORKING is the limit.
+# Replaces a framework's probe: ends by SIGILL unless the limit on instructions is one of WORKING.
 PROBE = """
 import os, signal
 if os.environ.get("ONEDNN_MAX_CPU_ISA", "none") not in os.environ["WORKING"].split():
@@ -21,7 +21,7 @@ SHORT = (*CPU, "--precision", "bf16-mixed", "--max-steps", 2, "--train-size", 64
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """The project's code, on the made-up processor."""
+    """A copy of the project's code that sees the fake processor and has the fake probes."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "cpuinfo").write_text(AMX)
     file, where = "common/platform/processor.py", '"/proc/cpuinfo"'
@@ -35,7 +35,7 @@ def project(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_limit(monkeypatch):
-    """Whatever is set for this machine: the made-up one begins without."""
+    """Removes limits on instructions that are set for this machine: the fake processor starts without one."""
     for name in LIMIT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -83,6 +83,6 @@ def test_a_limit_of_the_users_own_is_kept_and_told(project, tmp_path, monkeypatc
 @pytest.mark.parametrize("implementation", ["tf", "pt"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_the_real_probes_compute_here(implementation, precision):
-    """Whatever this machine is, with some limit or none they live."""
+    """On any machine the probes succeed, with some limit on the instructions or with none."""
     finding = _probe((precision,), f"{implementation}_impl.probe")
     assert finding and finding.works

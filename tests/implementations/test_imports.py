@@ -1,11 +1,11 @@
-"""Nothing is imported that a run doesn't use: each framework in its own runs, tools of others in none."""
+"""A run imports only what it uses: its own framework, and nothing that only other frameworks need."""
 
 import sys
 
 import pytest
 from conftest import CPU, run
 
-# Keras imports these where they are installed, and Lightning's torchmetrics matplotlib, scipy and torchvision.
+# Keras imports these if they are installed. Lightning's torchmetrics imports matplotlib, scipy and torchvision.
 UNUSED = {"matplotlib", "pandas", "sklearn"}
 OTHERS = {
     ("tf", "plain"): {"torch", "torchvision", "lightning"},
@@ -18,7 +18,7 @@ OTHERS = {
     ("ptl", "tuned"): {"tensorflow", "keras", "pandas", "sklearn"},
 }
 PACKAGES = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning"}
-# Runs a module as `python -m` does, and says at the end what is loaded.
+# Runs a module as `python -m` does, and prints the loaded modules at the end.
 PROGRAM = """
 import os, runpy, sys
 end = os._exit

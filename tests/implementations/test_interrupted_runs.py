@@ -16,7 +16,7 @@ SHORT = (*CPU, "--train-size", 500, "--epochs", 3, "--checkpoint-every", 20)
 
 @pytest.fixture(scope="module")
 def seconds_of(tmp_path_factory):
-    """A function that gives how long a whole run takes."""
+    """A function that returns how many seconds a whole run takes."""
     found = {}
 
     def measure(implementation, devices):
@@ -41,7 +41,7 @@ def seconds_of(tmp_path_factory):
     ],
 )
 def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devices, moments):
-    """The moments are spread over a whole run, one in each part of it; once, twice, and three times in turns."""
+    """Ctrl-C is pressed at a random moment in each of `moments` parts of a run: once, twice and three times in turn."""
     whole, program = seconds_of(implementation, devices), f"python -m {implementation}_impl"
     for part in range(moments):
         folder, options = tmp_path / f"r{part}", (*SHORT, "--devices", devices)
@@ -59,7 +59,7 @@ def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devic
             assert "--resume" in lines[0], told
         if status == 130:
             assert lines[-1] == f"{program}: interrupted", told
-            assert all("--resume" in line for line in lines[:-1]), told  # it had just made one when it was asked again
+            assert all("--resume" in line for line in lines[:-1]), told  # it had just written a checkpoint
         if part in (1, 4):
             if not finished:
                 train(implementation, folder, *options, "--resume", "auto")

@@ -1,4 +1,4 @@
-"""`--profile N`: steps, operations and trace of each framework's own profiler; the training stays as it is."""
+"""`--profile N`: steps, operations and trace of each framework's own profiler; the training does not change."""
 
 import gzip
 import json
@@ -47,7 +47,7 @@ def test_each_framework_profiles_its_own_steps(implementation, devices, tmp_path
     traced = [one["name"] for one in trace if one["ph"] == "X" and one["dur"] >= 0]
     assert sum(bool(CONVOLUTION.search(name)) for name in traced) >= sum(one.calls for one in convolutions)
     assert f"profile: {profile.title}" in done.stdout and all(name[:45] in done.stdout for name in names)
-    # It is the training without it.
+    # The training is the same as without the profiler.
     assert train(implementation, tmp_path / "without", *options).returncode == 0
     losses, without = (read_step_losses(tmp_path / name) for name in ("r", "without"))
     assert losses == pytest.approx(without, rel=1e-12) and len(losses) == 40
@@ -60,7 +60,7 @@ def plan(train_size, batch_size, epochs, max_steps=-1):
 
 def test_the_steps_are_the_first_ones_after_warm_up_in_one_epoch():
     assert profiled_steps(plan(100, 5, 3), 10, 10) == range(11, 21)
-    assert profiled_steps(plan(100, 5, 3), 10, 11) == range(21, 32)  # not over the evaluation after step 20
+    assert profiled_steps(plan(100, 5, 3), 10, 11) == range(21, 32)  # not across the evaluation after step 20
     assert profiled_steps(plan(100, 5, 3), 10, 20) == range(21, 41)
     assert profiled_steps(plan(100, 5, 1), 10, 5) == range(11, 16)
 

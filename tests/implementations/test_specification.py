@@ -1,4 +1,4 @@
-"""What the frameworks themselves say of the specification."""
+"""The specification agrees with the frameworks: numbers of operations and parameters, and canonical weights."""
 
 import sys
 

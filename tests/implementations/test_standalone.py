@@ -1,4 +1,4 @@
-"""Each implementation alone, as a person starts it."""
+"""Each implementation alone, as a user starts it."""
 
 import json
 import os
@@ -19,12 +19,12 @@ SLOW = pytest.mark.slow
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else(tmp_path, implementation):
-    """With a limit on the steps that falls into the second epoch, which ends early and is evaluated."""
+    """The limit on the steps falls into the second epoch, which ends early and is evaluated."""
     folder, temporary = tmp_path / "r", tmp_path / "temporary"
     temporary.mkdir()
     options = (*SHORT, "--devices", 2, "--max-steps", 6, "--log-every-n-steps", 5)
     command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
-    # With bytecode written, as by default.
+    # Python writes bytecode, as by default.
     lines = run(*command, TMPDIR=str(temporary), PYTHONDONTWRITEBYTECODE="").stdout.splitlines()
     assert not [path for path in temporary.rglob("*") if path.is_file()]
     assert re.match(r"(TensorFlow|Keras|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
@@ -53,7 +53,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
 )
 def test_a_device_without_memory_is_told_in_one_line(tmp_path, fault, implementation, devices):
-    """Of each replica that finds none. TensorFlow on the CPU dies of a signal instead, which compare.py tells."""
+    """Each replica without memory prints the line. TensorFlow on the CPU ends by a signal, which compare.py reports."""
     options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
     options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
     command = shlex.join(map(str, (sys.executable, "-m", f"{implementation}_impl", *options)))
@@ -123,7 +123,7 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
     ids=str,
 )
 def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, implementation, size):
-    """In 32 bits TensorFlow can't on processors where it takes oneDNN's convolutions; not in the middle of training."""
+    """In 32 bits, TensorFlow can't train on empty shards if it uses oneDNN's convolutions; it must refuse at once."""
     sizes = ("--batch-size", 16, "--eval-batch-size", 16, "--devices", 3, "--epochs", 1, "--test-size", 350)
     command = [sys.executable, "-m", f"{implementation}_impl", *CPU, *sizes, *size, "--run-dir", tmp_path / "r"]
     done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, capture_output=True, text=True)

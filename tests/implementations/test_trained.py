@@ -1,4 +1,4 @@
-"""`evaluate` and `predict`: a trained network, from any implementation, in each of them."""
+"""`evaluate` and `predict`: each implementation uses a trained network, whichever implementation trained it."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def trained_network(command, implementation, weights, *options, expect=0):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run on two devices, of a network with dropout on coloured images that are not square, in 7 classes."""
+    """A run on two devices: a network with dropout is trained on coloured images of 7 classes that are not square."""
     options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--num-classes", 7, "--train-size", 600)
     options = (*options, "--test-size", 80, "--model", "mnist_dropout", "--epochs", 2, "--warmup-steps", 3)
     return train("pt", tmp_path_factory.mktemp("run"), *options, "--random-crop", 1, "--devices", 2)
@@ -56,7 +56,7 @@ def test_text_holds_the_same_numbers_and_options_override_what_stands_beside_the
     correct = int((answers.guesses == answers.labels)[:30].sum())
     assert f"accuracy {correct / 30:.2%} ({correct} of 30), top-5 " in text
     assert "confusions: row the class, column the guess\n" in text
-    assert max(len(line) for line in text.splitlines()[1:]) <= 80  # the first one has the file's name
+    assert max(len(line) for line in text.splitlines()[1:]) <= 80  # the first line has the file's name
     alone = shutil.copy(weights, tmp_path / "alone.safetensors")
     complaint = trained_network("evaluate", "pt", alone, expect=2).stderr
     assert "no config.json beside it; give --dataset and --model" in complaint
@@ -92,7 +92,7 @@ def test_pictures_are_classified_alike_in_all(trained, tmp_path):
 @pytest.mark.xdist_group("trained")
 def test_a_picture_of_another_shape_is_made_to_fit(trained, tmp_path):
     large = np.zeros((90, 240, 3), np.uint8)
-    large[:, 80:160] = 255  # of which cropping leaves white alone
+    large[:, 80:160] = 255  # cropping leaves only the white part
     Image.fromarray(large).save(tmp_path / "a.jpg", quality=95)
     Image.fromarray(np.full((12, 9, 3), 255, np.uint8)).save(tmp_path / "white.png")
     found = json.loads(
@@ -109,7 +109,7 @@ def test_a_picture_of_another_shape_is_made_to_fit(trained, tmp_path):
 
 @pytest.mark.parametrize("implementation", ["tf", pytest.param("pt", marks=pytest.mark.slow)])
 def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path, implementation):
-    """The digits' pixels go from 0 to 16, and pictures' from 0 to 255."""
+    """The pixels of the digits go from 0 to 16, and those of image files from 0 to 255."""
     folder = train(implementation, tmp_path / "r", "--epochs", 2)
     dataset, answers = load_dataset(TrainConfig()), Predictions.read(folder)
     paths = [tmp_path / f"{index}.png" for index in range(3)]
@@ -126,7 +126,7 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path, implementat
 def test_another_data_set_is_not_held_to_the_sizes_of_the_first(trained):
     options = ("--dataset", "digits", "--format", "json", "--model", "cnn")
     complaint = trained_network("evaluate", "pt", trained / "model.safetensors", *options, expect=2).stderr
-    assert "conv1.kernel has shape" in complaint  # and no complaint of --image-shape or --train-size
+    assert "conv1.kernel has shape" in complaint  # and no error about --image-shape or --train-size
 
 
 @pytest.mark.parametrize(

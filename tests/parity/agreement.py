@@ -1,4 +1,4 @@
-"""Whether two runs are the same training, whose options may differ."""
+"""Checks that two runs are the same training; their options may differ."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from common.record.results import EpochLine, read_metrics, read_step_losses
 
 
 def assert_the_same(reference, other, tolerance, steps):
-    """The losses of so many steps, weights, evaluations and predictions."""
+    """Compares the losses of all `steps` steps, the weights, the evaluations and the predictions of two runs."""
     losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert len(losses) == len(others) == steps
     assert np.max(np.abs(losses - others) / losses) <= tolerance

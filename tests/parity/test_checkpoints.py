@@ -1,4 +1,4 @@
-"""Trainings that stop and go on, in any framework, on any number of devices: the losses of one that did neither."""
+"""Resumed training, in any framework on any number of devices, has the losses of training that was not interrupted."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
-# 28 steps an epoch; the last has 7 examples.
+# An epoch has 28 steps; the last step has 7 examples.
 STEPS = ("--batch-size", 12, "--epochs", 4, "--checkpoint-every", 17, "--keep", 9)
 DRAWN = ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true")
 SCENARIOS = {
@@ -30,8 +30,8 @@ SCENARIOS = {
     "rmsprop": ("--optimizer", "rmsprop", "--momentum", 0.5, "--centered", "true", "--schedule", "constant"),
     "normalised": ("--model", "resnet8", "--sync-batchnorm", "true", "--learning-rate", 0.01),
 }
-TOLERANCES = {"normalised": 1e-10}  # of the others: 1e-12, and 5e-15 is what is seen
-# Scenario -> who begins (implementation, mode, devices), after how many steps, who goes on.
+TOLERANCES = {"normalised": 1e-10}  # for the others 1e-12; observed: 5e-15
+# Scenario -> cases: the first run (implementation, mode, devices), the step of its checkpoint, the run that continues.
 QUICK = {
     "sgd": [(("tf", "plain", 1), 34, ("pt", "plain", 2)), (("pt", "plain", 2), 17, ("tf", "tuned", 1))],
     "adamw": [(("ptl", "plain", 1), 51, ("keras", "plain", 2))],
@@ -40,7 +40,7 @@ TRIED = list(itertools.product(IMPLEMENTATIONS, MODES, (1, 2)))
 
 
 def slow_cases():
-    """Every pair of implementations with every rule, both modes and one or two devices in turns."""
+    """Every pair of implementations with every scenario; modes and numbers of devices (one or two) alternate."""
     for number, (scenario, one, other) in enumerate(itertools.product(SCENARIOS, IMPLEMENTATIONS, IMPLEMENTATIONS)):
         modes, devices = (MODES[number % 2], MODES[number // 2 % 2]), (1 + number % 3 % 2, 1 + number // 3 % 2)
         begins, goes_on = (one, modes[0], devices[0]), (other, modes[1], devices[1])
@@ -53,7 +53,7 @@ CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in slow_cases() i
 
 @pytest.fixture(scope="session")
 def begun(tmp_path_factory):
-    """(scenario, implementation, mode, devices) -> a whole run with its checkpoints; each is trained once."""
+    """(scenario, implementation, mode, devices) -> the folder of a whole run with checkpoints; each is trained once."""
 
     @functools.cache
     def trained(scenario, implementation, mode, devices):
@@ -64,7 +64,7 @@ def begun(tmp_path_factory):
 
 
 def checkpoint(run_dir, step):
-    """After so many steps, or soon after: Keras's tuned mode takes several in one call."""
+    """The first checkpoint at or after `step`: Keras's tuned mode takes several steps in one call."""
     return next(
         path for path in reversed(list(checkpoint_dirs(run_dir))) if int(path.name.removeprefix("step-")) >= step
     )
@@ -75,7 +75,7 @@ def checkpoint(run_dir, step):
 def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes_on):
     reference, tolerance = begun(scenario, "pt", "plain", 1), TOLERANCES.get(scenario, 1e-12)
     first = begun(scenario, *begins)
-    assert_the_same(reference, first, tolerance, steps=112)  # checkpoints change nothing
+    assert_the_same(reference, first, tolerance, steps=112)  # a whole run with checkpoints
     folder = checkpoint(first, step)
     implementation, mode, devices = goes_on
     options = (*DATA, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices, "--resume", folder)
@@ -133,7 +133,7 @@ HALF = (*DATA, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--lear
     [pytest.param(*one, marks=() if one == ("ptl", "tuned", 1) else pytest.mark.slow) for one in TRIED],
 )
 def test_the_scale_of_the_loss_goes_on(tmp_path, implementation, mode, devices):
-    """It begins far too large, and is halved in each of the first steps; begun anew, it would be once more."""
+    """The scale begins far too large and is halved in each of the first steps; a resumed run must not begin anew."""
     options = (*HALF, "--mode", mode, "--devices", devices, "--compile", "false")
     folder = changed_code(
         tmp_path / "copy", "common/spec/update_rule.py", "initial: float = 2.0**16", "initial: float = 2.0**30"
@@ -152,7 +152,7 @@ ENDLESS = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--log-ev
 
 @pytest.fixture
 def training(tmp_path):
-    """Starts a run, and waits until it has taken some steps."""
+    """A function that starts a run, waits until the run has taken `steps` steps, and returns its process."""
     started = []
 
     def start(implementation, steps, *options):
@@ -199,7 +199,7 @@ ENDS = [
 )
 def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, fault, how, more):
     implementation, devices, name, whom = how
-    epochs = 20 if implementation == "ptl" else 60  # the others are through with them too soon
+    epochs = 20 if implementation == "ptl" else 60  # the others finish 20 too soon
     options = ("--devices", devices, "--epochs", epochs, "--checkpoint-every", 10_000, *more)
     process, number = training(implementation, 30, *options), getattr(signal, name)
     (os.killpg if whom == "all" else os.kill)(process.pid, number)
@@ -244,7 +244,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, f
 def test_what_is_killed_loses_one_interval(training, tmp_path, fault, implementation):
     options = ("--epochs", 100_000, "--checkpoint-every", 500)
     process = training(implementation, 510, *options)
-    wait_for(lambda: 100 < steps_taken(tmp_path / "r") % 500 < 400)  # else the checkpoint may just be being written
+    wait_for(lambda: 100 < steps_taken(tmp_path / "r") % 500 < 400)  # otherwise a checkpoint may be half written
     process.kill()
     process.communicate()
     done = steps_taken(tmp_path / "r")
@@ -258,7 +258,7 @@ def test_what_is_killed_loses_one_interval(training, tmp_path, fault, implementa
 
 @pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(training, tmp_path):
-    """The first one waits for a vote, which a stopped replica does not take part in."""
+    """After the first signal, the run waits for a vote of all replicas; a stopped replica does not vote."""
     import psutil
 
     process = training("pt", 30, "--devices", 2, "--epochs", 100_000, "--checkpoint-every", 10_000)
@@ -270,10 +270,10 @@ def test_a_second_signal_ends_it_at_once(training, tmp_path):
         process.wait(3)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 130
-    assert not psutil.wait_procs(replicas, timeout=10)[1]  # nor does the one stay that can't end by itself
+    assert not psutil.wait_procs(replicas, timeout=10)[1]  # the stopped replica is gone too
 
 
-# name: (who begins, who goes on, file, code, mistake)
+# name: (scenario, implementation that continues, file, code, mistake)
 MUTATIONS = {
     "a velocity that is forgotten": ("sgd", "pt", "pt_impl/state.py", "        if kept:\n", "        if not kept:\n"),
     "Adam's count of steps": ("adam", "pt", "pt_impl/state.py", "float(state.steps_taken)", "0.0"),
@@ -316,6 +316,6 @@ def test_each_mistake_is_caught(begun, tmp_path, mutation):
     reference = begun(scenario, "pt", "plain", 1)
     options = (*DATA, *STEPS, *SCENARIOS[scenario], "--resume", checkpoint(reference, 34))
     message = find_departure(reference, train(implementation, tmp_path / "r", *options, cwd=tmp_path / "copy"), 1e-10)
-    # Averages are evaluated alone: no step's loss depends on them.
+    # Averaged weights are used only in evaluations: no step's loss depends on them.
     where = "evaluation after epoch 2" if "average" in mutation else "step 3"
     assert message is not None and message.startswith(where), message

@@ -1,4 +1,4 @@
-"""Dropout and augmentation: the same values are dropped, the same pixels moved, in every framework on any devices."""
+"""Dropout and augmentation: every framework drops the same values and moves the same pixels, on any devices."""
 
 import functools
 import sys
@@ -13,9 +13,9 @@ from common.spec.batches import epoch_order
 from common.spec.randomness import kept, visits
 from comparison.lockstep import find_departure
 
-TOLERANCE = 1e-12  # 2e-15 is what is seen
+TOLERANCE = 1e-12  # observed: 2e-15
 DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51)
-# 34 batches an epoch; the last has one example: of three devices two get none.
+# An epoch has 34 batches. The last batch has one example, so two of three devices get none.
 OPTIONS = (
     *DATA,
     "--batch-size",
@@ -46,7 +46,7 @@ QUICK = {
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
-    """Scenario -> the run that all others are held to."""
+    """Scenario -> the run folder of PyTorch on one device, with which all others are compared."""
     return functools.cache(
         lambda scenario: train("pt", tmp_path_factory.mktemp(scenario), *OPTIONS, *SCENARIOS[scenario], "--devices", 1)
     )

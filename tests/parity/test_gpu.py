@@ -1,4 +1,4 @@
-"""Lockstep on GPUs, where there are any: against the same run on the CPU."""
+"""Lockstep on a GPU, if the machine has one: its runs are compared with the same runs on the CPU."""
 
 import subprocess
 import sys
@@ -118,7 +118,7 @@ pt_impl.launch.main(parse_train_config("pt_impl", "", sys.argv[1:]))
 @pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
 def test_a_step_never_waits_for_the_gpu(tmp_path, precision):
     skip_without_gpu("pt")
-    # Tuned: of what PyTorch teaches, the scaling of the loss asks the device in every step, and copies wait.
+    # Tuned mode: in PyTorch's documented way, loss scaling reads from the device in every step, and copies wait.
     options = ("--mode", "tuned", "--precision", precision, "--accelerator", "gpu", "--devices", 1)
     options = (*options, "--compile", "false", "--run-dir", tmp_path / "r")
     run(sys.executable, "-c", NO_SYNC, "--epochs", 3, *options)

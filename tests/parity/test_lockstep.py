@@ -1,4 +1,4 @@
-"""The promise: the same training in every framework and on any number of devices, step by step."""
+"""Lockstep: the same training in every framework and on any number of devices, step by step."""
 
 import functools
 import itertools
@@ -19,8 +19,8 @@ REFERENCE = ("pt", "plain", 1)
 JSON = ("--threads-per-device", 1, "--format", "json")
 TOLERANCE = 1e-12
 
-# At least 100 steps over several epochs, a training set that the batch size doesn't divide, and 0.05 and
-# 0.9, which float32 can't hold. The last batch has two examples: of three devices one gets none.
+# At least 100 steps over several epochs, and a training set that the batch size doesn't divide: the last batch has two
+# examples, so one of three devices gets none. float32 can't represent the values 0.05 and 0.9 exactly.
 PLAIN = ("--learning-rate", 0.05, "--schedule", "constant", "--momentum", 0.9)
 FULL = (
     *("--learning-rate", 0.05, "--schedule", "cosine", "--warmup-steps", 20),
@@ -35,20 +35,20 @@ LENET = (
 SCENARIOS = {
     "cnn-plain": (*CNN, *PLAIN),
     "lenet-full": (*LENET, *FULL),
-    # The other two combinations of network and update rule are among the long runs.
+    # The other two combinations of network and update rule are marked slow.
     "cnn-full": (*CNN, *FULL),
     "lenet-plain": (*LENET, *PLAIN),
 }
-# Each network and each mode with every implementation and number of devices; all of the product is among the long runs.
-# Quick: each implementation and mode on one device, and on two or three.
+# The full product of scenarios, implementations, modes and numbers of devices is tested; most of it is marked slow.
+# Quick: each implementation in each mode on one device, and on two or three.
 QUICK_DEVICES = {
     ("cnn-plain", "plain"): {"tf": (1, 3), "keras": (1, 2), "pt": (1, 2), "ptl": (1, 3)},
     ("lenet-full", "tuned"): {"tf": (1, 2), "keras": (1, 3), "pt": (1, 3), "ptl": (1, 2)},
 }
 
 
-# Every update rule with every hyperparameter in force, and every schedule, with labels smoothed or not; quick with each
-# implementation, mode and number of devices at least once, the rest of the product among the long runs.
+# Every update rule with all its hyperparameters in use, every schedule, and labels with and without smoothing. Quick:
+# each implementation, mode and number of devices at least once. The rest of the product is marked slow.
 RULES = {
     "adam": (*("--amsgrad", "true", "--weight-decay", 1e-3), *("--schedule", "step", "--step-size", 1, "--gamma", 0.5)),
     "adamw": (
@@ -74,7 +74,7 @@ QUICK_RULES = {
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """(scenario, precision, implementation, mode, devices) -> run folder; each is trained once for all tests."""
+    """(scenario, precision, implementation, mode, devices) -> run folder; each run is trained once for all tests."""
 
     @functools.cache
     def trained(scenario, precision, implementation, mode, devices):
@@ -86,7 +86,7 @@ def runs(tmp_path_factory):
 
 
 def cases(*runs):
-    """Tests of one scenario run in one process, so that its runs are shared."""
+    """The tests of one scenario run in one process, so that they share its runs."""
 
     def marks(scenario, implementation, mode, devices):
         quick = devices in QUICK_DEVICES.get((scenario, mode), {}).get(implementation, ())
@@ -134,7 +134,7 @@ def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, imple
 
 @pytest.fixture(scope="session")
 def rule_reference(tmp_path_factory):
-    """Update rule -> a run with it of the implementation that all others are held to."""
+    """Update rule -> the run folder of PyTorch on one device, with which all others are compared."""
 
     @functools.cache
     def trained(rule):
@@ -170,7 +170,7 @@ def test_every_update_rule_and_schedule_is_the_same(rule_reference, tmp_path, ru
 
 
 @pytest.mark.xdist_group("lenet-full")
-@pytest.mark.parametrize("implementation", ["tf", "pt", "ptl"])  # Keras has no other
+@pytest.mark.parametrize("implementation", ["tf", "pt", "ptl"])  # Keras has no other way
 def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, implementation):
     options = (*SCENARIOS["lenet-full"], "--precision", 64, "--devices", 2, "--mode", "tuned")
     streamed = train(implementation, tmp_path, *options, "--data-on", "host")
@@ -186,7 +186,7 @@ def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, 
     [("tf", "tuned"), ("ptl", "plain"), pytest.param("keras", "tuned", marks=pytest.mark.slow)],
 )
 def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode, options):
-    """27 batches an epoch: 33 steps end in the second one, as a proof does; nothing is trained after the last step."""
+    """An epoch has 27 batches, so 33 steps end in the second epoch, as a proof does; no step follows the last one."""
     options = (*SCENARIOS["cnn-plain"], "--precision", 64, *options)
     reference = train("pt", tmp_path / "pt", *options)
     message = find_departure(reference, train(implementation, tmp_path / "r", *options, "--mode", mode), TOLERANCE)
@@ -221,7 +221,7 @@ def test_the_first_ten_steps_agree_in_float32(runs, scenario, implementation, mo
 )
 @pytest.mark.xdist_group("cnn-plain")
 def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, implementation, devices):
-    """On one device, whatever they were trained on."""
+    """Evaluates on one device, whatever number of devices the weights were trained on."""
     trained = runs("cnn-plain", "64", source, "plain", devices)
     options = ("--weights", trained / "model.safetensors", "--precision", 64, "--accelerator", "cpu")
     found = json.loads(run(sys.executable, "-m", f"{implementation}_impl", "evaluate", *options, *JSON).stdout)
@@ -239,6 +239,6 @@ def test_under_torchrun_it_is_the_same_run(runs, tmp_path, implementation):
     run(sys.executable, *launcher, "-m", f"{implementation}_impl", *options)
     assert read_result(tmp_path).devices == 2
     assert read_step_losses(tmp_path) == pytest.approx(read_step_losses(alone), rel=1e-13)
-    # All replicas count, and the launcher: with one process missing it would be two thirds at most.
+    # The peak includes all replicas and the launcher. If one process were missing, it would be two thirds at most.
     memory = read_result(tmp_path).peak_memory_bytes / read_result(alone).peak_memory_bytes
     assert 0.75 < memory < 1.33

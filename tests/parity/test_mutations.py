@@ -1,4 +1,4 @@
-"""Proof that the lockstep tests can fail: mistakes put into a copy of the code are caught and pointed at."""
+"""Proof that the lockstep tests can fail: they detect and locate mistakes that are put into a copy of the code."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ from conftest import changed_code, copy_code, read_csv, run, train
 
 from comparison.lockstep import find_departure
 
-# Everything that a mistake could hide in: a last batch of 4 examples, three epochs, a rate that changes.
+# Settings that reveal mistakes: a last batch of 4 examples, three epochs, a learning rate that changes.
 OPTIONS = [
     *("--train-size", 340, "--batch-size", 16),
     *("--epochs", 3, "--precision", 64, "--save-first-batch", "true"),
@@ -146,7 +146,7 @@ MUTATIONS = {
 }
 
 FIRST_UPDATE = "the first after an update: suspect the gradients or the update rule"
-# The same of the other update rules, and of smoothed labels: (rule and its options, file, code, mistake, message).
+# Mistakes in the other update rules and in label smoothing: (rule and its options, file, code, mistake, message).
 RULE_MUTATIONS = {
     "Keras's place of epsilon in Adam": (
         ("adam", "--amsgrad", "true"),
@@ -185,7 +185,7 @@ RULE_MUTATIONS = {
     ),
 }
 
-# Beyond the mistakes that are made most often: among the long runs.
+# Mistakes that are made less often: their tests are marked slow.
 LONG = {
     "weights loaded in another flatten order",
     "set_epoch forgotten",
@@ -206,7 +206,7 @@ def reference(tmp_path_factory):
 
 
 def make_mutant(folder, mutation):
-    """A copy of the code with the mistake in it; returns the implementation and the number of devices that show it."""
+    """Makes a copy of the code with the mistake; returns the implementation and number of devices that reveal it."""
     implementation, devices, file, before, after, _ = MUTATIONS[mutation]
     path = changed_code(folder, file, before, after) / file
     if "Padded" in after:
@@ -240,28 +240,28 @@ def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
     assert message is not None and said in message, message
 
 
-CONTRADICTIONS = {"padded evaluation": 356, "weights loaded in another flatten order": 355}  # examples it has counted
+CONTRADICTIONS = {"padded evaluation": 356, "weights loaded in another flatten order": 355}  # test examples counted
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_compare_calls_each_mistake_a_different_training(tmp_path, mutation):
-    """By the proof alone, in 64 bits, while the runs themselves compute in half precision, where nothing would show."""
+    """Only the proof, in 64 bits, can find the mistake: the runs compute in half precision, which hides it."""
     implementation, devices = make_mutant(tmp_path / "copy", mutation)
     sound = "pt" if implementation in ("tf", "keras") else "tf"
-    # The last batch has 5 examples: without any, a replica of TensorFlow's fails on some processors.
+    # The last batch has 5 examples, some for each replica. TensorFlow fails on some processors if a replica has none.
     options = ("--train-size", 341, "--batch-size", 16, "--epochs", 3, "--nesterov", "true", "--weight-decay", 1e-3)
     command = (sys.executable, "compare.py", "--implementations", sound, implementation, "--devices", devices)
     output = tmp_path / "r"
     run(*command, *options, "--precision", "bf16-mixed", "--output-dir", output, cwd=tmp_path / "copy", expect=1)
     rows = read_csv(output / "results.csv")
-    if mutation in CONTRADICTIONS:  # what they evaluate is not what they keep
+    if mutation in CONTRADICTIONS:  # the stored predictions contradict the evaluation
         assert [row["status"] for row in rows] == ["ok", "failed"], rows
         said = rf"predictions.safetensors: \d+ of 355 are right, the result says \d+ of {CONTRADICTIONS[mutation]}"
         assert re.search(said, rows[1]["note"]), rows[1]["note"]
         return
     assert [row["status"] for row in rows] == ["ok", "different training"] and rows[1]["ratio"] == ""
-    # The proof takes other steps than these runs, so the numbers of steps differ; what they point to is the same.
+    # The proof takes other steps than the runs of the other tests: only the step numbers in its message differ.
     words = [word.replace("4 of 16", "5 of 16") for word in MUTATIONS[mutation][-1] if "step" not in word]
     assert all(word in rows[1]["note"] for word in words), rows[1]["note"]
 

@@ -1,4 +1,4 @@
-"""Two nodes are in lockstep with one: processes that find each other by host names, over a network of their own."""
+"""Two nodes are in lockstep with one: their processes find each other by host name, over a separate network."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 STEPS, TOLERANCE = 108, 1e-12
-# A training set that the batch size does not divide: of the last batch some replicas get fewer examples, or none.
+# The batch size does not divide the training set, so some replicas get fewer examples of the last batch, or none.
 SAME = (
     *(*CPU, "--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 4),
     *("--learning-rate", 0.05, "--schedule", "cosine", "--momentum", 0.9, "--weight-decay", 5e-4),
@@ -46,7 +46,7 @@ def reference(tmp_path_factory):
 
 
 def run_on(nodes, commands, environments, seconds=300, cwd=REPOSITORY):
-    """Starts the commands, each on its node, and returns their exit statuses and what they say on standard error."""
+    """Runs the commands, each on its node; returns their exit statuses and their outputs, pairs (stdout, stderr)."""
     processes = [
         start_process(nodes.command(name, *command), cwd=cwd, **environment)
         for (name, command), environment in zip(commands, environments, strict=True)
@@ -71,7 +71,7 @@ def torchrun(implementation, nodes, devices, options):
 
 
 def by_hand(implementation, nodes, devices, options):
-    """As Lightning is started on several nodes without a launcher."""
+    """The commands and environment variables that start Lightning on several nodes without a launcher."""
     more = ("--devices", devices, "--num-nodes", 2)
     command = (sys.executable, "-m", f"{implementation}_impl", *options, *more)
     environments = [{"NODE_RANK": str(rank), "MASTER_ADDR": "n1", "MASTER_PORT": "29500"} for rank in range(2)]
@@ -79,7 +79,7 @@ def by_hand(implementation, nodes, devices, options):
 
 
 def tf_config(implementation, nodes, devices, options):
-    """On the CPU a process for each device: a worker of TensorFlow has no several of them there."""
+    """One process per device, because on the CPU a worker of TensorFlow can't have several devices."""
     workers = [f"{name}:{4000 + local_rank}" for name, local_rank in itertools.product(NAMES, range(devices))]
     command = (sys.executable, "-m", f"{implementation}_impl", *options)
     cluster = {"worker": workers}
@@ -91,7 +91,7 @@ def tf_config(implementation, nodes, devices, options):
 
 
 def mpirun(implementation, nodes, devices, options):
-    """From n1; a script that takes the place of ssh starts Open MPI's daemon on n2."""
+    """Starts mpirun on n1; a script instead of ssh starts Open MPI's daemon on n2."""
     agent = nodes.folder / "agent"
     words = shlex.join(nodes.command("n2", "sh", "-c"))
     agent.write_text(f'#!/bin/sh\nshift\nexec {words} "$*"\n')
@@ -129,7 +129,7 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, reference, tmp_path, start, i
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", "ptl", "tf"])
 def test_with_a_wrong_address_nothing_is_trained(nodes, tmp_path, implementation):
-    """On one machine alone nobody would notice: the second node would find the first one on its own loopback."""
+    """Without separate nodes the mistake would not show: the second node would find the first on its own loopback."""
     before, after = "own = MPI.Get_processor_name(),", 'own = "127.0.0.1",'
     folder = changed_code(tmp_path / "copy", "common/platform/rendezvous.py", before, after)
     start = mpirun(implementation, nodes, 1, (*SAME, "--run-dir", tmp_path / "r"))
@@ -149,17 +149,17 @@ def test_tuned_too(nodes, reference, tmp_path, start, implementation, data_on):
     assert_two_nodes(reference, tmp_path / "r", 2)
 
 
-# How each framework's processes are started where no launcher ends them all as soon as one has ended.
+# How each framework's processes start without a launcher that ends all of them as soon as one has ended.
 WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
 QUICK_OF_THEM = [pytest.param(*one, marks=[pytest.mark.slow] * (one != (tf_config, "tf"))) for one in WITHOUT_MPIRUN]
 
 
 @contextmanager
 def started(nodes, commands, environments, before=None):
-    """Processes of the commands, each on its node; what still runs in the end is killed.
+    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run.
 
     Args:
-      before: name of a node -> command of a shell that comes before its process.
+      before: name of a node -> the shell command that runs there before the process.
     """
     processes = []
     for (name, command), environment in zip(commands, environments, strict=True):
@@ -176,7 +176,7 @@ def started(nodes, commands, environments, before=None):
 @pytest.mark.slow
 @pytest.mark.parametrize(("start", "implementation"), WITHOUT_MPIRUN)
 def test_the_first_batch_is_that_of_all_nodes(nodes, tmp_path, start, implementation):
-    """Of 15 examples, 8 and 7."""
+    """The batch has 15 examples: one node gets 8, the other 7."""
     options = (*CPU, "--precision", 64, "--batch-size", 15, "--epochs", 1, "--save-first-batch", "true")
     one = train("pt", tmp_path / "one", *options)
     statuses, said = run_on(nodes, *start(implementation, nodes, 1, (*options, "--run-dir", tmp_path / "r")))
@@ -189,7 +189,7 @@ def test_the_first_batch_is_that_of_all_nodes(nodes, tmp_path, start, implementa
 
 @pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
 def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
-    """A file that the second node does not have: the first one is not there to tell of it."""
+    """Only the second node lacks a file, so the first node can't report the error."""
     weights = tmp_path / "data" / "weights.safetensors"
     weights.parent.mkdir()
     shutil.copy(train("pt", tmp_path / "one", "--epochs", 1) / "model.safetensors", weights)
@@ -199,7 +199,7 @@ def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
         said = processes[1].communicate(timeout=90)[1]
     line = next((line for line in said.splitlines() if f"{implementation}_impl: error:" in line), said)
     assert line.startswith(f"python -m {implementation}_impl: error: on n2: --initial-weights {weights}: ")
-    if start is not torchrun:  # which has lines of its own
+    if start is not torchrun:  # torchrun adds its own lines
         assert "Traceback" not in said
         assert processes[1].returncode == 2
     assert steps_taken(tmp_path / "r") == 0

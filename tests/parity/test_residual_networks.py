@@ -1,4 +1,4 @@
-"""Residual networks and batch normalisation: statistics and all, in every framework and on any number of devices."""
+"""Residual networks: losses and batch-normalisation statistics agree in every framework on any number of devices."""
 
 import functools
 import json
@@ -13,8 +13,8 @@ from common.record.predictions import Predictions
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import OTHER_SETTINGS, find_departure
 
-TOLERANCE = 1e-10  # 1e-15 is what is seen in the first steps
-# 34 batches an epoch; the last has one example: of three devices two get none.
+TOLERANCE = 1e-10  # observed in the first steps: 1e-15
+# An epoch has 34 batches. The last batch has one example, so two of three devices get none.
 OPTIONS = (
     *(
         "--model",
@@ -32,7 +32,7 @@ OPTIONS = (
     ),
     *("--batch-size", 10, "--epochs", 3, "--precision", 64, "--learning-rate", 0.01, "--save-first-batch", "true"),
 )
-# Devices, and whether batch normalisation is over all of them: with it they are held to one device.
+# (devices, whether batch normalisation is synchronised). Synchronised runs are compared with a run on one device.
 WAYS = [(1, False), (2, False), (3, False), (2, True), (3, True)]
 QUICK = {
     ("keras", "tuned", 1, False),
@@ -44,7 +44,7 @@ QUICK = {
 
 @pytest.fixture(scope="session")
 def references(tmp_path_factory):
-    """Number of devices -> PyTorch's plain run on so many, each normalising its own shards."""
+    """Number of devices -> the folder of PyTorch's plain run on them; each replica normalises its own shards."""
 
     @functools.cache
     def trained(devices):
@@ -69,7 +69,7 @@ def test_losses_statistics_and_evaluations_agree(references, tmp_path, implement
     reference, other = references(1 if sync else devices), train(implementation, tmp_path, *options)
     assert read_result(other).num_steps == 102 and read_result(other).first_loss_tolerance is None
     message = find_departure(reference, other, TOLERANCE)
-    if sync:  # an option that differs, whose result does not
+    if sync:  # the option differs, but the results do not
         assert message.startswith(OTHER_SETTINGS) and "sync_batchnorm" in message
     else:
         assert message is None, message

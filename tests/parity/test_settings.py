@@ -1,4 +1,4 @@
-"""The faster settings: each is the same training as far as its rounding allows, in every framework and mode."""
+"""Settings for speed: each is the same training, up to its rounding, in every framework and mode."""
 
 import functools
 import shutil
@@ -30,7 +30,7 @@ COMPILED = [
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """(implementation, options) -> its run folder; each is trained once for all tests."""
+    """(implementation, options) -> run folder; each run is trained once for all tests."""
 
     @functools.cache
     def trained(implementation, *options):
@@ -43,7 +43,7 @@ def first_losses(*folders, steps=1):
     return [np.array(read_step_losses(folder)[:steps]) for folder in folders]
 
 
-# Half precisions and their rounding; each implementation is quick with one of them, the rest is among the long runs.
+# Half precisions and their rounding. Each implementation has quick tests with some of them; the rest is marked slow.
 HALVES = {"bf16-mixed": 2.0**-8, "16-mixed": 2.0**-11}
 MIXED = [
     *((name, "plain", 1) for name in IMPLEMENTATIONS),
@@ -65,7 +65,7 @@ QUICK_MIXED = {
     ],
 )
 def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implementation, mode, devices):
-    """The first loss is off by some roundings of half precision: near the one in 64 bits, and not it."""
+    """The first loss differs from that in 64 bits by some roundings of half precision: it is near, but not equal."""
     options = ("--precision", precision, "--mode", mode, "--devices", devices)
     folder = runs(implementation, *options)
     mixed, exact = first_losses(folder, runs("pt", "--precision", "64"))
@@ -88,17 +88,17 @@ def test_the_first_loss_in_32_bits_is_as_near_as_rounding_leaves_it(runs, implem
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_stops_at_the_logits(runs, precision):
-    """TensorFlow and Keras have the same layers; a loss in half precision would be off by some thousandths in one."""
+    """TensorFlow and Keras have the same layers. A half-precision loss in one of them would be some thousandths off."""
     still = ("--max-steps", 1, "--learning-rate", 1e-30)
     options = (*still, "--initial-weights", runs("pt") / "model.safetensors", "--precision", precision)
     losses = [read_result(runs(name, *options)).test_loss for name in ("tf", "keras")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-# mistake: (file of PyTorch's, the code as it is, the code with the mistake)
+# mistake: the code that is inserted before `FORWARD` in pt_impl/train.py
 FORWARD = "    with autocast:\n        logits = model(inputs)\n        # Instead"
 FEWER_BITS = {
-    # TF32 as GPUs have it: the factors of products keep 10 bits of 23, rounded to the nearest, and halves to even.
+    # TF32 as on GPUs: the factors of products keep 10 of 23 bits of the mantissa, rounded to nearest, ties to even.
     "TF32": """
     def cut(module, inputs):
         bits = [one.view(torch.int32) for one in inputs]
@@ -123,7 +123,7 @@ FEWER_BITS = {
 @pytest.mark.parametrize("mistake", FEWER_BITS)
 @pytest.mark.parametrize("batch_size", [16, pytest.param(256, marks=pytest.mark.slow)])
 def test_fewer_bits_by_accident_show_in_the_first_loss(runs, tmp_path, mistake, batch_size):
-    """Where 64 bits show nothing: TF32 left on, or a layer in 16 bits."""
+    """Runs in 64 bits can't show these mistakes: TF32 left on, or a layer in 16 bits."""
     folder = changed_code(tmp_path, "pt_impl/train.py", FORWARD, FEWER_BITS[mistake] + FORWARD)
     options = ("--train-size", 418, "--batch-size", batch_size, "--max-steps", 1)
     (exact,) = first_losses(train("pt", tmp_path / "exact", *options, "--precision", "64"))
@@ -143,7 +143,7 @@ def test_fewer_bits_by_accident_show_in_the_first_loss(runs, tmp_path, mistake, 
     ],
 )
 def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode):
-    # A batch of one example: the scaled loss's gradient is beyond what float16 holds.
+    # With a batch of one example, the gradient of the scaled loss overflows float16.
     options = ("--precision", "16-mixed", "--batch-size", 1, "--train-size", 40, "--epochs", 1)
     reference, other = runs("pt", *options), runs(implementation, *options, "--mode", mode, "--compile", "false")
     result = read_result(other)
@@ -154,12 +154,12 @@ def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("keras", "tuned"), ("ptl", "plain")])
 def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
-    """Its means are corrected by the number of steps taken: one more would make the second update a quarter smaller."""
+    """Adam corrects its averages by the number of steps taken: counting a skipped step makes updates smaller."""
     options = ("--precision", "16-mixed", "--batch-size", 1, "--train-size", 40, "--epochs", 1)
     options = (*options, "--optimizer", "adam", "--learning-rate", 0.003, "--schedule", "constant")
     reference, other = runs("pt", *options), runs(implementation, *options, "--mode", mode, "--compile", "false")
     assert read_result(other).skipped_steps == read_result(reference).skipped_steps >= 1
-    # The sixth step is skipped. Up to the eighth float16 makes a difference of 0.0014; one step too many, 0.016.
+    # The sixth step is skipped. Up to the eighth step, float16 causes a difference of 0.0014, one step too many 0.016.
     losses = first_losses(reference, other, steps=8)
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 0.005
 
@@ -168,7 +168,7 @@ def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
     "others", [[("ptl", 1), ("tf", 2)], pytest.param([("keras", 1), ("pt", 2), ("keras", 2)], marks=pytest.mark.slow)]
 )
 def test_the_scale_grows_and_falls_by_one_rule(tmp_path, others):
-    """With a scale that doubles after every second step it soon overflows, again and again, in the same steps."""
+    """The scale doubles after every second step, so it soon overflows, again and again, in the same steps."""
     interval = "growth_interval: int ="
     folder = changed_code(tmp_path, "common/spec/update_rule.py", f"{interval} 2000", f"{interval} 2")
     options = (*OPTIONS, "--precision", "16-mixed", "--max-steps", 40)

@@ -1,4 +1,4 @@
-"""What a step may be besides an update rule: accumulated batches, clipped gradients, averaged weights."""
+"""Options of a step besides the update rule: accumulated batches, clipped gradients, averaged weights."""
 
 import functools
 import sys
@@ -12,9 +12,9 @@ from common.platform.files import read_arrays
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
-TOLERANCE = 1e-12  # 2e-15 is what is seen
+TOLERANCE = 1e-12  # observed: 2e-15
 DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51)
-# 28 steps an epoch; the last has 7 examples: of 3 devices the last one gets none of its second batch.
+# An epoch has 28 steps; the last step has 7 examples. Of 3 devices, the last one gets no examples of a batch of 4.
 OPTIONS = (*DATA, "--precision", 64, "--epochs", 4, "--learning-rate", 0.02)
 CLIPPED = (*OPTIONS, "--batch-size", 12, "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--save-first-batch", "true")
 ACCUMULATED = (*OPTIONS, "--model", "mnist_dropout", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--momentum", 0.8)
@@ -61,7 +61,7 @@ def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_pat
     ],
 )
 def test_small_batches_are_one_large_batch(references, tmp_path, implementation, mode, devices):
-    """On one device, in PyTorch: dropout, clipping, the average and an epoch's incomplete end among it."""
+    """The reference is PyTorch on one device, with dropout, clipping, averages and an incomplete last step."""
     options = (*ACCUMULATED, *THREE_BATCHES, "--mode", mode, "--devices", devices)
     other = train(implementation, tmp_path, *options)
     assert read_result(other).config.accumulate_grad_batches == 3
@@ -92,7 +92,7 @@ def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, more, 
     other = train(implementation, tmp_path / "b", *options, *more)
     losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert len(losses) == len(others) == cut[1] and np.max(np.abs(losses - others) / losses) <= TOLERANCE
-    if "--compile" not in more:  # another setting
+    if "--compile" not in more:  # which is another setting
         message = find_departure(reference, other, TOLERANCE)
         assert message is None, message
 

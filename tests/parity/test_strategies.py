@@ -1,4 +1,4 @@
-"""Parallel strategies: sharded weights, and networks in two stages, train as one device does."""
+"""Parallel strategies: training with sharded weights, or a network in two stages, is the same as on one device."""
 
 import functools
 import sys
@@ -14,7 +14,7 @@ from common.spec.options import ModelName
 from comparison.lockstep import find_departure
 
 DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
-# 28 steps an epoch; the last has 7 examples. Tolerances: 2e-15 is what is seen, and 5e-14 in the residual network.
+# An epoch has 28 steps; the last step has 7 examples. Observed differences: 2e-15, and 5e-14 in the residual network.
 SCENARIOS = {
     "accumulated": (
         *(*DATA, "--model", "mnist_dropout", "--batch-size", 4, "--accumulate-grad-batches", 3, "--epochs", 4),
@@ -42,7 +42,7 @@ RUNS = [
     for implementation, ways in WAYS.items()
     for mode in MODES
     for way in ways
-    # Keras and Lightning say that they have not got these.
+    # Keras and Lightning refuse these combinations.
     if (scenario, implementation) != ("accumulated", "keras")
     and (scenario, implementation, way[0]) != ("averaged", "ptl", "fsdp")
 ]
@@ -55,7 +55,7 @@ QUICK = {
 }
 
 
-TWO_STAGES = {("tf", "lenet"), ("pt", "lenet")}  # the quick ones
+TWO_STAGES = {("tf", "lenet"), ("pt", "lenet")}  # the quick tests
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +102,7 @@ def test_each_network_has_two_stages(tmp_path, implementation, model):
     [("tf", "plain"), ("tf", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")],
 )
 def test_microbatches_are_normalised_each_by_itself_alike_in_all(tmp_path, implementation, mode):
-    """And so are not the same as whole batches; 7 examples that 3 does not divide pass whole."""
+    """The losses differ from those of whole batches. A batch of 7 examples, which 3 does not divide, is not split."""
     options = (*SCENARIOS["normalised"], "--strategy", "pipeline", "--microbatches", 3, "--epochs", 1)
     reference = train("pt", tmp_path / "a", *options)
     other = train(implementation, tmp_path / "b", *options, "--mode", mode)
@@ -124,7 +124,7 @@ def test_sharded_weights_with_other_settings(tmp_path, implementation, mode, mor
     options = (*options, "--train-size", 330, "--devices", 2, "--mode", mode, *more)
     ddp = train(implementation, tmp_path / "ddp", *options, timeout=900)
     fsdp = train(implementation, tmp_path / "fsdp", *options, "--strategy", "fsdp", timeout=900)
-    if "--precision" in more:  # where half precision parts, float32 sums in another order part too
+    if "--precision" in more:  # sums in another order differ in float32, and then also in half precision
         assert read_result(ddp).skipped_steps == read_result(fsdp).skipped_steps
         losses, others = (np.array(read_step_losses(folder))[:10] for folder in (ddp, fsdp))
         assert np.max(np.abs(losses - others)) < 1e-3
@@ -219,10 +219,10 @@ for variables in (network.variables, [one for one in optimizer.variables if one.
 
 
 def test_tensorflow_keeps_and_computes_each_stage_on_its_device(tmp_path):
-    """Forward and backward passes, variables, and the optimizer's own: 3 of 9 convolutions are in the first stage."""
+    """Checks both passes, the variables and the optimizer's variables. The first stage has 3 of the 9 convolutions."""
     said = run(sys.executable, "-c", PLACES, OMP_NUM_THREADS="1").stdout.splitlines()
     assert said[:2] == ["Conv2D 3 6 9", "Conv2DBackpropFilter 3 6 9"]
-    _, first, second, total = said[2].split()  # one for each gradient's square
+    _, first, second, total = said[2].split()  # square roots in Adam's update rule
     assert int(first) and int(second) > int(first) and int(first) + int(second) == int(total)
     assert said[3:] == ["('0', '0') ('1', '1')"] * 2
 
@@ -301,7 +301,7 @@ MUTATIONS = {
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, scenario, strategy, devices, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)
-    # 8 steps an epoch; of 3 accumulated batches the last step has 2.
+    # An epoch has 8 steps. Where 3 batches are accumulated, the last step has only 2.
     options = (*SCENARIOS[scenario], "--train-size", 91, "--epochs", 2, "--devices", devices)
     more = ("--strategy", strategy, *(("--microbatches", 2) if strategy == "pipeline" else ()))
     reference = train("tf" if implementation == "pt" else "pt", tmp_path / "reference", *options)

@@ -1,4 +1,4 @@
-"""The verdict over many configurations: none that is the same training is accused, in 64 bits or in 32."""
+"""The verdict over many configurations: it never calls the same training different, in 64 bits or in 32."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ from comparison.store import Request
 COUNT = 100
 STEPS_IN_32_BITS = 2
 ROWS = [(name, mode) for mode in MODES for name in IMPLEMENTATIONS]
-# Trains one configuration after the other in one process; says which of them diverge.
+# Trains the configurations one after the other in one process; prints which of them diverge.
 HEAD = """
 import os
 import sys
@@ -62,7 +62,7 @@ PROGRAMS = {
 
 
 def draw(rng):
-    """A configuration that somebody might compare, of any batch size and with rates up to far too high ones."""
+    """A random configuration that a user might compare: any batch size, and learning rates up to far too high ones."""
     lenet = bool(rng.random() < 0.4)
     batch_size = int(2 ** rng.uniform(2, 9 if lenet else 10))
     options = {"model": "lenet", "dataset": "synthetic", "image_shape": (20, 17, 3), "test_size": 100} if lenet else {}
@@ -84,7 +84,7 @@ def draw(rng):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Runs of both frameworks in 64 bits, as a proof makes them, and of the first steps in 32."""
+    """Runs of PyTorch and TensorFlow: in 64 bits, as in a proof, and only the first steps in 32 bits."""
     folder = tmp_path_factory.mktemp("verdict")
     rng = np.random.default_rng(20)
     drawn = [draw(rng) for _ in range(COUNT)]
@@ -112,7 +112,7 @@ def test_none_of_a_hundred_is_accused_in_64_bits(folder):
         {one.partition("-64-")[2] for one in json.loads((folder / f"{name}.diverged.json").read_text())}
         for name in PROGRAMS
     )
-    assert pt - {""} == tf - {""}  # in one alone would be another training
+    assert pt - {""} == tf - {""}  # diverging in only one of them would be a difference
     numbers = [number for number in range(COUNT) if str(number) not in pt]
     assert len(numbers) >= 90  # those that diverge have no result in any framework
     accused = {n: find_departure(folder / f"pt-64-{n}", folder / f"tf-64-{n}", TOLERANCE) for n in numbers}
@@ -136,7 +136,7 @@ def test_none_of_a_hundred_is_accused_in_32_bits(folder, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(15))
 def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number):
-    """As compare.py judges them: 15 configurations on 1, 2 and 3 devices, seven rows each against the first."""
+    """Judges as compare.py does: 15 configurations on 1, 2 or 3 devices, each with seven rows against the first row."""
     config = draw(np.random.default_rng([21, number])).replace(devices=1 + number % 3)
     jobs = proof_jobs([Variant((), config)], ROWS, config.seed)
     options = CompareConfig(implementations=IMPLEMENTATIONS, timeout=600)
@@ -149,7 +149,7 @@ def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number
     assert diverged or all(proof.same for proof in found.values()), found
 
 
-# Two settings in which 32-bit losses part quickly, and a bound on them would accuse somebody.
+# In these two settings, 32-bit losses drift apart quickly: a bound on them would call the same training different.
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_large_batches_on_two_devices_are_not_accused(tmp_path, data_dir):
 
 @pytest.mark.slow
 def test_pictures_of_ones_own_are_not_accused(tmp_path, data_dir):
-    """2,500 of CIFAR-10's as PNGs, in three epochs of batches of 50."""
+    """Trains on 2,500 images of CIFAR-10, stored as PNGs, for three epochs with batches of 50."""
     script = data_dir / "get-cifar10"
     if not script.exists():
         pytest.skip(f"{script} is not there")

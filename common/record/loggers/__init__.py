@@ -1,4 +1,4 @@
-"""Sinks for the tools that people already use: TensorBoard, Weights & Biases, MLflow. `--logger` names them."""
+"""Sinks for common tracking tools: TensorBoard, Weights & Biases, MLflow. `--logger` selects them."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from common.platform.errors import UserError
 from common.record.loggers.tracker import Tracker
 from common.spec.options import LoggerName
 
-# The package that each one writes with; requirements-loggers.txt has them all.
+# The package that each tool needs; requirements-loggers.txt lists them all.
 PACKAGES: dict[LoggerName, str] = {"tensorboard": "tensorboardX", "wandb": "wandb", "mlflow": "mlflow"}
 
 
 def check_loggers(names: Sequence[LoggerName]) -> None:
-    """Raises UserError where one is not installed, without importing any."""
+    """Raises UserError if the package of a tool is not installed; imports none of them."""
     for name in names:
         if importlib.util.find_spec(PACKAGES[name]) is None:
             raise UserError(
@@ -21,7 +21,7 @@ def check_loggers(names: Sequence[LoggerName]) -> None:
 
 
 def make_tracker(name: LoggerName) -> Tracker:
-    """Imports what it needs: none of them is a cost of runs without it."""
+    """Imports the tool's package only here, so that runs without the tool don't spend time on it."""
     match name:
         case "tensorboard":
             from common.record.loggers.to_tensorboard import TensorBoard

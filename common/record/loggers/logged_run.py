@@ -1,4 +1,4 @@
-"""A run as a tracking tool gets it: losses, accuracy, rate and speed while it trains, then its guesses and files."""
+"""Sends a run to a tracking tool: losses, accuracy, learning rate and speed in training, then guesses and files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochL
 from common.record.sinks import Sink
 from common.spec.options import LoggerName, TrainConfig
 
-MOST_GUESSES = 100  # in the table, half of them wrong ones where there are as many
+MOST_GUESSES = 100  # in the table; half of them are wrong guesses, if there are that many
 
 
 class LoggedRun(Sink):
-    """In one process of a run. An error of the tool ends the run, with a line that names it."""
+    """A sink for one tool, in one process of a run. An error of the tool ends the run with a line that names it."""
 
     def __init__(self, name: LoggerName, implementation: str, run_dir: Path) -> None:
         self._name, self._implementation, self._run_dir = name, implementation, run_dir
@@ -68,13 +68,13 @@ class LoggedRun(Sink):
 
 
 def as_hyperparameters(config: TrainConfig) -> dict[str, Value]:
-    """What decides the training, as names and plain values."""
+    """The options that determine the training, as names and plain values."""
     fields = config.training_fields()
     return {name: str(value) if isinstance(value, list | dict) else value for name, value in fields.items()}
 
 
 def some_guesses(experiment: Experiment, predictions: Predictions) -> list[Guess]:
-    """Of test images: wrong guesses first, then right ones, in the test set's order."""
+    """Guesses for test images: first wrong ones, then right ones, each in the order of the test set."""
     dataset = experiment.dataset
     is_wrong = predictions.guesses != predictions.labels
     wrong, right = (list(map(int, kind.nonzero()[0][:MOST_GUESSES])) for kind in (is_wrong, ~is_wrong))

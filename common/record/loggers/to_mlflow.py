@@ -1,4 +1,4 @@
-"""MLflow: to the server that MLFLOW_TRACKING_URI names or, without it, where MLflow keeps it: `mlflow.db` here."""
+"""MLflow: writes to the server in MLFLOW_TRACKING_URI, or by default to `mlflow.db` in the current folder."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from common.record.loggers.tracker import Guess, Tracker, Value
 from common.record.predictions import as_rgb
 
-MOST_METRICS = 1000  # that MLflow takes at once
+MOST_METRICS = 1000  # that MLflow accepts in one call
 EXPERIMENT = "one-cnn-three-frameworks"  # unless MLFLOW_EXPERIMENT_NAME names another
 
 
@@ -23,7 +23,7 @@ class MLflow(Tracker):
     name = "mlflow"
 
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of each table that it makes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # otherwise it logs each table that it creates
         self._client = MlflowClient(mlflow.get_tracking_uri())
         experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
         self._id = self._client.create_run(experiment.experiment_id, run_name=run).info.run_id

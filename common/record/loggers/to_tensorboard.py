@@ -1,13 +1,13 @@
 """TensorBoard: event files in the run's folder, under `tensorboard/`.
 
-tensorboardX writes them. TensorFlow's and torch's own writers would bring their framework into the other one's process.
+tensorboardX writes them. TensorFlow's and torch's own writers would load their framework in runs of another framework.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# tensorboardX imports torch where it is installed, for tensors that nobody gives it here.
+# tensorboardX imports torch, if it is installed, to support tensors. Here it gets none, so torch is not loaded.
 ABSENT = {"torch"} - sys.modules.keys()
 sys.modules.update(dict.fromkeys(ABSENT))  # type: ignore[arg-type]
 from tensorboardX import SummaryWriter
@@ -20,14 +20,14 @@ from common.record.loggers.tracker import Guess, Tracker, Value
 from common.record.predictions import as_rgb
 
 FOLDER = "tensorboard"
-MOST_ROWS = 50  # of the table in a text, which TensorBoard shows as a whole
+MOST_ROWS = 50  # of the table, which TensorBoard shows as one text
 
 
 class TensorBoard(Tracker):
     name = "tensorboard"
 
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
-        # purge_step: of a run that is resumed, what was written before is told anew, and shown once.
+        # purge_step: a resumed run writes its earlier values again, and TensorBoard shows them once.
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=0)
         self._hyperparameters = {name: "none" if value is None else value for name, value in hyperparameters.items()}
         self._step = 0
@@ -38,7 +38,7 @@ class TensorBoard(Tracker):
                 self._writer.add_scalar(name, value, self._step)
 
     def summary(self, values: Mapping[str, float]) -> None:
-        # As `add_hparams` does, but for the second file that it writes, which may get the name of the first.
+        # Like `add_hparams`, but without its second file, which may get the same name as the first.
         for part in hparams(self._hyperparameters, dict(values)):
             self._writer.file_writer.add_summary(part)
         for name, value in values.items():
@@ -53,7 +53,7 @@ class TensorBoard(Tracker):
             self._writer.add_image(tag, as_rgb(one.image), self._step, dataformats="HWC")
 
     def files(self, paths: Sequence[Path]) -> None:
-        """TensorBoard keeps none: a text names where they are, and has the tables of those in Markdown."""
+        """Writes a text with the paths, since TensorBoard stores no files, and the content of Markdown files."""
         self._writer.add_text("files", "\n".join(f"- `{path}`" for path in paths), self._step)
         for path in paths:
             if path.suffix == ".md":

@@ -1,4 +1,4 @@
-"""Weights & Biases. Offline where nobody is logged in: `wandb sync FOLDER` sends the run later."""
+"""Weights & Biases. Works offline if nobody is logged in; `wandb sync FOLDER` sends the run later."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ class WeightsAndBiases(Tracker):
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
         settings = wandb.Settings(silent=True, console="off")
         setup = wandb.setup(settings)
-        # WANDB_MODE, where it is set, has the last word; without an account and without it, wandb would ask for one.
+        # If WANDB_MODE is set, it decides. Without it and without an account, wandb would ask for an account.
         offline = setup.settings.mode == "online" and not wandb.api.api_key
         self._run = wandb.init(
             project=setup.settings.project or PROJECT,
@@ -33,7 +33,7 @@ class WeightsAndBiases(Tracker):
         self._run.define_metric("*", step_metric="step")
 
     def numbers(self, by_step: Mapping[int, Mapping[str, float]]) -> None:
-        # A metric of its own is the axis: wandb's own step must not go back, and may not be given twice.
+        # The x-axis is a separate metric: wandb's own step must not decrease, and the same step can't be logged twice.
         for step, values in by_step.items():
             self._run.log({"step": step, **values})
 

@@ -1,4 +1,4 @@
-"""What a tracking tool is asked to keep of a run."""
+"""The interface to a tracking tool: what it stores of a run."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Guess:
-    """What a trained network says of a test image.
+    """The prediction of a trained network for a test image.
 
     Attributes:
-      index: in the test set, from 0.
+      index: position in the test set, from 0.
       image: uint8 (H, W, C).
-      truth, guess: names of classes.
+      truth, guess: names of the true class and of the predicted class.
       score: softmax score of the guess, 0 to 1.
     """
 
@@ -32,41 +32,41 @@ class Guess:
 
 
 class Tracker(ABC):
-    """One run in one tool. Called in this order: begin, numbers and the others as often as wanted, end.
+    """One run in one tool. Order of calls: begin, then numbers and the others any number of times, then end.
 
-    Each method may raise whatever the tool raises; callers use `told`.
+    Each method may raise any exception of the tool; callers use `told`.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
-        """`run`: its name for people; `folder`: of the run, where a tool that keeps files puts them."""
+        """`run` is the displayed name of the run. `folder` is the run folder, for tools that write files."""
 
     @abstractmethod
     def numbers(self, by_step: Mapping[int, Mapping[str, float]]) -> None:
-        """Metrics after each of some steps, which count from 1."""
+        """Stores metrics by step; steps count from 1."""
 
     @abstractmethod
     def summary(self, values: Mapping[str, float]) -> None:
-        """The numbers that stand for the whole run."""
+        """Stores the numbers that summarise the whole run."""
 
     @abstractmethod
     def predictions(self, guesses: Sequence[Guess]) -> None:
-        """A table of test images with guesses."""
+        """Stores a table of test images with guesses."""
 
     @abstractmethod
     def files(self, paths: Sequence[Path]) -> None:
-        """Artifacts of the run."""
+        """Stores files as artifacts of the run."""
 
     @abstractmethod
     def end(self, succeeded: bool) -> None:
-        """Whatever has been given is kept from now on."""
+        """Ends the run; everything that was passed before is stored."""
 
 
 @contextmanager
 def told(name: str) -> Iterator[None]:
-    """An error of the tool becomes a UserError of one line that names the option."""
+    """Turns an error of the tool into a UserError of one line that names the option."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - each tool has its own, down to those of its network

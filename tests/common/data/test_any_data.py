@@ -1,4 +1,4 @@
-"""Whatever bytes a reader of data is given, it gives the right arrays or one line."""
+"""Readers of data: any bytes give the right arrays or a one-line error."""
 
 import io
 import pickle
@@ -66,7 +66,7 @@ def batch():
 
 @how_many
 def test_cifars_pickled_format(cases, capsys):
-    """Nothing of what is named in it may run, and no number in it may take memory."""
+    """Nothing that the pickle names may run, and no number in it may make the reader allocate much memory."""
     pickles = [pickle.dumps(batch(), protocol) for protocol in (2, 4)]
     right = parse_cifar_pickle(pickles[0], "f")
 
@@ -96,7 +96,7 @@ def test_a_pickle_with_a_huge_index_takes_no_memory(index):
 
 
 def pictures():
-    """Small images in every format that is read."""
+    """Small images in every supported format."""
     image = Image.fromarray((np.arange(12 * 10 * 3) % 251).astype(np.uint8).reshape(12, 10, 3))
     grey = Image.fromarray(np.arange(120, dtype=np.uint16).reshape(12, 10) * 500)
     found = {}

@@ -18,7 +18,7 @@ from common.spec.options import TrainConfig
 
 def test_digits_are_scikit_learns(tmp_path):
     (train_images, train_labels), (test_images, test_labels) = embedded.read_digits()
-    # scikit-learn needs a second to load: in a process of its own, away from the others.
+    # scikit-learn takes a second to import, so it is imported in a process of its own.
     code = (
         "import sys, numpy as np; from sklearn.datasets import load_digits; d = load_digits();"
         "np.savez(sys.argv[1], images=d.images, labels=d.target)"
@@ -92,7 +92,7 @@ def test_idx_is_read_as_written():
         idx(np.zeros((2, 3), np.uint8))[:-1],
         idx(np.zeros(2, np.uint8)) + b"x",
         b"\0\0\x08\x03\0",
-        b"\0\0\x08\x04" + b"\0\1\0\0" * 4,  # 2^64 bytes, which 64 bits take for none
+        b"\0\0\x08\x04" + b"\0\1\0\0" * 4,  # 2^64 bytes, a number that overflows to 0 in 64 bits
     ],
 )
 def test_what_is_no_idx_file_is_refused(content):
@@ -101,7 +101,7 @@ def test_what_is_no_idx_file_is_refused(content):
 
 
 def test_mnist_is_torchvisions(data_dir, tmp_path):
-    """Both read the same folder; torchvision wants the files decompressed."""
+    """Both read the same files; torchvision needs them decompressed."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for path in (data_dir / "MNIST" / "raw").glob("*.gz"):
@@ -114,7 +114,7 @@ np.savez(sys.argv[2], *(array for part in parts for array in (part.data.numpy(),
 """
     run(sys.executable, "-c", code, tmp_path, tmp_path / "theirs.npz")
     theirs = np.load(tmp_path / "theirs.npz")
-    for folder in (data_dir, tmp_path):  # gzip-compressed there, raw here
+    for folder in (data_dir, tmp_path):  # gzip-compressed, then raw
         ours = load_dataset(TrainConfig(dataset="mnist", data_dir=folder))
         assert np.array_equal(ours.train_images[..., 0], theirs["arr_0"])
         assert np.array_equal(ours.train_labels, theirs["arr_1"])
@@ -141,7 +141,7 @@ def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path, fault):
     labels.write_bytes(whole[:50])
     with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
-    labels.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])  # no stream that zlib could make sense of
+    labels.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])  # not a valid stream for zlib
     with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read") as told:
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
     for damage in ("another byte", "cut off", "no gzip"):
@@ -162,7 +162,7 @@ def as_binary(pixels, labels):
 
 
 def as_pickle(pixels, labels, protocol=2):
-    """As the published files hold it: protocol 2, byte strings for keys, a list of labels."""
+    """A batch as in the published files: protocol 2, byte strings as keys, a list of labels."""
     batch = {
         b"batch_label": b"testing batch 1 of 1",
         b"labels": labels.tolist(),
@@ -179,7 +179,7 @@ def test_both_kinds_of_cifar10_give_the_same_images(cifar):
 
 
 def as_python_2_pickle(pixels, labels):
-    """As the published files were written, by Python 2 and NumPy 1: opcode by opcode, text as byte strings."""
+    """A batch as Python 2 and NumPy 1 wrote the published files: opcode by opcode, text as byte strings."""
 
     def text(content):
         return b"T" + len(content).to_bytes(4, "little") + content
@@ -199,7 +199,7 @@ def as_python_2_pickle(pixels, labels):
 def test_pickles_written_by_numpy_1_under_python_2_are_read(cifar):
     images, labels = parse_cifar_pickle(as_python_2_pickle(*cifar), "f")
     assert np.array_equal(images, cifar[0].transpose(0, 2, 3, 1)) and np.array_equal(labels, cifar[1])
-    assert pickle.loads(as_python_2_pickle(*cifar), encoding="bytes")[b"data"].shape == (4, 3072)  # NumPy agrees
+    assert pickle.loads(as_python_2_pickle(*cifar), encoding="bytes")[b"data"].shape == (4, 3072)  # NumPy reads it too
 
 
 class Evil:

@@ -25,7 +25,7 @@ MD5 = {name: hashlib.md5(content).hexdigest() for name, content in CONTENT.items
 
 @pytest.fixture
 def server():
-    """Serves `server.files` (path -> bytes) and notes every request in `server.asked`."""
+    """Serves `server.files` (path -> bytes, or a function that answers) and records the paths in `server.asked`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):  # noqa: N802  (the name that http.server calls)
@@ -89,7 +89,7 @@ def crawling(handler):
     handler.send_response(200)
     handler.end_headers()
     while True:
-        handler.wfile.write(bytes(1024))  # what the client reads at a time
+        handler.wfile.write(bytes(1024))  # the client reads this many bytes at a time
         time.sleep(0.2)
 
 
@@ -107,7 +107,7 @@ def redirected_for_ever(handler):
 
 
 def bomb(handler):
-    """A megabyte that stands for a gigabyte."""
+    """About a megabyte that decompresses to more than a gigabyte."""
     handler.send_response(200)
     handler.end_headers()
     handler.wfile.write(gzip.compress(b"x" * 2**21) * 600)
@@ -124,7 +124,7 @@ def bomb(handler):
     ],
 )
 def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, fault, answer, said):
-    """Nobody waits for ever, and memory and disk are not filled. Here limits are smaller: a test shall be quick."""
+    """No process waits for ever, and memory and disk are not filled. Limits are smaller here to keep the test short."""
     for module in (download, formats):
         monkeypatch.setattr(module, "MOST_BYTES", 2**26)
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", 1)
@@ -142,7 +142,7 @@ NEXT = "the next address is tried; nothing is left of it; where no address works
 
 
 def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
-    """Files are taken out by name, whatever the archive says of their paths; links are not followed."""
+    """Files are extracted by name, whatever paths the archive gives them; links are not followed."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for path in ("/tmp/outside/a", "../../b"):
@@ -235,7 +235,7 @@ def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
     content = bytes(range(256)) * 40000
     md5 = {"a": hashlib.md5(content).hexdigest()}
     server.files = {"/a.gz": gzip.compress(content)}
-    # Without the lock: every process downloads in every round and reads what it then finds.
+    # Without the lock: in every round, each process downloads the file and then reads the one in the folder.
     code = f"""
 from pathlib import Path
 from common.data import download, formats

@@ -1,4 +1,4 @@
-"""Folders of images become memory-mapped arrays: in parallel, resumable, with what can't be read listed."""
+"""Folders of images become memory-mapped arrays: in parallel, resumable, with a list of unreadable images."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_images_are_brought_to_the_shape_asked_for(tmp_path, fit, corner, middle
 
 def test_a_picture_taken_sideways_is_turned(tmp_path):
     picture = Image.new("RGB", (20, 20))
-    picture.paste((250, 0, 0), (0, 0, 20, 10))  # red above, black below
+    picture.paste((250, 0, 0), (0, 0, 20, 10))  # upper half red, lower half black
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     picture.save(tmp_path / "turned.png", exif=exif)
@@ -127,7 +127,7 @@ def test_unreadable_images_are_listed_and_refused_or_skipped_as_asked(images):
     assert len(listed) == 2 and "blue/0.png: cannot identify" in listed[0] and "red/1.jpg: Truncated" in listed[1]
     with pytest.raises(UserError, match="no dataset.json"):
         read_arrays_folder(images.parent / "arrays")
-    _, train, test = read_arrays_folder(make(images, unreadable="skip"))  # goes on where that one stopped
+    _, train, test = read_arrays_folder(make(images, unreadable="skip"))  # continues where the first conversion stopped
     assert len(train[0]) + len(test[0]) == 28
     for pictures, labels in (train, test):
         for picture, label in zip(pictures, labels, strict=True):
@@ -196,7 +196,7 @@ def test_a_damaged_set_is_refused(images, fault, damage, message):
 
 @pytest.mark.parametrize("pages", [1, 6, 7, 9, 11, 12])
 def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, fault, small_disk, pages):
-    """For one file after the other; the last two times all images are there."""
+    """The disk fills up at one file after another; in the last two cases all images are already written."""
     output = small_disk(4096 * pages) / "set"
     options = ("--images", images, "--image-shape", 16, 20, 3, "--output", output)
     done = run(sys.executable, "make_dataset.py", *options, expect=1)

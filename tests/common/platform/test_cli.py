@@ -1,4 +1,4 @@
-"""Files of options: whatever is in them, there is a configuration or one line, at once."""
+"""Files of options: any content gives a configuration or a one-line error, without delay."""
 
 import pytest
 

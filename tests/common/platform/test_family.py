@@ -13,7 +13,7 @@ import psutil
 import pytest
 from conftest import REPOSITORY, run
 
-# Starts another one like itself, `depth` times; each leaves a temporary file, tells its process, and waits.
+# A chain of `depth` + 1 processes: each makes a temporary file, starts the next one, prints its id, and waits or ends.
 PROGRAM = """
 import os, subprocess, sys, tempfile, time
 from common.platform.program import as_program, exit_now
@@ -32,7 +32,7 @@ with as_program("program"):
 
 @pytest.fixture
 def start():
-    """Starts a family; returns its first process, all of them, and where their temporary files go."""
+    """Starts a family; returns its first process, all its processes, and the folders of their temporary files."""
     with ExitStack() as opened:
 
         def start(folder, depth, how="wait", shell=(), **environment):
@@ -81,7 +81,7 @@ def test_a_family_at_work_is_left_alone(start, tmp_path):
 
 
 def test_without_a_place_for_temporary_files_there_is_a_line(tmp_path):
-    """Root may write everywhere: no space stands for no permission."""
+    """Root may write everywhere, so a full disk is simulated instead of a missing permission."""
     environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     full = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
     done = run(sys.executable, "-c", full + PROGRAM, "0", "0", PROGRAM, expect=1, **environment)
@@ -106,8 +106,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, number):
-    """However often it is asked to end: they would wait for ever for the next thing to do."""
-    temporary = tempfile.mkdtemp(prefix="t")  # short: a forkserver's socket is in it
+    """They end however often the program gets the signal. Otherwise they would wait for ever for the next task."""
+    temporary = tempfile.mkdtemp(prefix="t")  # a short path: it contains a forkserver's socket
     (tmp_path / "program.py").write_text(POOL)
     command = [sys.executable, tmp_path / "program.py", start_method]
     environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": temporary}
@@ -131,7 +131,7 @@ def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, 
 
 
 def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
-    """With nohup, say: its parent changes, and it goes on."""
+    """With nohup, for example: the parent of the program changes, and the program continues."""
     out = tmp_path / "out"
     script = f'{sys.executable} -c "$0" 0 wait x > {out} 2>&1 & sleep 1; kill -9 $$'
     run("bash", "-c", script, PROGRAM, expect=-9, PYTHONPATH=str(REPOSITORY), TMPDIR=str(tmp_path))
@@ -142,7 +142,7 @@ def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
 
 
 def test_a_family_of_another_machine_is_none_of_ours(start, tmp_path):
-    """What a scheduler hands on in the environment."""
+    """A scheduler may pass on the environment of a program on another machine."""
     process, _, _ = start(tmp_path, 0, 0, STARTED_BY_PROCESS="1@elsewhere")
     assert process.wait(20) == 0 and not list(tmp_path.iterdir())
 

@@ -6,7 +6,7 @@ import pytest
 from common.platform.errors import UserError
 from common.platform.launch import STARTED_BY, Launch, read_tf_config, without_launcher
 
-# What each of the real ones has set, in the second process of the second of two nodes.
+# The variables that each real launcher has set, in the second process of the second of two nodes.
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
     "RANK": "3",
@@ -70,7 +70,7 @@ def test_each_launcher_says_who_a_process_is(environment, name):
 @pytest.mark.parametrize(
     "environment",
     [
-        {**SLURM, "SLURM_STEP_NUM_TASKS": "1"},  # of several, say, that compare.py has started
+        {**SLURM, "SLURM_STEP_NUM_TASKS": "1"},  # for example, one of several that compare.py has started
         {**SLURM, "SLURM_STEP_ID": "4294967290"},  # a shell of salloc
         {name: value for name, value in SLURM.items() if "STEP" not in name},  # a job's script
         {**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"},

@@ -1,4 +1,4 @@
-"""What a container may have of the processors, from made-up trees of control groups and, as root, from a real one."""
+"""A container's CPU limit, read from made-up trees of control groups and, where the tests run as root, a real one."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from common.platform.limits import cpu_periods, cpu_quota
 
 
 def tree(folder, own, **files):
-    """`files`: paths with __ for /, and their contents."""
+    """Writes files of control groups; `files`: path, with __ for / and _dot_ for a dot -> content."""
     (folder / "own").parent.mkdir(parents=True, exist_ok=True)
     (folder / "own").write_text(own)
     for name, content in files.items():
@@ -28,7 +28,7 @@ STAT = "nr_periods 50\nnr_throttled 5\nthrottled_usec 100\n"
 
 def test_version_2(tmp_path):
     groups = tree(tmp_path, "0::/a/b\n", a__b__cpu_dot_max="max 100000\n", a__cpu_dot_max="250000 100000\n")
-    assert cpu_quota(*groups) == 2.5  # of the group around it
+    assert cpu_quota(*groups) == 2.5  # the limit of the parent group
     tree(
         tmp_path, "0::/a/b\n", a__b__cpu_dot_max="50000 100000\n", a__cpu_dot_stat=STAT, a__b__cpu_dot_stat="usage 1\n"
     )
@@ -64,7 +64,7 @@ def test_cores_are_those_of_the_limit(monkeypatch, quota, cores):
     assert machine.num_cores() == cores
 
 
-OWN = Path("/sys/fs/cgroup/cpu")  # of version 1; of version 2 a group with processes can't be given a limit
+OWN = Path("/sys/fs/cgroup/cpu")  # version 1; in version 2 a group with processes can't be given a limit
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.access(OWN / "cgroup.procs", os.W_OK), reason="groups need root")

@@ -1,4 +1,4 @@
-"""Half precision on processors that announce more than they execute, with a made-up probe that dies of a signal."""
+"""Half precision on processors that announce more than they execute, with a made-up probe that a signal ends."""
 
 import importlib.metadata
 import json
@@ -17,7 +17,7 @@ from common.resolve import Settings, prepare_processor, resolve_settings
 from common.spec.options import TrainConfig
 
 AMX = "model name\t: Made-up Xeon\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16\n"
-# Writes down that it was started, and ends as PROBE_END says for the limit that it finds; with 0 for others.
+# Records its start, and ends with the status in PROBE_END for the limit in its environment; 0 if none is given.
 PROBE = """
 import json, os, sys
 limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "none")
@@ -26,12 +26,12 @@ with open(os.environ["PROBE_STARTS"], "a") as file:
 status = json.loads(os.environ["PROBE_END"]).get(limit, 0)
 os.kill(os.getpid(), -status) if status < 0 else sys.exit(status)
 """
-# The mode that is not the default one.
+# Names of the limits, as the probe writes them.
 NAMES = [limit or "none" for limit in LIMITS]
 
 
 class Machine:
-    """A made-up processor, and what was started on it."""
+    """A made-up processor, and the probes that were started on it."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -42,7 +42,7 @@ class Machine:
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         monkeypatch.setenv("PROBE_STARTS", str(self.starts_file))
         for name in (*probing.LIMIT_VARIABLES, FINDING_VARIABLE):
-            monkeypatch.setenv(name, "")  # so that whatever it becomes is undone at the end
+            monkeypatch.setenv(name, "")  # so that pytest restores the variable at the end
         self.announces(AMX)
         self.dies()
 
@@ -57,7 +57,7 @@ class Machine:
         self.ends(**dict.fromkeys(limits, -of))
 
     def prepare(self, **options):
-        """As at the start of another process."""
+        """Prepares the processor as at the start of another process; returns the limit that is set."""
         for name in (*probing.LIMIT_VARIABLES, FINDING_VARIABLE):
             os.environ.pop(name, None)
         prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), "pytest", "made_up_probe")
@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def starts(self):
-        """The limit and the precisions of each child so far."""
+        """The limit and the precisions of each child process so far."""
         return self.starts_file.read_text().splitlines() if self.starts_file.exists() else []
 
 
@@ -132,7 +132,7 @@ def test_where_nothing_works_it_is_refused_in_a_line_that_says_why(machine):
         "--precision bf16-mixed: this processor (Made-up Xeon) claims to have amx_bf16, avx512_bf16, but"
     )
     assert "SIGILL" in told and told.endswith("use --precision 32") and "\n" not in told
-    assert machine.prepare() is None and len(machine.starts) == len(LIMITS)  # that too is known from now on
+    assert machine.prepare() is None and len(machine.starts) == len(LIMITS)  # this finding is stored too
     with pytest.raises(UserError):
         resolved(precision="bf16-mixed")
     assert resolved(precision="64").precision == "64"
@@ -148,13 +148,13 @@ def test_where_nothing_works_the_faster_mode_takes_32_bits_and_says_so(machine, 
 
 def test_a_gpu_needs_no_processor_that_can_do_it(machine):
     machine.dies(*NAMES)
-    machine.prepare()  # whether there is a GPU is not known yet
+    machine.prepare()  # it is not known yet whether there is a GPU
     gpu = resolve_settings(TrainConfig(accelerator="gpu", devices=1, precision="bf16-mixed"), Settings("bf16-mixed"))
     assert gpu.precision == "bf16-mixed"
 
 
 def test_a_limit_under_which_the_framework_fails_does_not_work(machine):
-    """TensorFlow's bfloat16 needs AVX-512: held to less it aborts."""
+    """TensorFlow's bfloat16 needs AVX-512: with a lower limit TensorFlow aborts."""
     machine.ends(none=-signal.SIGILL, AVX512_CORE_AMX=-signal.SIGABRT, AVX512_CORE_FP16=1)
     assert machine.prepare() == "AVX512_CORE_BF16"
     assert Finding.current() == Finding(works=True, limit="AVX512_CORE_BF16", died_of=signal.SIGILL)
@@ -165,7 +165,7 @@ def test_a_probe_that_fails_otherwise_is_not_taken_for_a_bad_processor(machine, 
     machine.ends(none=status)
     assert machine.prepare() is None and machine.starts == ["none bf16-mixed"]
     assert Finding.current() is None and resolved(precision="bf16-mixed").precision == "bf16-mixed"
-    assert machine.prepare() is None and len(machine.starts) == 2  # nor is it remembered
+    assert machine.prepare() is None and len(machine.starts) == 2  # the result was not stored
 
 
 def test_nor_is_one_that_does_not_end(machine, monkeypatch):
@@ -217,7 +217,7 @@ def test_a_process_that_this_one_starts_tries_out_nothing_again(machine):
     machine.prepare()
     for file in (machine.folder / "cache").rglob("*.json"):
         file.unlink()
-    prepare_processor(TrainConfig(precision="bf16-mixed"), "pytest", "made_up_probe")  # as Lightning's second rank
+    prepare_processor(TrainConfig(precision="bf16-mixed"), "pytest", "made_up_probe")  # as in Lightning's second rank
     assert len(machine.starts) == len(LIMITS)
 
 
@@ -229,7 +229,7 @@ def test_a_damaged_cache_means_trying_out_again(machine, text):
     assert file.name.startswith(f"pytest-{importlib.metadata.version('pytest')}-")
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert machine.prepare() == "AVX512_CORE_AMX" and len(machine.starts) == 4
-    assert machine.prepare() == "AVX512_CORE_AMX" and len(machine.starts) == 4  # it was mended
+    assert machine.prepare() == "AVX512_CORE_AMX" and len(machine.starts) == 4  # the file was repaired
 
 
 def test_a_cache_that_cannot_be_written_costs_no_run(machine):
@@ -240,7 +240,7 @@ def test_a_cache_that_cannot_be_written_costs_no_run(machine):
 
 
 def test_several_processes_at_once_are_harmless(machine):
-    """As under torchrun, where every rank begins by itself."""
+    """As under torchrun, where each rank tries out the processor independently."""
     code = (
         "from common.platform import processor, probing; from pathlib import Path;"
         f"processor.CPUINFO = Path({str(machine.folder / 'cpuinfo')!r});"

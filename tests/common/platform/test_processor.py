@@ -15,7 +15,7 @@ flags\t\t: fpu
 
 @pytest.fixture
 def cpuinfo(tmp_path, monkeypatch):
-    """Replaces what Linux tells of the processor."""
+    """Replaces the file in which Linux describes the processor."""
     path = tmp_path / "cpuinfo"
     monkeypatch.setattr(processor, "CPUINFO", path)
     return path

@@ -1,4 +1,4 @@
-"""Signals at moments at which an exception would do harm, or show more than one line."""
+"""Signals at moments when an exception would do harm, or would print more than one line."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ from conftest import REPOSITORY, run
 
 from common.platform.errors import describe_signal
 
-# What Python names the import of a module that is written in C; here it takes a while, in which a signal comes.
+# Python's class of this name imports modules written in C. Here the import takes a while; a signal arrives meanwhile.
 EXTENSION = """
 import os, signal, sys, time
 from common.platform.program import as_program
@@ -23,7 +23,7 @@ with as_program("program"):
     print("not reached")
 """
 
-# Compiled code that Python's exceptions pass through: it makes errors of its own of them, or drops them.
+# Acts like compiled code that replaces Python's exceptions with its own errors, or drops them.
 COMPILED = """
 import os, signal, sys, time
 from common.platform.program import as_program
@@ -38,7 +38,7 @@ with as_program("program"):
     print("not reached")
 """
 
-# A process that is told to end in the middle of its imports.
+# A process that gets Ctrl-C's signal in the middle of its imports.
 CHILD = """
 import os, signal, time
 os.kill(os.getpid(), signal.SIGINT)

@@ -1,4 +1,6 @@
-"""What the three tools have kept of runs, read by their own readers and printed as JSON: a process of its own each.
+"""Reads the runs that a logging tool has stored, with the tool's own reader, and prints them as JSON.
+
+The tests start it as a process of its own for each tool:
 
 python read_loggers.py tensorboard FOLDER
 """
@@ -11,7 +13,7 @@ from pathlib import Path
 
 
 def of_tensorboard(folder):
-    sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # TensorBoard's own switch: no TensorFlow
+    sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # TensorBoard's switch to do without TensorFlow
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2
 
@@ -30,7 +32,7 @@ def of_tensorboard(folder):
 
 
 def of_wandb(folder):
-    """Its file is LevelDB's log format: blocks of 32 KiB, records with a header of checksum, length and kind."""
+    """The file has LevelDB's log format: blocks of 32 KiB, records with a header of checksum, length and kind."""
     from wandb.proto import wandb_internal_pb2
 
     def records(path):
@@ -41,7 +43,7 @@ def of_wandb(folder):
                 continue
             length, kind = struct.unpack_from("<HB", data, place + 4)
             part, place = data[place + 7 : place + 7 + length], place + 7 + length
-            whole = part if kind in (1, 2) else whole + part  # whole, first; middle, last
+            whole = part if kind in (1, 2) else whole + part  # 1: full record, 2: first part; 3: middle, 4: last part
             if kind in (1, 4):
                 yield wandb_internal_pb2.Record.FromString(whole)
 

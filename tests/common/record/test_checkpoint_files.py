@@ -1,4 +1,4 @@
-"""Checkpoints as files: whole or not there, and taken only where they are whole and of this training."""
+"""Files of checkpoints: complete or absent, and used only if they are undamaged and of the same training."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def write(made, run_dir, step, keep=9):
 
 
 def seal(folder):
-    """Makes the checksums fit again."""
+    """Writes checksums that match the files as they are now."""
     sums = [f"{checkpoints._sha256(folder / name)}  {name}\n" for name in FILES if (folder / name).exists()]
     (folder / CHECKSUMS_FILE).write_text("".join(sums))
 
@@ -98,7 +98,7 @@ def test_what_is_written_is_read(tmp_path, options):
 
 def test_the_last_ones_are_kept_and_nothing_else_is_left(tmp_path):
     made = experiment(run_dir=tmp_path)
-    (tmp_path / "checkpoints" / ".step-000000001.abc").mkdir(parents=True)  # of a process that was killed
+    (tmp_path / "checkpoints" / ".step-000000001.abc").mkdir(parents=True)  # left by a process that was killed
     for step in (1, 2, 10, 9):
         write(made, tmp_path, step, keep=2)
     assert names(tmp_path) == ["step-000000010", "step-000000009"]
@@ -134,7 +134,7 @@ def without(name):
 
 
 def other_options(**options):
-    """Of another training, and otherwise whole."""
+    """Turns a checkpoint into an undamaged one of another training."""
 
     def change(folder):
         content = json.loads((folder / "checkpoint.json").read_text())
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 @how_many
 def test_any_bytes(cases, tmp_path):
-    """With checksums that fit, so that every reader is reached: a state of the right arrays, or one line."""
+    """Any bytes give the right arrays or a one-line error. Checksums may match, so that damage reaches all readers."""
     made = experiment(run_dir=tmp_path, model="lenet", dataset="synthetic", image_shape=(16, 16, 1), num_classes=2)
     folder = write(made, tmp_path, 2)
     files = {name: (folder / name).read_bytes() for name in (*FILES, CHECKSUMS_FILE)}

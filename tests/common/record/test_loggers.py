@@ -1,4 +1,4 @@
-"""`--logger`: what TensorBoard, Weights & Biases and MLflow have kept of a run, read back with their own readers."""
+"""`--logger`: TensorBoard, Weights & Biases and MLflow store a run, which is read back with their own readers."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def train(implementation, folder, *options):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A folder with a run of two processes in all three tools."""
+    """A folder with a run of two processes that was logged to all three tools."""
     folder = tmp_path_factory.mktemp("logged")
     done = train("pt", folder, "--devices", "2", "--logger", "tensorboard", "wandb", "mlflow")
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def run(tmp_path_factory):
 
 
 def expected(folder):
-    """Of the run's own files: losses by step, and test accuracies by the step that ended their epochs."""
+    """From the run's own files: losses by step, and test accuracies by the last step of their epochs."""
     losses = dict(enumerate(read_step_losses(folder / "r"), 1))
     epochs = read_metrics(folder / "r", EpochLine)
     return losses, {5 * line.epoch: line.test_accuracy for line in epochs}
@@ -66,7 +66,7 @@ def check_numbers(folder, numbers, **tolerance):
 
 
 def check_table(folder, table):
-    """A right line for each image shown: wrong guesses first."""
+    """Checks the line of each image shown, and that wrong guesses come first."""
     predictions = Predictions.read(folder / "r")
     wrong = int((predictions.guesses != predictions.labels).sum())
     assert len(table["index"]) == MOST_GUESSES
@@ -97,12 +97,12 @@ def test_wandb(run):
     columns = list(zip(*found["predictions"]["data"], strict=True))
     table = dict(zip(found["predictions"]["columns"], columns, strict=True))
     images = [file for file in found["files"] if file.startswith("media/images/")]
-    assert len(images) == MOST_GUESSES and "predictions.table.json" in found["files"]  # which shows them
+    assert len(images) == MOST_GUESSES and "predictions.table.json" in found["files"]  # the table shows them
     check_table(run, table)
 
 
 def test_mlflow(run):
-    (found,) = read("mlflow", environment(run)["MLFLOW_TRACKING_URI"])  # one run, of one of the two processes
+    (found,) = read("mlflow", environment(run)["MLFLOW_TRACKING_URI"])  # one run: only one of the two processes logs
     check_numbers(run, found["numbers"])
     assert found["status"] == "FINISHED" and found["name"] == str(run / "r")
     assert found["hyperparameters"]["batch_size"] == "64" and found["hyperparameters"]["num_nodes"] == "1"
@@ -150,7 +150,7 @@ def test_no_tool_brings_a_framework_along():
 
 
 def test_a_comparison_is_a_run_with_its_report(tmp_path):
-    """In a process of its own: the tools change settings of the whole process."""
+    """It is logged in a process of its own, since the tools change settings of the whole process."""
     code = """
 import sys
 from pathlib import Path

@@ -31,7 +31,8 @@ print(monitor.cpu_utilisation * num_cores(), (used() - before) / (time.monotonic
 child.kill(); child.wait()
 """
     cores, expected, gpu = run(sys.executable, "-c", code).stdout.split()
-    assert float(cores) == pytest.approx(float(expected), rel=0.25) and gpu == "None"  # of one core, what others leave
+    # In cores: the busy child gets as much of one core as other processes leave.
+    assert float(cores) == pytest.approx(float(expected), rel=0.25) and gpu == "None"
 
 
 def test_idle_is_near_zero_and_too_short_is_unknown():
@@ -62,7 +63,7 @@ def test_joules_are_those_of_the_packages_between_resume_and_pause(tmp_path):
     assert meter.source == "RAPL" and meter.joules == 0
     first.write_text("950000")
     meter.resume()
-    first.write_text("150000")  # it has wrapped: 50,000 to the end and 150,000 more
+    first.write_text("150000")  # the counter has wrapped: 50,000 to its end and 150,000 more
     second.write_text("300000")
     part.write_text("999")
     whole.write_text("999")
@@ -87,7 +88,7 @@ def test_energy_is_unknown_where_the_machine_does_not_tell(tmp_path):
 
 
 class FakeNvml:
-    """Two GPUs, as nvidia-ml-py shows them; `counts` is whether they count energy."""
+    """Two GPUs, as nvidia-ml-py shows them; `counts`: whether they count energy."""
 
     class NVMLError(Exception):
         pass

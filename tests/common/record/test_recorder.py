@@ -14,13 +14,13 @@ from common.spec.options import TrainConfig
 
 
 def flat(steps):
-    """(loss, correct) of each step, of those that were taken together too."""
+    """(loss, correct) of each step, including the steps of a call that took several."""
     for loss, correct in steps:
         yield from zip(loss, correct, strict=True) if isinstance(loss, list) else [(loss, correct)]
 
 
 def make(run_dir, **options):
-    """A recorder of 3 epochs of 4 steps: 3 of 10 examples and one of 5."""
+    """A recorder, and a log of its `fetch` and `synchronize` calls. 3 epochs of 4 steps: 3 of 10 examples, one of 5."""
     options = {"train_size": 35, "batch_size": 10, "epochs": 3, "accelerator": "cpu", "devices": 1, **options}
     config = TrainConfig(threads_per_device=1, run_dir=run_dir, **options)
     log = []
@@ -39,12 +39,12 @@ def make(run_dir, **options):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until `clock.now` is moved; the first process started at 100."""
+    """A clock that stands still until a test changes `clock.now`; the first process started at 100."""
 
     class Clock:
         now = 110.0
 
-    monkeypatch.setattr("time.perf_counter", lambda: Clock.now)  # for all modules
+    monkeypatch.setattr("time.perf_counter", lambda: Clock.now)  # in all modules
     monkeypatch.setattr("common.record.timeline.process_start", lambda pid: 100.0)
     monkeypatch.setattr(monitor, "peak_memory_bytes", lambda pid: 7)
     return Clock
@@ -65,7 +65,7 @@ def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
                 clock.now += 5 if epoch == step == 0 else 1  # the first step compiles
                 recorder.step(float(next(losses)), 1)
             recorder.end_training()
-            clock.now += 100  # between training and evaluation, and no part of either
+            clock.now += 100  # between training and evaluation; counts for neither
             recorder.start_evaluation()
             clock.now += 3
             recorder.end_epoch(355.0, 300, 355)
@@ -75,10 +75,10 @@ def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
     assert result.epoch_train_seconds == [3, 4, 4]
     assert result.eval_seconds == [3, 3, 3]
     assert result.warmup_steps == 6  # half of 12
-    # Steps 7 to 12 take a second each and hold 10, 5, 10, 10, 10 and 5 examples.
+    # Steps 7 to 12 take one second each and have 10, 5, 10, 10, 10 and 5 examples.
     assert result.images_per_second == pytest.approx(50 / 6)
     assert result.wall_seconds == clock.now - 100 and result.peak_memory_bytes == 7
-    # Nothing but the tests' own clock moves on: 10 seconds until here, 5 to the end of the first step.
+    # Only the test's own clock advances: 10 seconds until the recorder is made, then 5 until the end of the first step.
     phases = {"imports": 10, "data": 0, "build": 5, "training": 11, "evaluation": 9, "rest": 3 * 100 + 3 * 50}
     assert result.phase_seconds == phases and sum(phases.values()) == result.wall_seconds
     assert log.count("synchronize") == 2 + 3  # after the first step, after warm-up, at the end of each epoch
@@ -106,7 +106,7 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
 
 
 def test_steps_may_be_taken_together_up_to_the_next_look(tmp_path, clock):
-    """12 steps in epochs of 4, warm-up of 6, fetched every 3: told after 1, 3, 4, 6, 8, 9 and 12."""
+    """12 steps in epochs of 4, with a warm-up of 6, fetched every 3: calls end after steps 1, 3, 4, 6, 8, 9 and 12."""
     recorder, log = make(tmp_path, log_every_n_steps=3)
     taken = []
     with recorder:
@@ -212,7 +212,7 @@ def test_steps_that_are_missing_or_out_of_order_are_refused(tmp_path):
 
 
 def test_a_call_may_take_more_steps_than_the_next_look_is_away(tmp_path, clock):
-    """As Keras's steps_per_execution does: then start-up and warm-up end with the call."""
+    """As with Keras's steps_per_execution: start-up and warm-up then end with the call."""
     recorder, log = make(tmp_path, train_size=140, log_every_n_steps=5)  # 3 epochs of 14 steps
     with recorder:
         for _ in range(3):
@@ -224,8 +224,8 @@ def test_a_call_may_take_more_steps_than_the_next_look_is_away(tmp_path, clock):
             recorder.start_evaluation()
             recorder.end_epoch(355.0, 300, 355)
     result = finish(recorder)
-    assert result.startup_seconds == 14  # four steps of a second, and the 10 before
+    assert result.startup_seconds == 14  # four steps of one second each, after the first 10 seconds
     assert result.epoch_train_seconds == [10, 14, 14]
-    assert result.warmup_steps == 12 and result.images_per_second == 10  # an image in each tenth of a second
+    assert result.warmup_steps == 12 and result.images_per_second == 10  # each image takes a tenth of a second
     assert len(read_step_losses(tmp_path)) == 42
     assert [item for item in log if item != "synchronize"] == [("fetch", calls) for calls in (2, 1, 1, *[1] * 8)]

@@ -8,7 +8,7 @@ from common.spec.randomness import visits
 
 HEIGHT, WIDTH, COUNT = 6, 9, 4000
 SHIFT, SCALE = np.array([10.0, 20.0], np.float32), np.array([0.5, 0.25], np.float32)
-# Each pixel knows its row (1 to 6) and its column (1 to 9); black is 0.
+# Each pixel stores its row (1 to 6) and its column (1 to 9); black is 0.
 IMAGE = np.stack(np.meshgrid(np.arange(1, HEIGHT + 1), np.arange(1, WIDTH + 1), indexing="ij"), axis=-1)
 IMAGES = np.broadcast_to(IMAGE.astype(np.uint8), (COUNT, HEIGHT, WIDTH, 2))
 VISITS = visits(1, np.arange(COUNT))
@@ -20,7 +20,7 @@ def augmented(visits=VISITS, **options):
 
 
 def pixels(found):
-    """As stored; exact for these numbers."""
+    """The pixels before normalisation; exact for these numbers."""
     return (found / SCALE + SHIFT).astype(int)
 
 
@@ -59,7 +59,7 @@ def test_what_is_cut_out_is_a_square_of_the_mean_colour_that_may_reach_over_the_
         assert image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
         sizes.add((len(rows), len(columns)))
     assert sizes == {(height, width) for height in (2, 3) for width in (2, 3)}
-    # A pixel inside is covered by one of nine centres out of all.
+    # A pixel away from the edges is covered if the centre is one of nine pixels.
     assert abs(gone[:, 2, 4].mean() - 9 / (HEIGHT * WIDTH)) < 5 * 0.5 / np.sqrt(COUNT)
 
 
@@ -77,7 +77,7 @@ def test_an_example_is_changed_alike_in_one_epoch_and_in_any_batch_and_otherwise
     found = augmented(**options)
     assert (augmented(VISITS[[7, 2]], **options) == found[[7, 2]]).all()
     same = (augmented(visits(2, np.arange(COUNT)), **options) == found).all(axis=(1, 2, 3))
-    assert same.mean() < 0.01  # of 25 crops, 2 sides and 54 places
+    assert same.mean() < 0.01  # there are 25 crops, 2 sides and 54 places
 
 
 def test_nothing_to_change_is_no_augmentation_and_too_much_is_refused():

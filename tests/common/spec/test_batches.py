@@ -28,7 +28,7 @@ def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size,
     for batch in bounds:
         sizes = batch[:, 1] - batch[:, 0]
         full = -(-sizes.sum() // num_replicas)
-        assert (sizes[: sizes.sum() // full] == full).all()  # the first ones, and of the rest at most one has any
+        assert (sizes[: sizes.sum() // full] == full).all()  # the first shards are full; one more may be partly full
         assert (sizes[sizes.sum() // full + 1 :] == 0).all()
         assert (batch[:, 2] == sizes.sum()).all()
         seen += [index for start, stop, _ in batch for index in range(start, stop)]
@@ -92,7 +92,7 @@ def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, trai
     assert plan.images(1, plan.total_steps) == sum(counts)
     bounds = shards(train_size, batch_size, 2)
     assert (rows[0][:-1] == bounds[: len(rows[0]) - 1]).all()
-    if epochs > 1:  # the end of an epoch and the order of another are seen
+    if epochs > 1:  # the run includes the end of an epoch and the order of a second one
         assert (rows[0][-1] == bounds[-1]).all() and len(rows) > 1
 
 

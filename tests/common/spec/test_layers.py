@@ -1,4 +1,4 @@
-"""Trees of layers: the specification can say what networks to come need."""
+"""Trees of layers: the specification can describe networks with branches, and its ResNets match torchvision's."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def torchvisions(name):
 
 
 def native_shapes(parameters):
-    """Torch's name -> its shape."""
+    """PyTorch's name of each parameter -> its shape in PyTorch."""
     shapes = {}
     for parameter in parameters:
         layer, _, kind = parameter.name.rpartition(".")
@@ -50,7 +50,7 @@ def test_resnet18_is_torchvisions_but_for_its_stem():
     assert trace.follow(LAYERS["resnet18"], (32, 32, 3)) == (1000,)
     expected = {name: shape for name, shape in theirs["shapes"].items() if not name.endswith("num_batches_tracked")}
     assert native_shapes(trace.parameters) == expected | {"conv1.weight": [64, 3, 3, 3]}
-    # He et al. (2016) train it on images of 224 x 224, whose features are 7 x 7 at last; here they are 4 x 4.
+    # He et al. (2016) train it on images of 224 x 224: the last feature maps are 7 x 7. Here they are 4 x 4.
     assert trace.activations["layer4.1"] == (4, 4, 512) and trace.activations["layer1.0"] == (32, 32, 64)
 
 
@@ -75,7 +75,7 @@ def test_every_layer_has_an_output_and_a_place_in_the_order(model):
 
 @pytest.mark.parametrize("model", LAYERS)
 def test_the_smallest_image_leaves_something_to_average_over(model):
-    """Batch normalisation needs more than one value in a channel, also of a single image."""
+    """Batch normalisation needs more than one value per channel, even with a single image."""
     size = SMALLEST_IMAGE[model]
     trace = Trace(num_classes=10)
     trace.follow(LAYERS[model], (size, size, 1))

@@ -4,12 +4,12 @@ import pytest
 from common.spec.randomness import dropout_threshold, kept, philox, positions, visits
 
 ALL = 2**32 - 1
-PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)  # its first digits after the point
+PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)  # pi's first hex digits after the point
 
 
 @pytest.mark.parametrize(
     ("counter", "key", "words"),
-    # The vectors that its authors publish with it ("kat_vectors" of the Random123 library), Philox4x32 with 10 rounds.
+    # Test vectors published by Philox's authors ("kat_vectors" of the Random123 library), Philox4x32 with 10 rounds.
     [
         ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
         ((ALL,) * 4, (ALL,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
@@ -41,7 +41,7 @@ def test_so_many_values_are_dropped_and_none_of_them_knows_of_another(rate):
     assert abs(masks.mean() - (1 - rate)) < 5 * spread
     others = [kept(3, of_one_epoch, 1, 1003, rate), kept(4, of_one_epoch, 0, 1003, rate)]
     others += [kept(3, visits(2, np.arange(200)), 0, 1003, rate), np.roll(masks, 1, axis=0), np.roll(masks, 1, axis=1)]
-    for other in others:  # of an independent one so many agree
+    for other in others:  # this share agrees with an independent mask
         assert abs((masks == other).mean() - (rate**2 + (1 - rate) ** 2)) < 5 * 0.5 / np.sqrt(masks.size)
 
 

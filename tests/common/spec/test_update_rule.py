@@ -15,7 +15,7 @@ from common.spec.update_rule import UpdateRule, learning_rates, peak_rate, spell
 
 
 def rates(total_steps, epochs=1, **options):
-    """Of a training of `epochs` epochs with `total_steps` steps."""
+    """The learning rate of each step; `total_steps`: of all `epochs` together."""
     plan = Plan.make(64 * total_steps // epochs, 64, epochs, -1)
     assert plan.total_steps == total_steps
     config = TrainConfig(epochs=epochs, batch_size=64, **options)
@@ -76,7 +76,7 @@ def test_schedules_are_pytorchs(steps):
     one_cycle = f"OneCycleLR(optimizer, max_lr=0.4, total_steps={steps}, cycle_momentum=False)"
     found = json.loads(run(sys.executable, "-c", TORCHS.format(one_cycle, steps)).stdout)
     assert rates(steps, learning_rate=0.4, schedule="one-cycle") == pytest.approx(found, rel=1e-12)
-    step = f"StepLR(optimizer, step_size={2 * steps}, gamma=0.3)"  # epochs of so many steps
+    step = f"StepLR(optimizer, step_size={2 * steps}, gamma=0.3)"  # each epoch has `steps` steps
     found = json.loads(run(sys.executable, "-c", TORCHS.format(step, 5 * steps)).stdout)
     options = {"learning_rate": 0.4, "schedule": "step", "step_size": 2, "gamma": 0.3}
     assert rates(5 * steps, epochs=5, **options) == pytest.approx(found, rel=1e-12)

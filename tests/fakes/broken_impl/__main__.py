@@ -1,4 +1,4 @@
-"""Exits with 0, but its result is no result."""
+"""Exits with status 0, but its result.json is not a valid result."""
 
 import sys
 from pathlib import Path

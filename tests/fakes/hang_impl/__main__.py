@@ -1,4 +1,4 @@
-"""Hangs after its last step, with a child that ignores being asked to end; tells both process ids."""
+"""Hangs after its last step, with a child process that ignores SIGTERM; writes both process ids to the file `pids`."""
 
 import os
 import subprocess

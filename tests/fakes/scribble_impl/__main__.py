@@ -1,4 +1,4 @@
-"""Writes metrics that are none."""
+"""Writes a line of metrics that is not valid."""
 
 import sys
 from pathlib import Path
