@@ -35,14 +35,16 @@ from comparison.export.to_loggers import log_comparison
 from comparison.export.write import write_tables
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.launchers.choosing import make_launcher
+from comparison.learning_runs import check_small, check_whole
 from comparison.live import LiveView
 from comparison.making import RunMaker
 from comparison.options import CompareConfig
-from comparison.profiling import ProfileMaker
+from comparison.profiling import make_profiles
 from comparison.proof import proof_jobs
 from comparison.proving import Prover
 from comparison.report.page import write_report
 from comparison.request import find_runs, prepare, summarise
+from comparison.side_runs import SideRunner
 from comparison.store import Request, tuned
 from comparison.terminal import print_conclusions, print_tables
 
@@ -109,15 +111,20 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
     with LiveView(console, len(found) + len(missing), found) as view:
         launcher = make_launcher(options, folder, view.say)
         maker = RunMaker(folder, request, launcher, view, found, missing)
+        side_runner = SideRunner(folder, launcher, request, view.say)
         maker.make(list(tuning_jobs(options, variants)))
         variants = tuned(variants, maker.runs, options.target_accuracy)
         if options.verify == "auto":
             proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
             Prover(folder, launcher, request, view.say).make(proofs)
+        if options.check_learning:
+            check_small(side_runner, variants, contenders(options))
         maker.make(list(comparison_jobs(options, variants)))
         maker.take_again(variants)
+        if options.check_learning:
+            check_whole(side_runner, variants, contenders(options))
         if options.profile is not None:
-            ProfileMaker(folder, launcher, request, view.say).make(options.profile, variants, contenders(options))
+            make_profiles(side_runner, options.profile, variants, contenders(options))
 
 
 if __name__ == "__main__":

@@ -94,6 +94,13 @@ TARGET = [
         "start-up", "s", lambda row: seconds(row.times.startup_seconds) * (row.target.target_reached is not None)
     ),
 ]
+LEARNING = [
+    Column[Row]("learned", "by heart", lambda row: by_heart(row)),
+    Column[Row]("training", "loss", lambda row: text(row.learning.train_loss, "{:.4f}")),
+    Column[Row]("test", "loss", lambda row: text(row.accuracy.test_loss, "{:.4f}") if row.learning.learning else ""),
+    Column[Row]("training", "accuracy", lambda row: text(row.learning.train_accuracy, "{:.2%}")),
+    Column[Row]("", "learning", lambda row: row.learning.learning or ""),
+]
 ABOUT_MAIN = (
     "images/s: training images per second, the median of the runs; spread: the middle half of the runs or, with fewer"
     " than four, lowest to highest. ratio: images/s divided by the first row's, from pairs of runs in the same round;"
@@ -133,6 +140,14 @@ def same_training(row: Row) -> str:
     return "yes" if row.lockstep.same_training else "no"
 
 
+def by_heart(row: Row) -> str:
+    """`64 in 25 steps`: of training images that it was to learn."""
+    count, steps = row.learning.small_set_count, row.learning.small_set_steps
+    if count is None:
+        return ""
+    return f"{count} in {steps} steps" if steps is not None else f"not {count}"
+
+
 def reached(row: Row) -> str:
     if row.target.target_reached is None:
         return ""
@@ -143,7 +158,7 @@ def reached(row: Row) -> str:
 
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     """The numbers of `rows` in several tables, the main one first; see `_cells`."""
-    return _cells([MAIN, TARGET, *([DETAILS, TIMES, DEVICE] if details else [])], rows, row_name)
+    return _cells([MAIN, TARGET, LEARNING, *([DETAILS, TIMES, DEVICE] if details else [])], rows, row_name)
 
 
 def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
@@ -166,8 +181,8 @@ def _interval(ratio: Ratio) -> str:
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
-    """The tables of a sweep: the first has speed and scaling, the second has accuracy and target."""
-    of_row = {(column.first, column.second): column for column in MAIN + DETAILS + TARGET}
+    """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
+    of_row = {(column.first, column.second): column for column in LEARNING + MAIN + DETAILS + TARGET}
 
     def lifted(first: str, second: str) -> Column[StudyRow]:
         column = of_row[first, second]
@@ -194,7 +209,13 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
         lifted("target", "s"),
         lifted("same", "training"),
     ]
-    return _cells([speed, learning], study.rows, lambda row: f"{row.x} {row.series}")
+    learned = [
+        lifted("learned", "by heart"),
+        lifted("training", "loss"),
+        lifted("training", "accuracy"),
+        lifted("", "learning"),
+    ]
+    return _cells([speed, learning, learned], study.rows, lambda row: f"{row.x} {row.series}")
 
 
 def speed_up(one: StudyRow) -> str:

@@ -5,8 +5,16 @@ from collections.abc import Iterator, Sequence
 from common.spec.options import Mode
 from comparison.intervals import Ratio
 from comparison.numbers import difference, rate
+from comparison.row import Learned
 from comparison.sweep import Study, StudyRow
 from comparison.table import Entry, Table, speed_ratio
+
+LEARNED: dict[Learned, str] = {
+    "fits": "neither under- nor overfitting",
+    "underfits": "underfitting",
+    "overfits": "overfitting",
+    "learns nothing": "nothing learned",
+}
 
 
 def conclusions(table: Table) -> list[str]:
@@ -76,6 +84,21 @@ def _same_training(table: Table, entries: Sequence[Entry]) -> str:
         return "same training: not proved"
     largest = max(entry.row.lockstep.proof_difference or 0.0 for entry in entries if entry.row)
     return f"same training: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"
+
+
+def learning_conclusions(table: Table) -> list[str]:
+    """What `--check-learning` has found; none where it was not asked for."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        learning = row.learning
+        if learning.small_set_steps is not None:
+            steps = f"learned {learning.small_set_count} training images by heart in {learning.small_set_steps} steps"
+            found.setdefault(steps, []).append(row.title)
+    for row in table.rows:
+        if row.learning.learning:
+            words = f"{LEARNED[row.learning.learning]}: {row.learning.learning_note}"
+            found.setdefault(words, []).append(row.title)
+    return [f"{', '.join(titles)}: {words}" for words, titles in found.items()]
 
 
 # --- Of a sweep ---

@@ -39,6 +39,11 @@ def variant_name(values: Values) -> str:
     return ",".join(f"{option}={value}" for option, value in values.items())
 
 
+def row_path(kind: str, variant: Values, name: str) -> Path:
+    """The folder of a row, relative to the comparison's folder: `proofs/batch-size=32/pt-tuned` for the kind proofs."""
+    return Path(*filter(None, [kind, variant_name(variant), name.replace(" ", "-")]))
+
+
 def shown_variant(values: Values) -> str:
     """`batch-size 32, devices 2`, for people; empty if nothing is swept."""
     return ", ".join(f"{option} {value}" for option, value in values.items())

@@ -1,6 +1,5 @@
 """The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from common.platform.errors import UserError, option_name
 from common.platform.machine import REPOSITORY
-from common.record.run_folder import new_run_dir
 from common.spec.option_kinds import fields_of_kind, option
 from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
 
@@ -79,6 +77,13 @@ class CompareConfig(TrainingOptions):
         "auto",
         description="auto: prove with the first steps in 64 bits that all rows are the same training, once for each"
         " configuration and version of the code; never: leave that out",
+    )
+
+    check_learning: bool = option(
+        "run",
+        False,
+        description="also check that each row learns: a few training images by heart, in a run of its own; then, from"
+        " the losses on training and test images, whether it under- or overfits",
     )
 
     repeats: int = option(
@@ -164,21 +169,6 @@ class CompareConfig(TrainingOptions):
     def train_config(self) -> TrainConfig:
         """The options for an implementation, with the first of the modes."""
         return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields}, mode=self.mode[0])
-
-    def make_output_dir(self) -> Path:
-        """Makes the folder of the comparison, or uses an empty one. Raises UserError if that is not possible."""
-        folder = self.output_dir
-        if folder is None:
-            return new_run_dir(f"{self.dataset}-{self.model}", Path("results"))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise UserError(f"--output-dir {folder}: is not empty")
-        except OSError as error:
-            raise UserError(f"--output-dir {folder}: {error.strerror}") from None
-        if not os.access(folder, os.W_OK):
-            raise UserError(f"--output-dir {folder}: not writable")
-        return folder
 
     def check_implementations(self) -> None:
         """Raises UserError for a name without an implementation, a folder NAME_impl."""

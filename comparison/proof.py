@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.spec.options import Mode, TrainConfig
-from comparison.jobs import Values, Variant, row_name, row_title, variant_name
+from comparison.jobs import Values, Variant, row_name, row_path, row_title
 
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second proofs that are made if two trainings differ
@@ -72,7 +72,7 @@ class ProofRecord(BaseModel):
 
 def proof_path(variant: Values, name: str) -> Path:
     """The folder of a row's run in 64 bits, relative to the comparison's folder."""
-    return Path(*filter(None, ["proofs", variant_name(variant), name.replace(" ", "-")]))
+    return row_path("proofs", variant, name)
 
 
 def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode]], seed: int) -> list[ProofJob]:

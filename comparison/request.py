@@ -16,6 +16,7 @@ from common.data.arrays import check_content
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.record.loggers import check_loggers
+from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.baseline import Change, what_changed
 from comparison.cautions import find_warnings
@@ -54,13 +55,29 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         return given.resume, request
     config = given.train_config()
     _check(given, config)
-    folder = given.make_output_dir()
+    folder = make_output_dir(given)
     hold(folder, "--output-dir")
     config = same_devices(config, given.interpreters(), given.timeout, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
     request.write(folder)
     return folder, request
+
+
+def make_output_dir(options: CompareConfig) -> Path:
+    """Makes the folder of the comparison, or uses an empty one. Raises UserError if that is not possible."""
+    folder = options.output_dir
+    if folder is None:
+        return new_run_dir(f"{options.dataset}-{options.model}", Path("results"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"--output-dir {folder}: is not empty")
+    except OSError as error:
+        raise UserError(f"--output-dir {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--output-dir {folder}: not writable")
+    return folder
 
 
 def take(folder: Path, option: str) -> Request:

@@ -9,7 +9,8 @@ from comparison.intervals import Verdict
 from comparison.jobs import Values, row_name, row_title
 
 Share = float
-Status = Literal["ok", "failed", "some failed", "different training", "not proved"]
+Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]
+Learned = Literal["fits", "underfits", "overfits", "learns nothing"]
 
 
 class Part(BaseModel):
@@ -145,6 +146,26 @@ class Lockstep(Part):
     loss_difference_all_steps: float | None = None
 
 
+class Learning(Part):
+    """The results of `--check-learning`, see `comparison.learning`; None without this option.
+
+    Attributes:
+      small_set_count: number of training images that the row had to learn by heart.
+      small_set_steps: number of steps until it had learned them; None if it did not.
+      train_loss, train_accuracy: of the trained network with the first seed, evaluated on as many training images as
+        there are test images.
+      learning: the verdict from training and test images.
+      learning_note: one line for people: the numbers behind the verdict, and what to try next.
+    """
+
+    small_set_count: int | None = None
+    small_set_steps: int | None = None
+    train_loss: float | None = None
+    train_accuracy: Share | None = None
+    learning: Learned | None = None
+    learning_note: str | None = None
+
+
 class Row(BaseModel):
     """One implementation in one mode, over all its runs in a table.
 
@@ -175,6 +196,7 @@ class Row(BaseModel):
     resources: Resources = Resources()
     target: Target = Target()
     lockstep: Lockstep = Lockstep()
+    learning: Learning = Learning()
     note: str | None = None
     run_dirs: list[str] = []
 

@@ -11,6 +11,7 @@ from common.resolve import describe_settings
 from common.spec.update_rule import peak_rate
 from comparison.intervals import MIN_FOR_QUARTILES, mean_interval, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
+from comparison.learning import does_not_learn, learning_of
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.row import Accuracy, Lockstep, Resources, Row, Speed, Status, Target, Times
 from comparison.store import Run
@@ -69,6 +70,7 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
             loss_difference_first_steps=first_steps,
             loss_difference_all_steps=all_steps,
         ),
+        learning=learning_of(folder, entry),
         note="; ".join(notes) or None,
         **common,
     )
@@ -95,6 +97,9 @@ def _status(
     if entry.failed:
         status = "some failed"
         notes.append(_failures(entry))
+    if note := does_not_learn(folder, table, entry):
+        status = "does not learn"
+        notes.append(note)
     if proof.same is False:
         status = "different training"
         notes.append(f"it trains differently from {reference.title}, so no ratio is given: {proof.note}")

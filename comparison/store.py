@@ -91,8 +91,13 @@ class Run:
         return self.run_dir / LOG_FILE
 
     def last_log_lines(self, count: int = 5) -> list[str]:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return [line for line in lines if line.strip()][-count:]
+        return last_lines(self.log, count)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Of a log that may be missing; without empty ones."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [line for line in lines if line.strip()][-count:]
 
 
 def read_run(folder: Path, job: Job) -> Run | None:

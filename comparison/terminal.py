@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table as TextTable
 
 from comparison.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
-from comparison.conclusions import conclusions, study_conclusions
+from comparison.conclusions import conclusions, learning_conclusions, study_conclusions
 from comparison.remarks import remarks, what_was_compared, what_was_swept
 from comparison.row import Row
 from comparison.summary import Summary
@@ -39,7 +39,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
             console.print(f"{ABOUT_MAIN} {ABOUT_DETAILS}" if details else ABOUT_MAIN, style="dim")
             if not details:
                 console.print(
-                    "For more numbers open the report, or give --report-only DIR --details true.", style="dim"
+                    "For more numbers open the report, or give --report-only DIR --details.", style="dim"
                 )
     beside = baseline_table(summary.changes)
     if not beside.empty:
@@ -56,7 +56,9 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
 def print_conclusions(console: Console, summary: Summary) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
     study = make_study(summary)
-    found = study_conclusions(study) if study else [line for table in summary.tables for line in conclusions(table)]
+    found = study_conclusions(study) if study else []
+    for table in () if study else summary.tables:
+        found += [*learning_conclusions(table), *conclusions(table)]
     for line in found:
         console.print(line, soft_wrap=not console.is_terminal)
 

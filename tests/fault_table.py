@@ -47,7 +47,7 @@ FAULTS = {
         "checkpoint": "A checkpoint is damaged, cut off, missing or foreign",
         "results": "A run's results have been changed",
         "schema": "Results have an older schema",
-        "commit": "A comparison goes on with other code",
+        "commit": "A comparison continues with other code",
     },
 }
 TITLES = {name: title for faults in FAULTS.values() for name, title in faults.items()}
@@ -82,7 +82,7 @@ def table(seen):
     lines = []
     for heading, faults in FAULTS.items():
         lines += ["", f"### {heading}", ""]
-        lines += ["| fault | tried with | exit status | one of the lines | over after | then |"]
+        lines += ["| fault | tried with | exit status | one of the lines | ended after | then |"]
         lines += ["| --- | --- | --- | --- | --- | --- |"]
         lines += [f"| {title} | {' | '.join(_row(cases[name]))} |" for name, title in faults.items()]
     return "\n".join([BEGIN, *lines, "", END])

@@ -87,16 +87,26 @@ SIZES: dict[DatasetName, tuple[int, int, tuple[int, int, int]]] = {
 }
 
 
+def num_examples(config: TrainConfig) -> tuple[int, int]:
+    """Numbers of training and of test examples of the data set of `config`, known without reading it."""
+    train, test, _ = _sizes(config)
+    return min(config.train_size or train, train), min(config.test_size or test, test)
+
+
 def images_nbytes(config: TrainConfig) -> int:
     """Total bytes of all images of the data set of `config`, computed without reading the images."""
+    train, test = num_examples(config)
+    return (train + test) * _sizes(config)[2]
+
+
+def _sizes(config: TrainConfig) -> tuple[int, int, int]:
+    """Numbers of training and of test images, and bytes of one image, of the whole data set of `config`."""
     if config.dataset == "arrays":
-        train, test, each = arrays_size(config.data_dir)
-    elif config.dataset == "synthetic":
-        train, test, each = synthetic_size(config)
-    else:
-        train, test, shape = SIZES[config.dataset]
-        each = math.prod(shape)
-    return (min(config.train_size or train, train) + min(config.test_size or test, test)) * each
+        return arrays_size(config.data_dir)
+    if config.dataset == "synthetic":
+        return synthetic_size(config)
+    train, test, shape = SIZES[config.dataset]
+    return train, test, math.prod(shape)
 
 
 def load_dataset(config: TrainConfig) -> Dataset:
@@ -118,9 +128,9 @@ def load_dataset(config: TrainConfig) -> Dataset:
         train, test = read_cifar100(config.data_dir)
     else:
         train, test = read_idx(config.data_dir, {"mnist": MNIST, "fashion_mnist": FASHION_MNIST}[config.dataset])
-    return _dataset(
-        config, info, _first(train, config.train_size, "--train-size"), _first(test, config.test_size, "--test-size")
-    )
+    train = _first(train, config.train_size, "--train-size")
+    evaluated = train if config.evaluate_on == "train" else test
+    return _dataset(config, info, train, _first(evaluated, config.test_size, "--test-size"))
 
 
 def dataset_of(config: TrainConfig, images: Images) -> Dataset:

@@ -64,7 +64,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             default=None if field.is_required() else field.get_default(call_default_factory=True),
             help=f"{field.description} (needed)" if field.is_required() else field.description,
             metavar=("H", "W", "C") if many == 3 else allowed,
-            nargs=many or None,
+            **({"nargs": "?", "const": True} if _switch(shape) else {"nargs": many or None}),
         )
     parser.parse_args(arguments)  # for --help, and for errors that it finds
     parser.set_defaults(dict.fromkeys(schema.model_fields, _NOT_GIVEN))
@@ -109,6 +109,11 @@ def to_arguments(config: BaseModel) -> list[str]:
 
 MANY = 10**5  # larger bounds are not shown: a user exceeds them only by mistake
 LONGEST_CHOICE = 70  # characters of names in braces; longer lists do not fit a terminal and are in the description
+
+
+def _switch(shape: dict[str, Any]) -> bool:
+    """Whether an option is true or false: without a value it is true."""
+    return any(one.get("type") == "boolean" for one in [shape, *shape.get("anyOf", [])])
 
 
 def _array(shape: dict[str, Any]) -> int | str | None:

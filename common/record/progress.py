@@ -21,6 +21,7 @@ class TrainingProgress(Sink):
     def __init__(self, title: str, device_name: str, plan: Plan) -> None:
         """`title`: name of the framework."""
         self._title, self._device_name, self._plan = title, device_name, plan
+        self._evaluated = "test"
         self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
@@ -35,11 +36,13 @@ class TrainingProgress(Sink):
         self._task = self._bar.add_task("", total=plan.total_steps, epoch=self._epoch(1), loss="-", speed="-")
 
     def start(self, experiment: Experiment) -> None:
-        config, dataset = experiment.config, experiment.dataset
+        config, count = experiment.config, len(experiment.dataset.test_images)
         self._bar.start()
+        evaluated = f" and {count:,} test images"
+        if config.evaluate_on == "train":
+            self._evaluated, evaluated = "training-set", f" images, evaluated on {count:,} of them"
         self._line(
-            f"{self._title}: {config.model} on {config.dataset}, {self._plan.train_size:,} training and"
-            f" {len(dataset.test_images):,} test images\n"
+            f"{self._title}: {config.model} on {config.dataset}, {self._plan.train_size:,} training{evaluated}\n"
             f"{describe_batch(config)}, {describe_settings(config)}, {describe_devices(config, self._device_name)}"
         )
 
@@ -52,13 +55,13 @@ class TrainingProgress(Sink):
         shown = "" if images_per_second is None else f"; {images_per_second:,.0f} images/s"
         self._line(
             f"epoch {self._epoch(epoch.epoch)}: loss {epoch.train_loss:.4f}, accuracy {epoch.train_accuracy:.2%};"
-            f" test {epoch.test_loss:.4f}, {epoch.test_accuracy:.2%}{shown}"
+            f" {self._evaluated} {epoch.test_loss:.4f}, {epoch.test_accuracy:.2%}{shown}"
         )
 
     def finish(self, result: RunResult) -> None:
         self._line(
-            f"test accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of {result.test_count:,}),"
-            f" test loss {result.test_loss:.4f}"
+            f"{self._evaluated} accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of"
+            f" {result.test_count:,}), {self._evaluated} loss {result.test_loss:.4f}"
         )
         speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
         train_seconds = sum(result.epoch_train_seconds)

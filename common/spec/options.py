@@ -186,6 +186,12 @@ class TrainConfig(TrainingOptions):
         description="train only N steps, as the proof does: the first batches and the last one of each epoch, with the"
         " learning rates of the whole training",
     )
+    evaluate_on: Literal["test", "train"] = option(
+        "training",
+        "test",
+        description="the examples to evaluate on after each epoch; train: the first --test-size training examples,"
+        " unset: all; results name the numbers test_... in both cases",
+    )
     dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
 
     @property

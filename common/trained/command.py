@@ -33,6 +33,7 @@ ONLY_USED = {
     "data_on": "host",
     "run_dir": None,
     "verify_steps": None,
+    "evaluate_on": "test",
     "dry_run": False,
     "save_first_batch": False,
     "warmup_steps": 0,

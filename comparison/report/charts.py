@@ -37,6 +37,7 @@ STYLE: dict[str, Any] = {
         "gridColor": FAINT,
         "titleFontWeight": "normal",
         "labelLimit": 0,
+        "labelSeparation": 3,
     },
     "legend": {"columnPadding": 14, "labelColor": INK, "labelFontSize": 12, "labelLimit": 0, "symbolStrokeColor": INK},
     "text": {"color": INK},

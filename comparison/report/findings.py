@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from comparison.columns import plus_minus, same_training
-from comparison.conclusions import conclusions
+from comparison.conclusions import conclusions, learning_conclusions
 from comparison.intervals import MIN_ROUNDS
 from comparison.numbers import mebibytes, rate, seconds, text
 from comparison.report.code_lines import lines_of_training
@@ -61,6 +61,7 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
         Finding("Which starts fastest?", _least(rows, _startup, seconds, "s")),
         Finding("Which needs the least memory?", _least(rows, _memory, _mebibytes, "MiB")),
         Finding("Was it the same training?", [*said[-1:], *_accuracies(rows)]),
+        Finding("Does it learn?", learning_conclusions(table)),
         Finding("How reliable is this?", [_trust(summary, rows)]),
         Finding("What next?", [_next_step(summary, rows)]),
     ]

@@ -20,7 +20,7 @@ from comparison.columns import (
     row_tables,
     study_tables,
 )
-from comparison.conclusions import conclusions, study_conclusions
+from comparison.conclusions import conclusions, learning_conclusions, study_conclusions
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.jobs import TITLES, shown_variant
 from comparison.profiling import profile_path, read_profile
@@ -83,7 +83,7 @@ def write_report(summary: Summary) -> None:
     study_figures = draw(study_charts(study), folder) if study else []
     target = summary.request.options.target_accuracy
     charts = [
-        draw(table_charts(table, target), folder, f"-{table.number}" if table.number > 1 else "")
+        draw(table_charts(summary.folder, table, target), folder, f"-{table.number}" if table.number > 1 else "")
         for table in summary.tables[:MAX_DRAWN]
     ]
     charts += [[] for _ in summary.tables[MAX_DRAWN:]]
@@ -151,7 +151,7 @@ def _section(folder: Path, table: Table, charts: list[Drawn], found: bool) -> Se
         for entry in table.entries
         if (profile := read_profile(folder, table.variant, entry.name))
     ]
-    lines, said = what_was_compared(table), conclusions(table) if found else []
+    lines, said = what_was_compared(table), [*learning_conclusions(table), *conclusions(table)] if found else []
     return Section(
         shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count, profiles
     )

@@ -77,6 +77,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         keep=3,
         resume="auto",
         verify_steps=7,
+        evaluate_on="train",
         run_dir="r",
         dry_run=True,
     )
@@ -177,7 +178,12 @@ def test_the_digest_is_over_the_training_and_not_over_paths():
 def test_compare_passes_every_training_option_on():
     options = parse_options(CompareConfig, "compare.py", "about", ["--batch-size", "5", "--python", "tf=python3"])
     assert options.train_config() == TrainConfig(batch_size=5)
-    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {"run_dir", "dry_run", "verify_steps"}
+    assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {
+        "run_dir",
+        "dry_run",
+        "verify_steps",
+        "evaluate_on",
+    }
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yaml")), ids=lambda path: path.stem)

@@ -1,0 +1,209 @@
+"""`--check-learning`: can a row learn a few images by heart, and does it under- or overfit on all of them?
+
+Networks are usually developed in these two steps. The first step tests whether the code can learn at all (Karpathy, "A
+Recipe for Training Neural Networks", 2019: overfit a single batch). The second step divides the error of the trained
+network into two parts (Ng, "Machine Learning Yearning", 2018, chapters 20 to 22): the error on the training set (bias),
+and the additional error on the test set (variance). The larger part is the one to work on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from common.record.predictions import Predictions
+from common.record.results import EpochLine, read_result
+from comparison.intervals import CONFIDENCE
+from comparison.jobs import Values
+from comparison.learning_runs import SMALL, WHOLE, finished_epochs, learning_path
+from comparison.row import Learned, Learning
+from comparison.side_runs import FAILURE_FILE
+from comparison.store import Run
+from comparison.table import Entry, Table
+
+SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
+RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
+SMOOTHED = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
+
+
+# --- A few images by heart ---
+
+
+@dataclass(frozen=True)
+class SmallSet:
+    """The result of the first step.
+
+    Attributes:
+      count: number of images; None if the run failed.
+      steps: number of steps after which all images were right in an evaluation; None if they never were.
+      found: the result in words, to follow the row's title.
+    """
+
+    count: int | None
+    steps: int | None
+    found: str
+
+
+def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
+    """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
+    run_dir = folder / learning_path(variant, name, SMALL)
+    if (run_dir / FAILURE_FILE).exists():
+        failure = (run_dir / FAILURE_FILE).read_text()
+        return SmallSet(None, None, f"failed on a few training images that it should learn by heart: {failure}")
+    epochs = finished_epochs(run_dir)
+    if not epochs:
+        return None
+    plan, count = read_result(run_dir).plan, epochs[0].test_count
+    right = [line.test_correct for line in epochs]
+    if count in right:
+        steps = plan.last_step(epochs[right.index(count)].epoch)
+        return SmallSet(count, steps, f"learned {count} training images by heart in {steps} steps")
+    at_best = f"{max(right)} were right at best"
+    found = f"did not learn {count} training images by heart in {plan.total_steps} steps ({at_best})"
+    return SmallSet(count, None, found)
+
+
+def does_not_learn(folder: Path, table: Table, entry: Entry) -> str | None:
+    """Why a row has the status "does not learn", for people; None if it does not have it."""
+    found = {one.title: read_small_set(folder, table.variant, one.name) for one in table.entries}
+    own = found[entry.title]
+    if own is None or own.steps is not None:
+        return None
+    able = [title for title, one in found.items() if one and one.steps is not None]
+    look = f"{' and '.join(able)} did: look for a mistake in {entry.title}"
+    return f"it {own.found}; {look if able else 'no row did: look at the options first, such as the learning rate'}"
+
+
+# --- All images ---
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The second step: the evaluations of one training after each epoch, on training images and on test images.
+
+    Attributes:
+      train: on training images; the fields test_loss, test_accuracy and so on are of these images.
+      test: on test images, from a measured run with the same seed.
+      commonest: share of the most frequent class among the training images, from 0 to 1.
+    """
+
+    train: list[EpochLine]
+    test: list[EpochLine]
+    commonest: float
+
+    @property
+    def train_error(self) -> float:
+        """The share of training images that are wrong after the last epoch."""
+        return 1 - self.train[-1].test_accuracy
+
+    @property
+    def gap(self) -> float:
+        """The share of wrong test images minus the share of wrong training images, after the last epoch."""
+        return self.train[-1].test_accuracy - self.test[-1].test_accuracy
+
+    @property
+    def verdict(self) -> Learned:
+        if _interval(self.train[-1])[0] <= self.commonest:
+            return "learns nothing"
+        if self.rise is not None:
+            return "overfits"
+        if _least_difference(self.train[-1], self.test[-1]) > 0 and self.gap >= max(SMALL_ERROR, self.train_error):
+            return "overfits"
+        return "underfits" if self.train_error >= SMALL_ERROR else "fits"
+
+    @property
+    def rise(self) -> tuple[int, float] | None:
+        """The epoch with the lowest test loss, and the relative rise since then; None if the test loss has not risen.
+
+        The rise is between means over SMOOTHED epochs. It counts only if the loss on training images fell meanwhile.
+        """
+        losses, trained = ([line.test_loss for line in lines] for lines in (self.test, self.train))
+        if len(losses) < 2 * SMOOTHED:
+            return None
+        means = np.convolve(losses, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
+        lowest = int(means.argmin())
+        share = float(means[-1] / means[lowest]) - 1
+        if share < RISE or trained[-1] >= min(trained[: lowest + SMOOTHED]):
+            return None
+        return int(np.argmin(losses)) + 1, share
+
+    @property
+    def words(self) -> str:
+        """The numbers behind the verdict, and what to try next."""
+        train, test = self.train[-1], self.test[-1]
+        found = (
+            f"{train.test_accuracy:.2%} of training images and {test.test_accuracy:.2%} of test images are right,"
+            f" the losses are {train.test_loss:.4f} and {test.test_loss:.4f}"
+        )
+        return "; ".join(filter(None, [found, self._advice]))
+
+    @property
+    def _advice(self) -> str:
+        if self.verdict == "learns nothing":
+            return "try another learning rate; look at the images and labels that the network is given"
+        if self.verdict == "overfits":
+            stop = ""
+            if self.rise:
+                epoch, share = self.rise
+                stop = f"the test loss was lowest after epoch {epoch} and has risen by {share:.0%} since; "
+            return f"{stop}try more images, augmentation, weight decay or dropout"
+        if self.verdict == "underfits":
+            losses = [line.test_loss for line in self.train]
+            if len(losses) < 2 or losses[-1] < (1 - RISE / 2) * losses[-2]:
+                return "the loss on training images may still fall; try more epochs"
+            return "the loss on training images no longer falls; try another learning rate or a larger network"
+        return ""
+
+
+def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> Fit | None:
+    """The second step of a row of the comparison in `folder`; None if it was not checked.
+
+    Args:
+      runs: the row's measured runs; one of them must have the seed of the check, otherwise the result is None.
+    """
+    run_dir = folder / learning_path(variant, name, WHOLE)
+    train = finished_epochs(run_dir)
+    if not train:
+        return None
+    seed = read_result(run_dir).config.seed
+    test = next((run.epochs for run in runs if run.record.seed == seed and len(run.epochs) == len(train)), None)
+    if test is None:
+        return None
+    labels = Predictions.read(run_dir).labels
+    return Fit(train, test, float(np.bincount(labels).max() / len(labels)))
+
+
+def _interval(line: EpochLine) -> tuple[float, float]:
+    """The 95 % interval of an accuracy (Wilson, 1927)."""
+    found = stats.binomtest(line.test_correct, line.test_count).proportion_ci(CONFIDENCE, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def _least_difference(one: EpochLine, other: EpochLine) -> float:
+    """The lower end of the 95 % interval of the difference of two accuracies, `one` minus `other`.
+
+    Newcombe, "Interval estimation for the difference between independent proportions" (1998), method 10.
+    """
+    (low, _), (_, high) = _interval(one), _interval(other)
+    difference = one.test_accuracy - other.test_accuracy
+    return difference - math.hypot(one.test_accuracy - low, high - other.test_accuracy)
+
+
+# --- Of a row ---
+
+
+def learning_of(folder: Path, entry: Entry) -> Learning:
+    """The results of both steps for an entry of the comparison in `folder`."""
+    small = read_small_set(folder, entry.variant, entry.name)
+    fit = read_fit(folder, entry.variant, entry.name, entry.runs)
+    return Learning(
+        small_set_count=small and small.count,
+        small_set_steps=small and small.steps,
+        train_loss=fit and fit.train[-1].test_loss,
+        train_accuracy=fit and fit.train[-1].test_accuracy,
+        learning=fit and fit.verdict,
+        learning_note=fit and fit.words,
+    )
