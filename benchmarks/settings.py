@@ -33,7 +33,12 @@ PAIRS = [
     *((name, "tuned 32-bit") for name in ("bf16-mixed", "16-mixed", "compiled", "compiled bf16")),
 ]
 LEFT_OUT = {"keras": {"tuned, data on host"}}  # Keras's data are always on the host
-EPOCHS = {"lenet-mnist": 2, "two-devices": 2, "cnn-digits": 20}  # a step in float16 takes long on a CPU
+EPOCHS = {
+    "lenet-mnist": 2,
+    "two-devices": 2,
+    "cnn-digits": 20,
+    "resnet18-cifar": 1,
+}  # a step in float16 takes long on a CPU
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from common.experiment import Experiment
 from common.platform.program import as_program
 from common.record.recorder import Recorder
 from pt_impl.data import Batch
+from pt_impl.precision import LossScaler
 from ptl_impl import tuning
 from ptl_impl.train import Classifier, Recording
 
@@ -21,8 +22,8 @@ Fetching = Iterator[tuple[Batch, int, int]]
 
 
 class OptimizedByLightning(tuning.TunedClassifier):
-    def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
-        super().__init__(experiment, recorder)
+    def __init__(self, experiment: Experiment, recorder: Recorder, scaler: LossScaler) -> None:
+        super().__init__(experiment, recorder, scaler)
         self.automatic_optimization = True
 
     def training_step(self, dataloader_iter: Fetching) -> Outputs:
@@ -49,13 +50,17 @@ class Kept:
     def steps_done(self) -> int:
         return self.recorder.steps_done
 
+    @property
+    def checkpoint_due(self) -> bool:
+        return self.recorder.checkpoint_due
+
     def step(self, share: torch.Tensor, correct: torch.Tensor) -> None:
         self.outputs = {"share": share, "correct": correct}
 
 
 class RecordedByCallback(tuning.TunedClassifier):
-    def __init__(self, experiment: Experiment, recorder: Recorder) -> None:
-        super().__init__(experiment, Kept(recorder))
+    def __init__(self, experiment: Experiment, recorder: Recorder, scaler: LossScaler) -> None:
+        super().__init__(experiment, Kept(recorder), scaler)
         self.callback = Recording(recorder)
 
     def configure_callbacks(self) -> list[Recording]:

@@ -69,3 +69,11 @@ def test_every_bound_is_a_real_bound(arguments, message):
     with pytest.raises(UserError) as told:
         parse_train_config("pt_impl", "about", arguments)
     assert str(told.value).startswith(message) and "\n" not in str(told.value)
+
+
+def test_a_true_or_false_option_needs_no_value():
+    for arguments, wanted in (([], False), (["--compile"], True), (["--compile", "false"], False)):
+        assert parse_train_config("pt_impl", "about", ["--compile", "false", *arguments]).compile is wanted
+    assert parse_train_config("pt_impl", "about", ["--nesterov", "--epochs", "3"]).nesterov is True
+    with pytest.raises(UserError, match="--nesterov perhaps: should be a valid boolean"):
+        parse_train_config("pt_impl", "about", ["--nesterov", "perhaps"])
