@@ -44,11 +44,11 @@ PROGRAMS = (
 GAP = re.compile(r'\s*raise NotImplementedError\("gap (\d+)"\)\n?')
 WIDTH = 80
 HINTS = {
-    "KeyError": "print the keys that are there, where they are written and where they are read",
+    "KeyError": "print the keys of the dictionary: where are they written, and where are they read?",
     "AttributeError": "print the type of the object: is it what you expect?",
-    "NameError": "is it written so where it is made, and made before?",
-    "TypeError": "how many arguments, of which types, does it take? help(...) says so",
-    "ModuleNotFoundError": "the exercise needs no other packages than those that it imports",
+    "NameError": "is the name spelled in the same way where it gets its value, and does that happen before?",
+    "TypeError": "how many arguments does the function take, and of which types? help(...) shows it",
+    "ModuleNotFoundError": "the exercise needs only the packages that it already imports",
 }
 MAX_ENDLESS = 2  # checks that may run out of time before the others are skipped
 
