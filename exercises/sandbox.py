@@ -5,8 +5,8 @@ folders that it is given. It can write only to two empty folders, /tmp and /dev/
 address but 127.0.0.1. It sees only its own processes. If root starts it, it runs as another user. From outside, this
 process watches the time and the memory of all the program's processes together, and ends them at a limit.
 
-bubblewrap is the usual tool for this. It is not used, since root marks in many containers: started by root, bubblewrap
-0.8 runs the program as root outside the sandbox; started by another user, it can't read works in root's private folders.
+bubblewrap is the usual tool for this. It is not used, since root marks in many containers. Started by root, bubblewrap
+0.8 runs the program as root outside the sandbox. Started by another user, it can't read works in root's folders.
 """
 
 import json
