@@ -61,6 +61,7 @@ def main() -> int:
     folder, request = prepare(given, console)
     interrupted = False
     failure: UserError | None = None
+    not_logged: UserError | None = None
     if given.report_only is None:
         try:
             make_runs(folder, request, console)
@@ -78,10 +79,13 @@ def main() -> int:
             with writing(folder):
                 write_tables(summary)
                 write_report(summary)
-            if given.report_only is None and not interrupted:
-                log_comparison(summary)
         except UserError as error:
             failure = failure or error
+        if given.report_only is None and not interrupted:
+            try:
+                log_comparison(summary)
+            except UserError as error:
+                not_logged = error
         print_tables(console, summary, request.options.details)
         if failure is None:
             console.print(f"\nresults: {folder}; open {folder / 'report.html'} in a browser", soft_wrap=True)
@@ -89,6 +93,8 @@ def main() -> int:
     if failure:
         again = "" if missing else f"; python compare.py --report-only {folder} makes tables and report again"
         print(f"compare.py: error: {failure}{again}", file=sys.stderr)
+    if not_logged:
+        print(f"compare.py: error: {not_logged}", file=sys.stderr)
     if missing:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
         told = "interrupted; " if interrupted else ""
@@ -99,7 +105,7 @@ def main() -> int:
         )
     if interrupted:
         return 130
-    return 0 if runs and summary.succeeded and not failure else 1
+    return 0 if runs and summary.succeeded and not failure and not not_logged else 1
 
 
 def make_runs(folder: Path, request: Request, console: Console) -> None:

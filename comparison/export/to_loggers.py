@@ -13,7 +13,7 @@ def log_comparison(summary: Summary) -> None:
     request, folder = summary.request, summary.folder
     numbers: dict[str, float] = {}
     for row in summary.rows:
-        where = " ".join([*(f"{name}={value}" for name, value in row.variant.items()), row.name])
+        where = "/".join([*(f"{option} {value}" for option, value in row.variant.items()), row.name])
         values = {
             "test_accuracy": row.accuracy.test_accuracy,
             "images_per_second": row.speed.images_per_second,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from mlflow.tracking import MlflowClient
 from common.record.loggers.tracker import Guess, Tracker, Value
 from common.record.predictions import as_rgb
 
+NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")  # characters that MLflow does not accept in a metric's name
 MOST_METRICS = 1000  # that MLflow accepts in one call
 EXPERIMENT = "one-cnn-three-frameworks"  # unless MLFLOW_EXPERIMENT_NAME names another
 
@@ -31,7 +33,11 @@ class MLflow(Tracker):
 
     def numbers(self, by_step: Mapping[int, Mapping[str, float]]) -> None:
         now = int(1000 * time.time())
-        metrics = [Metric(name, value, now, step) for step, values in by_step.items() for name, value in values.items()]
+        metrics = [
+            Metric(NOT_IN_NAMES.sub("_", name), value, now, step)
+            for step, values in by_step.items()
+            for name, value in values.items()
+        ]
         for first in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(self._id, metrics[first : first + MOST_METRICS])
 

@@ -158,7 +158,9 @@ from made_up import MadeUp, comparison
 from comparison.export.to_loggers import log_comparison
 from comparison.export.write import write_tables
 from comparison.report.page import write_report
-summary = comparison(Path(sys.argv[1]), lambda job: MadeUp(), logger=("tensorboard", "mlflow"), repeats=3)
+rates = ["learning-rate=0.05,1e+0"]
+loggers = ("tensorboard", "mlflow")
+summary = comparison(Path(sys.argv[1]), lambda job: MadeUp(), logger=loggers, repeats=3, sweep=rates)
 write_tables(summary); write_report(summary); log_comparison(summary)
 """
     done = subprocess.run(
@@ -172,6 +174,7 @@ write_tables(summary); write_report(summary); log_comparison(summary)
     assert done.returncode == 0, done.stderr
     (found,) = read("mlflow", environment(tmp_path)["MLFLOW_TRACKING_URI"])
     assert {"report.html", "results.json", "results.md"} <= set(found["files"]) and found["status"] == "FINISHED"
-    assert found["summary"]["tf/images_per_second"] == 1000 and found["summary"]["pt/ratio"] == pytest.approx(1)
+    assert found["summary"]["learning-rate 0.05/tf/images_per_second"] == 1000
+    assert found["summary"]["learning-rate 1e_0/pt/ratio"] == pytest.approx(1)  # MLflow's names have no plus sign
     texts = read("tensorboard", tmp_path / "c" / "tensorboard")["texts"]
     assert "TensorFlow" in texts["results.md/text_summary"] and "report.html" in texts["files/text_summary"]
