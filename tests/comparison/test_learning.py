@@ -183,7 +183,7 @@ def test_each_row_is_checked_once(tmp_path):
     launcher = Launcher()
     summary, said, runner = checked(tmp_path, launcher, seeds=[3, 4])
     assert said == [
-        "check of learning, 64 training images by heart: TensorFlow, PyTorch, Lightning",
+        "check of learning, a few training images by heart: TensorFlow, PyTorch, Lightning",
         "check of learning, loss on all training images: TensorFlow, PyTorch, Lightning",
     ]
     assert len(launcher.programs) == 6
