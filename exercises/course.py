@@ -30,6 +30,7 @@ ACTIVITIES = {
     "checkpoints": OPTIMIZERS,
     "model_parallelism": OPTIMIZERS,
     "scaling": ("scipy.optimize",),
+    "input_pipeline": (*OPTIMIZERS, "torch.profiler"),
     "batch_size": TORCH,
 }
 # The commands that start the classical programs, on one device and on two.

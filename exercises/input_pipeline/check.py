@@ -1,0 +1,390 @@
+"""Checks of input_pipeline."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from exercises.checking import check, expect
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class Machine:
+    """Its time goes on only by work that is told to take some. Its GPU, if any, runs behind the program."""
+
+    def __init__(self) -> None:
+        self.now = self.gpu_done = 100.0
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+    def start(self, seconds: float) -> None:
+        self.gpu_done = max(self.gpu_done, self.now) + seconds
+
+    def synchronize(self, *_: object) -> None:
+        self.now = max(self.now, self.gpu_done)
+
+    def clocks(self) -> contextlib.ExitStack:
+        stack = contextlib.ExitStack()
+        for name in ("perf_counter", "monotonic", "time", "process_time"):
+            stack.enter_context(mock.patch(f"time.{name}", lambda: self.now))
+            stack.enter_context(mock.patch(f"time.{name}_ns", lambda: round(self.now * 1e9)))
+        for name in ("torch.cuda.synchronize", "torch.accelerator.synchronize"):
+            stack.enter_context(mock.patch(name, self.synchronize))
+        return stack
+
+
+def timed(work: ModuleType, steps: list[tuple[int, float, float]], device: torch.device, warmup: int) -> tuple:
+    """What measure() makes of steps of (images, seconds to load them, seconds to compute)."""
+    machine = Machine()
+    taken = []
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for number, (images, loading, _) in enumerate(steps):
+            machine.work(loading)
+            yield torch.full((images, 1, 2, 2), float(number)), torch.zeros(images, dtype=torch.int64)
+
+    def step(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+        taken.append(int(batch[0][0, 0, 0, 0]))
+        if device.type == "cuda":
+            machine.work(0.25)
+            machine.start(steps[len(taken) - 1][2])
+        else:
+            machine.work(steps[len(taken) - 1][2])
+
+    with machine.clocks():
+        found = work.measure(batches(), step, device, warmup)
+    expect(taken == list(range(len(steps))), f"of {len(steps)} batches, steps were taken with numbers {taken}")
+    return tuple(map(float, found))
+
+
+@check("waiting and computing are told apart", "between which two moments does the program have no batch?")
+def told_apart(work: ModuleType) -> None:
+    steps = [(8, 64.0, 32.0), (8, 16.0, 128.0), (8, 3.0, 1.0), (6, 5.0, 0.5), (8, 7.0, 4.0), (3, 0.0, 2.0)]
+    for warmup, kept in ((2, steps[2:]), (0, steps), (4, steps[4:])):
+        images, waiting, computing = (sum(column) for column in zip(*kept, strict=True))
+        found = timed(work, steps, CPU, warmup)
+        told = f"after {warmup} steps of warm-up, {waiting:g} s of waiting and {computing:g} s of computing"
+        expect(found[:2] == (waiting, computing), f"{told} were told as {found[0]:g} s and {found[1]:g} s")
+        expect(found[2] == images, f"these steps had {images} images, and {found[2]:g} were counted")
+
+
+@check("a GPU's work counts as computing", "when is the clock read: with the step started, or done?")
+def gpu_work(work: ModuleType) -> None:
+    steps = [(4, 2.0, 16.0), (4, 2.0, 8.0), (4, 3.0, 4.0), (2, 1.0, 8.0)]
+    found = timed(work, steps, GPU, 1)
+    told = "6 s of waiting, and 3 steps that start a GPU in 0.25 s for 20 s in all, were told as"
+    expect(found[:2] == (6.0, 20.75), f"{told} {found[0]:g} s of waiting and {found[1]:g} s of computing")
+
+
+@check("a speed-up is limited by what is not waited for", "share 0.75: of 4 s, which remain?")
+def speed_up(work: ModuleType) -> None:
+    for share, wanted in ((0.75, 4.0), (0.5, 2.0), (0.2, 1.25), (0.9, 10.0), (0.0, 1.0)):
+        found = work.largest_speed_up(share)
+        expect(abs(found - wanted) < 1e-9, f"if {share:.0%} is waiting, {wanted:g} times, and not {found:g} times")
+
+
+@check("workers load while the program computes", "draw two rows, one who loads and one who computes")
+def overlapped(work: ModuleType) -> None:
+    cases = ((3.0, 1.0, 0, 4.0), (3.0, 1.0, 1, 3.0), (3.0, 1.0, 2, 1.5), (3.0, 1.0, 3, 1.0), (3.0, 1.0, 8, 1.0))
+    for data, compute, workers, wanted in (*cases, (0.5, 2.0, 0, 2.5), (0.5, 2.0, 1, 2.0), (6.0, 0.25, 4, 1.5)):
+        found = work.step_seconds(data, compute, workers)
+        told = f"{data:g} s for the data, {compute:g} s to compute, {workers} workers: {wanted:g} s a step"
+        expect(abs(found - wanted) < 1e-9, f"{told}, and not {found:g} s")
+
+
+# Another operation in each step of a profile.
+OPERATIONS = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh", "atan", "exp2", "expm1", "log2", "log10", "erf")
+
+
+@check("a profile has the active steps alone", "what do wait, warmup, active and repeat of a schedule mean?")
+def active_steps(work: ModuleType) -> None:
+    done = []
+
+    def step(batch: torch.Tensor) -> None:
+        for _ in range(batch.numel()):
+            getattr(torch, OPERATIONS[len(done)])(torch.ones(3))
+        done.append(batch)
+
+    sizes = [2 + number % 3 for number in range(len(OPERATIONS))]
+    events = work.profile_steps((torch.ones(size) for size in sizes), step).key_averages()
+    counts = {event.key: event.count for event in events}
+    found = {name: counts[f"aten::{name}"] for name in OPERATIONS if f"aten::{name}" in counts}
+    first = work.PROFILE_WAIT + work.PROFILE_WARMUP
+    active = range(first, first + work.PROFILE_ACTIVE)
+    wanted = {OPERATIONS[number]: sizes[number] for number in active}
+    told = f"of the steps {sorted(OPERATIONS.index(name) for name in found)}, counted from 0"
+    expect(found.keys() == wanted.keys(), f"operations were recorded {told}, instead of {list(active)}")
+    expect(found == wanted, f"operations were recorded {sum(found.values())} times instead of {sum(wanted.values())}")
+
+
+def event(key: str, count: int, own: float, whole: float) -> SimpleNamespace:
+    """As key_averages() returns one; microseconds."""
+    times = {"cpu_time_total": whole, "self_cpu_time_total": own, "cpu_time": whole / count}
+    return SimpleNamespace(key=key, name=key, count=count, self_cpu_time=own / count, **times)
+
+
+@check("operations are ordered by their own time", "an operation that calls others: is it slow, or are they?")
+def own_time(work: ModuleType) -> None:
+    events = [
+        event("few", 2, 4e6, 5e6),
+        event("outer", 1, 5e5, 9e6),
+        event("often", 400, 8e6, 8e6),
+        event("slow", 1, 6e6, 7e6),
+        event("alike", 3, 1e6, 1e6),
+    ]
+    wanted = [("often", 400, 8.0), ("slow", 1, 6.0), ("few", 2, 4.0), ("alike", 3, 1.0), ("outer", 1, 0.5)]
+    for number in (3, 1, 5, 9):
+        found = [(key, int(calls), round(float(own), 9)) for key, calls, own in work.costliest(iter(events), number)]
+        expect(found == wanted[:number], f"the costliest {number} are {wanted[:number]}, and not {found}")
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        torch.ones(3).sin()
+    found = [key for key, _, _ in work.costliest(profiler.key_averages(), 1000)]
+    expect("aten::sin" in found, f"of a profile with aten::sin, the operations are {found[:5]}")
+
+
+def make_images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return generator.integers(256, size=(count, *shape), dtype=np.uint8), generator.integers(10, size=count)
+
+
+def equal(found: Any, wanted: Any) -> str:
+    """Where two batches differ; nothing: they don't."""
+    for name, one, other in zip(("images", "labels"), found, wanted, strict=True):
+        one = torch.as_tensor(one)
+        if one.dtype != other.dtype:
+            return f"the {name} are {one.dtype} instead of {other.dtype}"
+        if one.shape != other.shape:
+            return f"the {name} have the shape {tuple(one.shape)} instead of {tuple(other.shape)}"
+        if not torch.equal(one, other):
+            away = (one.double() - other.double()).abs()
+            return f"{(away > 0).double().mean():.0%} of the {name} differ, by {away.max():.1e} at most"
+    return ""
+
+
+@check("a fast batch is the slow one, to the last bit", "which numbers are rounded, and in which order?")
+def same_batch(work: ModuleType) -> None:
+    for count, shape in ((20, (5, 7, 3)), (64, (28, 28, 1)), (9, (6, 4, 2))):
+        images, labels = make_images(count, shape, seed=count)
+        slow, fast = work.SlowImages(images, labels), work.FastImages(images, labels)
+        generator = np.random.default_rng(1)
+        for epoch, size in ((0, 8), (3, 1), (1, 5), (0, count)):
+            keys = [(epoch, int(index)) for index in generator.integers(count, size=size)]
+            trouble = equal(fast.__getitems__(keys), default_collate([slow[key] for key in keys]))
+            expect(not trouble, f"a batch of {size} of {count} images of shape {shape}: {trouble}")
+        expect(np.array_equal(images, make_images(count, shape, seed=count)[0]), "the data set itself was changed")
+
+
+@check("only the images of the batch are made floats", "what is done first: to choose, or to convert?")
+def chosen_first(work: ModuleType) -> None:
+    images, labels = make_images(1, (4, 4, 1))
+    # All of them as floats would take more than any machine can address; as they are, they are one image.
+    many = np.broadcast_to(images[0], (10**13, 4, 4, 1)), np.broadcast_to(labels[0], (10**13,))
+    try:
+        found = work.FastImages(*many).__getitems__([(0, 5), (0, 10**13 - 1)])
+    except NotImplementedError:
+        raise  # a gap
+    except (MemoryError, RuntimeError, ValueError) as error:
+        expect(False, f"of 10^13 images a batch of 2 was asked for: {error}")
+    trouble = equal(found, default_collate([work.SlowImages(images, labels)[0, 0]] * 2))
+    expect(not trouble, f"of 10^13 images a batch of 2 was asked for: {trouble}")
+
+
+def instructions(dataset: Any, size: int) -> int:
+    """How many instructions of Python it takes to make a batch of so many."""
+    count = 0
+
+    def trace(frame: FrameType, kind: str, _: object) -> Any:
+        nonlocal count
+        count += kind == "opcode"
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return trace
+
+    keys = [(0, index) for index in range(size)]
+    dataset.__getitems__(keys)  # the first time imports what it needs
+    sys.settrace(trace)
+    try:
+        dataset.__getitems__(keys)
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@check("Python does not convert image by image", "which line of yours runs once for each image?")
+def whole_batch(work: ModuleType) -> None:
+    dataset = work.FastImages(*make_images(600, (4, 4, 1)))
+    few, many = instructions(dataset, 40), instructions(dataset, 540)
+    more = (many - few) / 500
+    expect(more < 20, f"for each image more, Python executes {more:.0f} instructions more (with the keys' list 7 or 8)")
+
+
+def draw(work: ModuleType, seed: int, epoch: int, indices: Any, length: int) -> np.ndarray:
+    indices = np.array(indices)
+    found = np.asarray(work.draw_shifts(seed, epoch, indices, length))
+    expect(found.shape == (len(indices), 2), f"for {len(indices)} indices the shifts have the shape {found.shape}")
+    expect(found.dtype.kind == "i", f"the shifts are {found.dtype}, not integers")
+    return found
+
+
+@check("all shifts from -PAD to PAD are equally likely", "which end does integers() leave out?")
+def all_shifts(work: ModuleType) -> None:
+    for seed, epoch in ((0, 0), (5, 2)):
+        found = Counter(map(tuple, draw(work, seed, epoch, range(5000), 5000).tolist()))
+        wanted = {(down, right) for down in range(-work.PAD, work.PAD + 1) for right in range(-work.PAD, work.PAD + 1)}
+        missing, more = sorted(wanted - set(found)), sorted(set(found) - wanted)
+        expect(not more, f"of 5,000 images some were shifted by {more[:3]}")
+        expect(not missing, f"of 5,000 images none was shifted by {missing[:3]}")
+        (often, most), *_, (seldom, least) = found.most_common()
+        told = f"of 5,000 images {most} were shifted by {often}, and {least} by {seldom}"
+        expect(most < 300 and least > 110, told)
+
+
+@check("each seed and each epoch draws anew", "what goes into the generator?")
+def anew(work: ModuleType) -> None:
+    base, everything = draw(work, 3, 4, range(2000), 2000), range(2000)
+    for what, other in (
+        ("the next epoch", draw(work, 3, 5, everything, 2000)),
+        ("epoch 0", draw(work, 3, 0, everything, 2000)),
+        ("another seed", draw(work, 8, 4, everything, 2000)),
+        ("no seed at all", draw(work, 0, 4, everything, 2000)),
+    ):
+        for offset in (0, 1, -1, 5):
+            same = (np.roll(other, offset, axis=0) == base).all(axis=1).mean()
+            where = f", {abs(offset)} images further" if offset else ""
+            expect(same < 0.1, f"with {what}, {same:.0%} of the shifts are the same{where}; by chance, 4 % are")
+
+
+@check("an example's shift does not depend on the batch", "does a generator know for which example it draws?")
+def by_index(work: ModuleType) -> None:
+    whole = draw(work, 1, 2, range(300), 300)
+    for indices in ([7], [299, 0, 7, 8], [5, 5, 6], list(range(299, -1, -1)), list(range(100, 160))):
+        for _ in range(2):
+            found = draw(work, 1, 2, indices, 300)
+            told = f"the shifts of examples {str(indices[:4])[1:-1]}{'...' if len(indices) > 4 else ''}"
+            expect(np.array_equal(found, whole[indices]), f"{told} are others than those that these have in all 300")
+
+
+def states() -> list[str]:
+    """Of the generators that a whole program shares."""
+    return [str(random.getstate()), str(np.random.get_state(legacy=False)), str(torch.get_rng_state().tolist())]
+
+
+@check("nobody else's random numbers are used", "what does np.random.seed do to the rest of the program?")
+def own_generator(work: ModuleType) -> None:
+    drawn = []
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        before = states()
+        drawn.append(draw(work, 0, 0, range(50), 50))
+        expect(states() == before, "drawing has moved a generator of the whole program")
+    expect(np.array_equal(*drawn), "another seed of the whole program's generator gave other shifts")
+
+
+@check("with a seed, the images are shifted, then normalised", "which colour has a border of zeros in floats?")
+def shifted_batch(work: ModuleType) -> None:
+    images, labels = make_images(40, (6, 5, 2))
+    for seed, epoch in ((0, 0), (0, 1), (9, 1)):
+        indices = [3, 39, 3, 0, 17, 21, 8]
+        wanted = []
+        for index, (down, right) in zip(indices, draw(work, seed, epoch, indices, 40).tolist(), strict=True):
+            moved = np.zeros_like(images[index])
+            for row in range(6):
+                for column in range(5):
+                    if 0 <= row - down < 6 and 0 <= column - right < 5:
+                        moved[row, column] = images[index, row - down, column - right]
+            wanted.append(work.SlowImages(moved[None], labels[index : index + 1])[epoch, 0])
+        dataset = work.FastImages(images, labels, seed)
+        for _ in range(2):
+            trouble = equal(dataset.__getitems__([(epoch, index) for index in indices]), default_collate(wanted))
+            expect(not trouble, f"seed {seed}, epoch {epoch}: {trouble}")
+
+
+def workers_allowed() -> contextlib.ExitStack:
+    """The process of a check may else have no others. These know the work only as copies of this process."""
+    multiprocessing.process.current_process()._config["daemon"] = False
+    if "fork" in multiprocessing.get_all_start_methods():
+        multiprocessing.set_start_method("fork", force=True)
+    stack = contextlib.ExitStack()
+    stack.callback(end_workers)
+    return stack
+
+
+def end_workers() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else DataLoader calls the end of its workers an error
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+@check("the batches are the same with any number of workers", "a batch that is complete: what is left to collate?")
+def any_workers(work: ModuleType) -> None:
+    images, labels = make_images(53, (5, 4, 1))
+    slow, batches = work.SlowImages(images, labels), work.EpochBatches(53, 8, seed=3)
+    with workers_allowed():
+        for workers in (0, 1, 2):
+            plain = work.make_loader(work.FastImages(images, labels), batches, workers, CPU)
+            moved = work.FastImages(images, labels, seed=1)
+            moving = work.make_loader(moved, batches, workers, CPU)
+            for epoch in (0, 1, 4):
+                batches.set_epoch(epoch)
+                keys = list(batches)
+                for loader, wanted in (
+                    (plain, [default_collate([slow[key] for key in some]) for some in keys]),
+                    (moving, [moved.__getitems__(some) for some in keys]),
+                ):
+                    found = list(loader)
+                    told = f"epoch {epoch}, {workers} workers:"
+                    expect(len(found) == 7, f"{told} of 53 examples, 8 to a batch, came {len(found)} batches")
+                    troubles = [equal(one, other) for one, other in zip(found, wanted, strict=True)]
+                    number = next((number for number, trouble in enumerate(troubles) if trouble), None)
+                    expect(number is None, f"{told} batch {number}: {troubles[number or 0]}")
+
+
+class Where(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Batches that say which process has loaded them."""
+
+    def __getitems__(self, keys: list) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((len(keys), 1), os.getpid()), torch.tensor([index for _, index in keys])
+
+
+@check("the workers stay from epoch to epoch", "which option of DataLoader keeps them?")
+def workers_stay(work: ModuleType) -> None:
+    batches = work.EpochBatches(30, 4, seed=0)
+    with workers_allowed():
+        for workers in (0, 1, 3):
+            loader = work.make_loader(Where(), batches, workers, CPU)
+            seen = [{int(one) for places, _ in loader for one in places.flatten()} for _ in range(2)]
+            here = os.getpid() in seen[0]
+            told = f"{workers} workers were asked for"
+            if not workers:
+                expect(seen[0] == {os.getpid()}, f"{told}, and other processes have loaded batches")
+                continue
+            expect(not here, f"{told}, and this process has loaded batches itself")
+            expect(len(seen[0]) == workers, f"{told}, and {len(seen[0])} processes have loaded batches")
+            expect(seen[0] == seen[1], f"{told}, and the next epoch had new ones")
+
+
+@check("batches are in pinned memory only if they go to a GPU", "what does pin_memory need?")
+def pinned(work: ModuleType) -> None:
+    dataset, batches = work.FastImages(*make_images(8, (4, 4, 1))), work.EpochBatches(8, 4, seed=0)
+    for device in (CPU, GPU):
+        for workers in (0, 2):
+            with mock.patch("torch.cuda.is_available", return_value=device is GPU):
+                loader = work.make_loader(dataset, batches, workers, device)
+            expect(isinstance(loader, DataLoader), f"make_loader returned a {type(loader).__name__}")
+            told = f"for the device {device}, with {workers} workers, pin_memory is {loader.pin_memory}"
+            expect(bool(loader.pin_memory) == (device is GPU), told)
