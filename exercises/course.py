@@ -24,6 +24,7 @@ ACTIVITIES = {
     "to_lightning": (*OPTIMIZERS, "lightning.pytorch", "torchmetrics"),
     "sampler": TORCH,
     "rank_zero": TORCH,
+    "tracking": (*OPTIMIZERS, "lightning.pytorch"),
     "float_formats": OPTIMIZERS,
     "gradient_accumulation": OPTIMIZERS,
     "batch_norm": TORCH,

@@ -40,6 +40,7 @@ ALLOWED = {
     "exercises/mirrored_strategy/*.py": {"exercises", "tensorflow", "keras"},
     "exercises/PTL_*.py": {"exercises", "lightning", "torch"},
     "exercises/to_lightning/*.py": {"exercises", "lightning", "torch"},
+    "exercises/tracking/*.py": {"exercises", "lightning", "torch"},
     "exercises/PT_*.py": {"exercises", "torch"},
     "exercises/*/*.py": {"exercises", "torch"},
     "exercises/ranks.py": {"exercises", "torch"},

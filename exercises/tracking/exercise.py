@@ -1,0 +1,176 @@
+"""Tracking: what a training with several processes tells a tool, so that its curves are those of the whole training.
+
+torchrun --standalone --nproc-per-node 2 -m exercises.tracking.exercise
+"""
+
+import csv
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before a group is made; see exercises/PT_CNN_MultiGPU.py
+import torch.nn.functional as F
+
+# Or TensorBoardLogger, WandbLogger, MLFlowLogger: they have the same three calls, log_hyperparams(dictionary),
+# log_metrics(dictionary, step) and finalize(status).
+from lightning.pytorch.loggers import CSVLogger, Logger
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from exercises.data import load_examples
+
+Batch = tuple[torch.Tensor, torch.Tensor]  # images: float32 (B, H, W, C), labels: int64 (B,)
+EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED, EVERY = 4, 64, 0.05, 0, 10
+
+
+def begin(
+    make_logger: Callable[[], Logger], rank: int, world_size: int, share: int, settings: dict[str, object]
+) -> Logger | None:
+    """Makes the logger, and tells it the hyperparameters: on rank 0. The other ranks get None.
+
+    Hyperparameters are the `settings`, and "world_size", "global_batch_size" and "torch_version" (torch.__version__).
+
+    `share`: how many examples of a batch one process takes.
+    """
+    # Gap 1
+    raise NotImplementedError("gap 1")
+
+
+class LossLog:
+    """Logs the training's loss and rate, by the number of steps done.
+
+    That is whenever this number is a multiple of `every`, and wherever flush() is called.
+    """
+
+    def __init__(self, logger: Logger | None, every: int, step: int, device: torch.device) -> None:
+        self.logger, self.every = logger, every
+        self.step = step  # steps done since the training began; those before an interruption count
+        self.pending = 0  # steps since the last time something was logged
+        self.totals = torch.zeros(2, dtype=torch.float64, device=device)  # of these steps: sum of losses, examples
+        self.rate = 0.0
+
+    def add(self, losses: torch.Tensor, rate: float) -> None:
+        """To be called after each step, in all processes.
+
+        losses: (B,), of the examples of this process; processes may have different numbers of them, or none.
+        rate: that this step has used.
+        """
+        # Gap 2: add up on the device, count the step, and flush if it is time. A number that is fetched (item()) makes
+        # the program wait for the device, and a reduction makes it wait for the other processes: not in each step.
+        raise NotImplementedError("gap 2")
+
+    def flush(self) -> None:
+        """To be called in all processes at the same step. Does nothing if no step was added since the last time.
+
+        Else logs "train/loss", the mean over the examples of all processes since the last time, and
+        "train/learning_rate", of the last step.
+        """
+        # Gap 3: who takes part in the reduction, and who logs?
+        raise NotImplementedError("gap 3")
+
+
+def train_epoch(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    log: LossLog,
+) -> None:
+    """A step of the optimizer, and one of the schedule, for each batch."""
+    model.train()
+    for images, labels in batches:
+        optimizer.zero_grad()
+        losses = F.cross_entropy(model(images), labels, reduction="none")
+        losses.mean().backward()
+        # Gap 4: both steps, and what the log is told. When does param_groups[0]["lr"] hold the rate of this step?
+        raise NotImplementedError("gap 4")
+    log.flush()  # the last steps of the epoch, which may be fewer than log.every
+
+
+def log_test(logger: Logger | None, logits: torch.Tensor, labels: torch.Tensor, step: int) -> None:
+    """Logs "test/loss" and "test/accuracy" over the examples of all processes, after `step` steps of training.
+
+    logits: (B, classes), labels: (B,), of this process's share, which may be larger or smaller than another's.
+    """
+    # Gap 5
+    raise NotImplementedError("gap 5")
+
+
+def collect(indices: torch.Tensor, guesses: torch.Tensor, length: int) -> list[int] | None:
+    """On rank 0 the guesses for all `length` test examples, in the order of the data set; None on other ranks.
+
+    indices, guesses: int64 (B,), of this process; an example may be in the shares of several processes (padding).
+    """
+    # Gap 6: dist.gather_object sends any object to rank 0.
+    raise NotImplementedError("gap 6")
+
+
+def tracked(logger: Logger | None, training: Callable[[], None]) -> None:
+    """Calls `training`, and at the end finalize("success"), or finalize("failed") if it ended with an error.
+
+    The error goes on to the caller. Without finalize the last numbers may never be written.
+    """
+    # Gap 7: Ctrl-C ends a training too.
+    raise NotImplementedError("gap 7")
+
+
+def print_metrics(path: Path) -> None:
+    for row in csv.DictReader(path.open()):
+        values = [f"{name} {float(value):.4f}" for name, value in sorted(row.items()) if value and name != "step"]
+        print(f"step {row['step']:>3}: {', '.join(values)}")
+
+
+def main() -> None:
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    dist.init_process_group(
+        "gloo", **({} if world_size > 1 else {"store": dist.HashStore(), "rank": 0, "world_size": 1})
+    )
+    data = load_examples()
+    examples = TensorDataset(torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels))
+    sampler = DistributedSampler(examples, world_size, rank, shuffle=True, seed=SEED)
+    share = BATCH_SIZE // world_size
+    loader = DataLoader(examples, share, sampler=sampler)
+    mine = torch.arange(rank, len(data.test_labels), world_size)  # the test examples of this process
+    test_images, test_labels = torch.from_numpy(data.test_images)[mine], torch.from_numpy(data.test_labels)[mine]
+    torch.manual_seed(SEED)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))
+    settings: dict[str, object] = {"seed": SEED, "learning_rate": LEARNING_RATE, "epochs": EPOCHS}
+
+    def train(run: int, epochs: range, step: int) -> int:
+        """Some epochs, tracked as a run of their own, after `step` steps; returns the steps done by then."""
+        logger = begin(lambda: CSVLogger(folder, "digits", run), rank, world_size, share, settings)
+        log = LossLog(logger, EVERY, step, torch.device("cpu"))
+
+        def training() -> None:
+            for epoch in epochs:
+                sampler.set_epoch(epoch)
+                train_epoch(model, loader, optimizer, schedule, log)
+                with torch.inference_mode():
+                    logits = network.eval()(test_images)
+                log_test(logger, logits, test_labels, log.step)
+            guesses = collect(mine, logits.argmax(dim=1), len(data.test_labels))
+            if guesses is not None:
+                right = sum(guess == label for guess, label in zip(guesses, data.test_labels, strict=True))
+                print(f"run {run}: {right} of {len(guesses)} guesses are right")
+
+        tracked(logger, training)
+        if logger is not None:
+            print_metrics(Path(folder, "digits", f"version_{run}", "metrics.csv"))
+        return log.step
+
+    with tempfile.TemporaryDirectory() as folder:
+        # As if interrupted half-way, with a checkpoint that holds the number of steps.
+        step = train(0, range(EPOCHS // 2), step=0)
+        train(1, range(EPOCHS // 2, EPOCHS), step)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
