@@ -269,12 +269,14 @@ def anew(work: ModuleType) -> None:
 
 @check("an example's shift does not depend on the batch", "does a generator know for which example it draws?")
 def by_index(work: ModuleType) -> None:
-    whole = draw(work, 1, 2, range(300), 300)
-    for indices in ([7], [299, 0, 7, 8], [5, 5, 6], list(range(299, -1, -1)), list(range(100, 160))):
-        for _ in range(2):
-            found = draw(work, 1, 2, indices, 300)
+    for length in (300, 30_000):
+        whole = draw(work, 1, 2, range(length), length)
+        for indices in ([7], [length - 1, 0, 7, 8], [5, 5, 6], list(range(299, -1, -1)), list(range(100, 160)), [7]):
+            found = draw(work, 1, 2, indices, length)
             told = f"the shifts of examples {str(indices[:4])[1:-1]}{'...' if len(indices) > 4 else ''}"
-            expect(np.array_equal(found, whole[indices]), f"{told} are others than those that these have in all 300")
+            expect(
+                np.array_equal(found, whole[indices]), f"{told} are others than those that these have in all {length:,}"
+            )
 
 
 def states() -> list[str]:

@@ -152,6 +152,7 @@ WRONG = [
         "anew",
     ),
     Wrong("numbers by the place in the batch", "size=(length, 2))[indices]", "size=(len(indices), 2))", "by_index"),
+    Wrong("this page's number of examples for any", "size=(length, 2)", "size=(EXAMPLES, 2)", "by_index"),
     Wrong(
         "a generator that goes on, and of which each worker gets a copy",
         DRAWN,
