@@ -38,9 +38,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
             console.print()
             console.print(f"{ABOUT_MAIN} {ABOUT_DETAILS}" if details else ABOUT_MAIN, style="dim")
             if not details:
-                console.print(
-                    "For more numbers open the report, or give --report-only DIR --details.", style="dim"
-                )
+                console.print("For more numbers open the report, or give --report-only DIR --details.", style="dim")
     beside = baseline_table(summary.changes)
     if not beside.empty:
         console.print()
