@@ -238,6 +238,7 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
         "--gpus-per-node",
         "--ntasks-per-node",
         "--wait",
+        *("--requeue", "--signal", "--open-mode", "--time", "--ntasks", "--distribution"),
         "--exclusive",
         "--partition",
         "--account",

@@ -1,0 +1,534 @@
+"""Checks of preempted_job."""
+
+import contextlib
+import functools
+import io
+import math
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from exercises.checking import check, expect
+from exercises.ranks import gathered
+
+RANKS = 3
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+LENGTH, EPOCHS, BATCH_SIZE = 13, 3, 4
+LAST = EPOCHS * 4  # steps
+save_whole = torch.save
+
+
+class Killed(BaseException):
+    """What nobody catches: the process ends here, as with kill -9."""
+
+
+def alone() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(LENGTH, 3, generator=generator), torch.randint(2, (LENGTH,), generator=generator)
+
+
+def make_training(work: ModuleType, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    return work.Training(model, optimizer, CosineAnnealingLR(optimizer, LAST))
+
+
+def make_plan(work: ModuleType, save_every: int = 5, seed: int = 0) -> Any:
+    return work.Plan(EPOCHS, BATCH_SIZE, save_every, seed)
+
+
+def start(
+    work: ModuleType,
+    folder: Path,
+    before_step: Callable[[int], None] = lambda done: None,
+    save_every: int = 5,
+    seed: int = 1,
+) -> tuple[int, Any, list[int]]:
+    """Starts the job: its exit status, its training, and the numbers of the steps that it has made."""
+    folder.mkdir(exist_ok=True)
+    training, steps = make_training(work, seed), []
+
+    def noted(done: int) -> None:
+        steps.append(done)
+        before_step(done)
+
+    status = work.train(training, *examples(), make_plan(work, save_every), folder, noted)
+    return status, training, steps
+
+
+def signal_at(step: int, number: int = signal.SIGTERM) -> Callable[[int], None]:
+    return lambda done: signal.raise_signal(number) if done == step else None
+
+
+def killed_at(step: int) -> Callable[[int], None]:
+    def before_step(done: int) -> None:
+        if done == step:
+            raise Killed
+
+    return before_step
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
+    return all(torch.equal(values, others) for values, others in pairs)
+
+
+def numbers(folder: Path) -> list[int]:
+    """Of the files with a checkpoint's name, whatever the work makes of them."""
+    found = (path.name.removeprefix("step-").removesuffix(".pt") for path in folder.glob("step-*.pt"))
+    return sorted(int(one) for one in found if one.isdigit())
+
+
+def shown(found: list[int]) -> str:
+    return ", ".join(f"step-{number}.pt" for number in found) or "none"
+
+
+# --- The signal ---
+
+
+@check("both signals are noticed, however often they come", "what does signal.signal want? what is in SIGNALS?")
+def noticed(work: ModuleType) -> None:
+    for chosen in (SIGNALS[:1], SIGNALS[1:], SIGNALS, SIGNALS * 2, SIGNALS[:1] * 3):
+        notice = work.Notice()
+        expect(not notice.received, "a signal is noticed before one has come")
+        for number in chosen:
+            signal.raise_signal(number)
+            expect(bool(notice.received), f"after {signal.Signals(number).name} `received` is {notice.received!r}")
+
+
+@check("the signal sets the flag and does nothing else", "between which two lines of the program does it run?")
+def nothing_else(work: ModuleType) -> None:
+    before = make_training(work)
+    training, folder = make_training(work), Path("job")
+    alone()
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
+        folder.mkdir()
+        notice = work.Notice()
+        calls = [mock.patch(f"torch.{name}", side_effect=Killed) for name in ("save", "distributed.all_reduce")]
+        calls.append(mock.patch("torch.distributed.barrier", side_effect=Killed))
+        with contextlib.ExitStack() as stack:
+            for call in calls:
+                stack.enter_context(call)
+            try:
+                for number in SIGNALS:
+                    signal.raise_signal(number)
+            except Killed:
+                expect(False, "it saves, or calls the other ranks, in the middle of whatever the program does")
+            except BaseException as error:  # noqa: BLE001 - SystemExit, and whatever else
+                expect(False, f"it raises {type(error).__name__} in the middle of whatever the program does")
+    expect(bool(notice.received), "the flag is not set")
+    expect(not printed.getvalue(), "it prints, in the middle of another print perhaps")
+    expect(same(training, before) and not list(folder.iterdir()), "it changes the training")
+
+
+@check(
+    "if one rank has received a signal, all ranks know",
+    "what does each rank know, and which operation brings it together?",
+    ranks=RANKS,
+    seconds=6,
+)
+def agreement(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    for case in range(2**RANKS):
+        flags = [bool(case >> rank & 1) for rank in range(RANKS)]
+        found = gathered(bool(work.agreed(flags[dist.get_rank()])))
+        expect(found == [any(flags)] * RANKS, f"where the ranks' flags are {flags}, they agree on {found}")
+
+
+@check(
+    "all ranks end after the same step",
+    "does every rank make the same calls in each step, whether it has received a signal or not?",
+    ranks=RANKS,
+    seconds=10,
+)
+def end_together(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    whole = start(work, Path("whole"), seed=0)[1]
+    # For each rank the step before which it receives a signal.
+    for case, steps in enumerate(({2: 1}, {1: 6, 2: 7}, {0: 9}, {0: 3, 1: 3, 2: 3})):
+        folder = Path(f"job-{case}")
+        at = steps.get(dist.get_rank(), -1)
+        status, _, made = start(work, folder, signal_at(at, SIGNALS[case % 2]), seed=0)
+        told = f"signals to {', '.join(f'rank {rank} in step {step}' for rank, step in steps.items())}"
+        found = gathered([made[-1] if made else None, int(status)])
+        wanted = [[min(steps.values()), 143]] * RANKS
+        expect(found == wanted, f"{told}: the ranks' last step and status: {found} instead of {wanted}")
+        status, again, _ = start(work, folder, seed=2)
+        expect(all(gathered(status == 0)), f"{told}: started again, the statuses are {gathered(int(status))}")
+        expect(all(gathered(same(again, whole))), f"{told}: started again, the weights are not those of a whole one")
+
+
+# --- The checkpoint ---
+
+
+def saved(work: ModuleType, folder: Path, done: int, steps: int) -> Any:
+    """A training of some steps, and its checkpoint."""
+    training = make_training(work)
+    for _ in range(steps):
+        training.optimizer.zero_grad()
+        training.model(examples()[0]).square().sum().backward()
+        training.optimizer.step()
+        training.schedule.step()
+    work.save(folder, training, done)
+    return training
+
+
+@check("checkpoints are sorted by number, and other files do not count", "is 10 before 9 or after it, as text?")
+def sorted_numbers(work: ModuleType) -> None:
+    for case, wanted in enumerate(([], [7], [9, 10, 11], [2, 10, 99, 100, 1000], [8, 25, 138])):
+        folder = Path(f"job-{case}")
+        folder.mkdir()
+        for number in wanted[::2] + wanted[1::2]:
+            work.path_of(folder, number).write_text("a checkpoint")
+        for name in ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp", "notes.txt", "step-a.pt", "last-step-14.pt"):
+            (folder / name).write_text("something else")
+        found = list(work.saved_steps(folder))
+        expect(found == wanted, f"the folder has {shown(wanted)} and other files, and found are {found}")
+
+
+@check("weights, momentum, rate and the number of steps come back", "which parts has a training? who changes the rate?")
+def comes_back(work: ModuleType) -> None:
+    alone()
+
+    def make(seed: int) -> Any:
+        """With averages that are no parameters, and a schedule that counts epochs of four steps."""
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        return work.Training(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.5))
+
+    def steps(training: Any, count: int) -> None:
+        for _ in range(count):
+            training.optimizer.zero_grad()
+            training.model(examples()[0]).square().sum().backward()
+            training.optimizer.step()
+            training.schedule.step()
+
+    for case, (made, done) in enumerate(((3, 3), (5, 17), (6, 138))):
+        folder = Path(f"job-{case}")
+        folder.mkdir()
+        training, again = make(0), make(1)
+        steps(training, made)
+        work.save(folder, training, done)
+        found = work.load_latest(folder, again)
+        expect(found == done, f"saved after {done} steps, it goes on after {found}")
+        expect(same(again, training), "the weights (or what else is in the state dict) are not those that were saved")
+        for more in range(1, 4):
+            steps(training, 1)
+            steps(again, 1)
+            rates = [one.optimizer.param_groups[0]["lr"] for one in (training, again)]
+            expect(rates[0] == rates[1], f"{more} step(s) later the rate is {rates[1]:g} instead of {rates[0]:g}")
+            expect(same(again, training), f"{more} step(s) later the weights are others: what does a step read?")
+
+
+@check("no checkpoint: training starts from the beginning", "what does load_latest return, and what has it changed?")
+def from_scratch(work: ModuleType) -> None:
+    alone()
+    folder = Path("job")
+    folder.mkdir()
+    for name, content in ((None, b""), ("unfinished.tmp", b"ha"), ("step-3.pt", b""), ("step-10.pt", b"ha")):
+        if name:
+            (folder / name).write_bytes(content)
+        training = make_training(work)
+        found = work.load_latest(folder, training)
+        there = ", ".join(path.name for path in folder.iterdir()) or "nothing"
+        expect(found == 0, f"the folder has {there}, no whole checkpoint, and training goes on after step {found}")
+        expect(same(training, make_training(work)), f"the folder has {there}, and the weights are changed")
+
+
+@check("the latest whole checkpoint is taken", "what does torch.load raise for a damaged file, and what comes then?")
+def latest_whole(work: ModuleType) -> None:
+    alone()
+    folder, other = Path("job"), Path("other")
+    folder.mkdir()
+    other.mkdir()
+    trainings = {9: saved(work, folder, 9, 1), 10: saved(work, folder, 10, 2)}
+    saved(work, other, 11, 3)
+    whole = work.path_of(other, 11).read_bytes()
+    # What else may lie there: unfinished, and newer.
+    for name in ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp"):
+        (folder / name).write_bytes(whole[: len(whole) // 2])
+    damages = {
+        "": None,
+        "is empty": b"",
+        "is cut off in the middle": whole[: len(whole) // 2],
+        "has lost its end": whole[:-30],
+        "is full of zeros": bytes(len(whole)),
+        "is a text": b"disk quota exceeded\n" * 9,
+    }
+    for damage, content in damages.items():
+        if content is not None:
+            work.path_of(folder, 11).write_bytes(content)
+        training = make_training(work, seed=3)
+        found = work.load_latest(folder, training)
+        told = f"steps 9 and 10 are whole{f', step 11 {damage}' if damage else ''}: training goes on after step {found}"
+        expect(found == 10, told)
+        expect(same(training, trainings[10]), "the weights are not those of step 10")
+    work.path_of(folder, 10).write_bytes(b"ha")
+    training = make_training(work, seed=3)
+    found = work.load_latest(folder, training)
+    expect(found == 9, f"steps 10 and 11 are damaged, 9 is whole: training goes on after step {found}")
+    expect(same(training, trainings[9]), "the weights are not those of step 9")
+
+
+def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
+    """To write what torch.save is given: a path or an open file."""
+    return contextlib.nullcontext(file) if hasattr(file, "write") else open(file, "wb")
+
+
+def renames(before: Callable[[Path, Path], None]) -> contextlib.ExitStack:
+    """Within it, `before` is called with both names when a file is about to be renamed."""
+
+    def rename(real: Any, source: Any, target: Any, **options: Any) -> None:
+        before(Path(source).resolve(), Path(target).resolve())
+        real(source, target, **options)
+
+    stack = contextlib.ExitStack()
+    for name in ("replace", "rename"):
+        stack.enter_context(mock.patch(f"os.{name}", functools.partial(rename, getattr(os, name))))
+    return stack
+
+
+@check("killed while it writes: the older checkpoints are whole", "which name does the unfinished file have?")
+def killed_writing(work: ModuleType) -> None:
+    alone()
+    folder = Path("job")
+    folder.mkdir()
+    saved(work, folder, 8, 1)
+    training = saved(work, folder, 9, 2)
+    before = {path.name: path.read_bytes() for path in folder.glob("step-*.pt")}
+    expect(sorted(before) == ["step-8.pt", "step-9.pt"], f"saved were steps 8 and 9, there are {sorted(before)}")
+
+    def cut_off(obj: object, f: object, *_: object, **__: object) -> None:
+        with opened(f) as file:
+            file.write(b"ha")
+            file.flush()
+        raise Killed
+
+    for done in (10, 9):  # another one, and one that is there already
+        with mock.patch("torch.save", cut_off), contextlib.suppress(Killed):
+            saved(work, folder, done, 3)
+        expect(
+            all((folder / name).exists() and (folder / name).read_bytes() == old for name, old in before.items()),
+            f"killed while it wrote step {done}: steps 8 and 9 are not both whole",
+        )
+        again = make_training(work, seed=3)
+        found = work.load_latest(folder, again)
+        expect(
+            found == 9 and same(again, training), f"killed while it wrote step {done}, it goes on after step {found}"
+        )
+
+
+@check(
+    "a checkpoint gets its name when it is whole, and older ones go after that",
+    "in which order: write, rename, remove? in which folder does the unfinished file lie?",
+)
+def renamed_whole(work: ModuleType) -> None:
+    alone()
+    folder = Path("job").resolve()
+    folder.mkdir()
+    seen: list[str] = []
+    for done in (9, 10, 11, 12, 12):
+        there = set(numbers(folder))
+        target = work.path_of(folder, done).resolve()
+
+        def before(source: Path, name: Path, target: Path = target, there: set[int] = there) -> None:
+            if name != target:
+                return
+            seen.append(name.name)
+            expect(source.parent == folder, "the unfinished file lay in another folder, maybe on another disk")
+            missing = sorted(there - set(numbers(folder)))
+            expect(not missing, f"just before the rename {shown(missing)} was gone already")
+            try:
+                torch.load(source, weights_only=True)
+            except Exception:  # noqa: BLE001 - however it can't be read
+                expect(False, "when it got its name, the file was not whole")
+
+        with renames(before):
+            saved(work, folder, done, 1)
+        expect(target.name in seen, f"{target.name} did not get its name by a rename of a whole file")
+        expect(target.exists(), f"{target.name} is not there when save() returns")
+        seen.clear()
+
+
+@check("the last two are kept, and the new one is one of them", "which numbers can lie there when step 7 is saved?")
+def two_kept(work: ModuleType) -> None:
+    alone()
+    for case, there in enumerate(([], [3], [3, 5], [5, 6], [2, 8, 9], [9, 10, 11], [5, 6, 99, 100], [5, 7, 9])):
+        folder = Path(f"job-{case}")
+        folder.mkdir()
+        (folder / "notes.txt").write_text("mine")
+        for number in there:
+            work.path_of(folder, number).write_bytes(b"ha")
+        saved(work, folder, 7, 1)
+        earlier = [number for number in there if number < 7]
+        wanted, found = sorted([*earlier[-1:], 7]), numbers(folder)
+        expect(found == wanted, f"there were {shown(there)}; with step 7 saved there are {shown(found)}")
+        expect((folder / "notes.txt").exists(), "a file that is no checkpoint was removed")
+    folder, kept = Path("job"), []
+    folder.mkdir()
+    for done in (8, 9, 10, 11, 100, 1000):
+        saved(work, folder, done, 1)
+        kept = [*kept[-1:], done]
+        expect(numbers(folder) == kept, f"after step {done} there are {shown(numbers(folder))}")
+
+
+@check("rank 0 writes, and the others wait for it", "in how many ranks does this line run?", ranks=RANKS, seconds=8)
+def one_writer(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    rank, folder, savers = dist.get_rank(), Path("job"), []
+    folder.mkdir(exist_ok=True)
+    dist.barrier()
+
+    def noted(*arguments: Any, **options: Any) -> None:
+        savers.append(rank)
+        save_whole(*arguments, **options)
+
+    def others_return(_source: Path, _target: Path) -> None:
+        """Gives the others half a second to return from save(), which they must not."""
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline and not list(Path().glob("returned-*")):
+            time.sleep(0.02)
+
+    with mock.patch("torch.save", noted), renames(others_return):
+        saved(work, folder, 7, 1)
+    there = work.path_of(folder, 7).exists()
+    Path(f"returned-{rank}").touch()
+    everyone = sum(gathered(savers), [])
+    expect(everyone == [0], f"torch.save was called by ranks {everyone or 'none'}")
+    expect(all(gathered(there)), f"when save() returned, the file was there, by rank: {gathered(there)}")
+    training = make_training(work, seed=3 + rank)
+    found = gathered(work.load_latest(folder, training))
+    expect(found == [7] * RANKS, f"saved after step 7, the ranks go on after {found}")
+    sums = gathered([values.sum().item() for values in training.model.parameters()])
+    expect(all(one == sums[0] for one in sums), "the ranks have not loaded the same weights")
+
+
+# --- The training ---
+
+
+@check("the batches after k steps are those of a whole training", "epoch = steps // ..., and how many are skipped?")
+def same_batches(work: ModuleType) -> None:
+    for length, epochs, batch_size, seed in ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2)):
+        plan = work.Plan(epochs, batch_size, 5, seed)
+        state = torch.get_rng_state()
+        whole = [list(map(int, batch)) for batch in work.batches(length, plan, 0)]
+        told = f"{length} examples, {epochs} epochs, batches of {batch_size}"
+        sizes = [len(batch) for batch in whole]
+        per_epoch = [min(batch_size, length - first) for first in range(0, length, batch_size)]
+        expect(sizes == per_epoch * epochs, f"{told}: batches of {sizes}")
+        for done in range(len(whole) + 1):
+            found = [list(map(int, batch)) for batch in work.batches(length, plan, done)]
+            expect(found == whole[done:], f"{told}: after {done} steps come {found[:2]}..., not {whole[done:][:2]}...")
+        untouched = torch.equal(state, torch.get_rng_state())
+        expect(untouched, "the order was drawn with the random numbers of the whole program")
+
+
+@check("every epoch has all examples, in an order of its own", "on what does the generator depend?")
+def orders(work: ModuleType) -> None:
+    found: dict[tuple[int, int], list[int]] = {}
+    for seed in (0, 1000, 77):
+        plan = work.Plan(4, 16, 5, seed)
+        parts = [list(map(int, batch)) for batch in work.batches(50, plan, 0)]
+        expect(len(parts) == 16, f"4 epochs of 50 examples in batches of 16 are {len(parts)} batches")
+        for epoch in range(4):
+            order = sum(parts[4 * epoch : 4 * epoch + 4], [])
+            expect(sorted(order) == list(range(50)), f"epoch {epoch} does not have each of the 50 examples once")
+            expect(order != sorted(order), f"epoch {epoch} is not shuffled")
+            twin = next((other for other, one in found.items() if one == order), None)
+            expect(twin is None, f"seed {seed}, epoch {epoch} has the order of seed and epoch {twin}")
+            found[seed, epoch] = order
+
+
+@check(
+    "interrupted after any step and started again, it ends with the same weights",
+    "write down what a step reads: weights, and what else? which step comes next?",
+)
+def same_end(work: ModuleType) -> None:
+    alone()
+    status, whole, made = start(work, Path("whole"), seed=0)
+    expect(made == list(range(LAST)), f"a training of {LAST} steps made steps {made}")
+    for step in range(LAST - 1):
+        folder = Path(f"job-{step}")
+        status, _, made = start(work, folder, signal_at(step, SIGNALS[step % 2]), seed=0)
+        seen = f"a signal before step {step}: "
+        expect(made == list(range(step + 1)), f"{seen}the last step made is {made[-1] if made else 'none'}")
+        expect(step + 1 in numbers(folder), f"{seen}there is no checkpoint after {step + 1} steps")
+        status, again, made = start(work, folder)
+        expect(made == list(range(step + 1, LAST)), f"{seen}started again, it made steps {made}")
+        expect(same(again, whole), f"{seen}started again, it ended with other weights")
+    folder = Path("often")
+    for step in (2, 3, 4, 9):
+        start(work, folder, signal_at(step), seed=0)
+    expect(same(start(work, folder)[1], whole), "interrupted four times, it ended with other weights")
+
+
+@check("killed without a signal, it goes on after the last periodic checkpoint", "steps of the epoch, or of the whole?")
+def periodic(work: ModuleType) -> None:
+    alone()
+    _, whole, _ = start(work, Path("whole"), seed=0)
+    for save_every, step in ((5, 3), (5, 7), (5, 11), (3, 7), (2, 9), (100, 11)):
+        folder = Path(f"job-{save_every}-{step}")
+        with contextlib.suppress(Killed):
+            start(work, folder, killed_at(step), save_every, seed=0)
+        wanted = list(range(save_every, step + 1, save_every))[-2:]
+        told = f"save_every={save_every}, killed before step {step}: there are {shown(numbers(folder))}"
+        expect(numbers(folder) == wanted, f"{told}, not {shown(wanted)}")
+        _, again, made = start(work, folder, save_every=save_every, seed=1 if wanted else 0)
+        expect(made == list(range(wanted[-1] if wanted else 0, LAST)), f"{told}; started again, it made steps {made}")
+        expect(same(again, whole), f"{told}; started again, it ended with other weights")
+
+
+@check("the exit status says whether to start it again", "when is there nothing left to do?")
+def statuses(work: ModuleType) -> None:
+    alone()
+    for save_every, step in ((5, 0), (5, LAST - 2), (100, 4), (1, 4)):
+        folder = Path(f"job-{save_every}-{step}")
+        status = start(work, folder, signal_at(step), save_every)[0]
+        told = "SIGTERM would have given 128 + 15"
+        expect(status == 143, f"interrupted in step {step} of {LAST}, the exit status is {status}; {told}")
+        status = start(work, folder, save_every=save_every)[0]
+        expect(status == 0 and status is not False, f"finished, the exit status is {status!r}")
+    status = start(work, Path("last"), signal_at(LAST - 1))[0]
+    expect(status == 0, f"a signal in the last step: no step is left, and the exit status is {status}")
+
+
+@check("a finished job that is started again does nothing more", "what is saved after the last step?")
+def finished(work: ModuleType) -> None:
+    alone()
+    for save_every, last_signal in ((5, -1), (LAST, -1), (100, LAST - 1)):
+        folder = Path(f"job-{save_every}")
+        _, whole, _ = start(work, folder, signal_at(last_signal), save_every, seed=0)
+        expect(LAST in numbers(folder), f"save_every={save_every}: after the last step there are {numbers(folder)}")
+        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+        status, again, made = start(work, folder, save_every=save_every)
+        expect(made == [], f"started again, it made steps {made}")
+        expect(status == 0, f"started again, its exit status is {status}")
+        expect(same(again, whole), "started again, it has other weights")
+        after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+        expect(before == after, "started again, it changed files")
+
+
+@check("the interval loses the least time", "of one node, or of the job? set the slope of `lost_share` to zero")
+def interval(work: ModuleType) -> None:
+    for cost, between, nodes in ((60.0, 1e6, 1), (30.0, 5e7, 16), (2.0, 8.64e7, 1000), (600.0, 1e6, 3)):
+        wanted, found = math.sqrt(2 * cost * between / nodes), float(work.best_interval(cost, between, nodes))
+        told = (
+            f"{cost:g} s a checkpoint, {between:g} s between failures of each of {nodes} node(s): every {found:.4g} s"
+        )
+        expect(abs(found - wanted) < 1e-3 * wanted, f"{told}; another interval loses less")

@@ -1,0 +1,343 @@
+"""Checks of two_nodes."""
+
+import functools
+import inspect
+import math
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from exercises.checking import check, expect
+from exercises.ranks import gathered
+
+RANKS = 4
+# For each rank, the number of its node.
+LAYOUTS = ([0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 0], [0, 1, 2, 3], [0, 0, 0, 0], [7, 2, 7, 7])
+
+
+def places(work: ModuleType, nodes: list[int]) -> list[Any]:
+    """Of all ranks of a job whose ranks are on these nodes."""
+    return [work.Place(rank, nodes[:rank].count(node), node, len(nodes)) for rank, node in enumerate(nodes)]
+
+
+# --- What a process is told ---
+
+
+@check("the first host of a node list is found", "what is in brackets, and what may follow them? is 08 the same as 8?")
+def first(work: ModuleType) -> None:
+    for node_list, wanted in {
+        "node[08-11,14],gpu3": "node08",
+        "gpu3,node[08-11,14]": "gpu3",
+        "n1": "n1",
+        "n2,n1": "n2",
+        "node[8-11]": "node8",
+        "node[007,009-012]": "node007",
+        "tux[3],tux[5-6]": "tux3",
+        "rack[1-2]-n[01-16].local": "rack1-n01.local",
+        "r[12,14-15]c[0-3]n[010-020]": "r12c0n010",
+        "cn-2-[17-18],cn-3-[1-9]": "cn-2-17",
+        "a[5-6]-ib,b[1,3]-ib": "a5-ib",
+        "127.0.0.[1-2]": "127.0.0.1",
+        "gpu[0-1]": "gpu0",
+    }.items():
+        found = work.first_host(node_list)
+        expect(found == wanted, f"{node_list}: the first host is {wanted}, not {found}")
+
+
+@check("the port is the same in all processes, and another one in the next jobs", "what do all processes know alike?")
+def port(work: ModuleType) -> None:
+    for start in (1, 4711, 9_990_000, 123_456_780):
+        ports = [int(work.port_of(str(start + number))) for number in range(10_000)]
+        outside = [one for one in ports if one not in work.PORTS]
+        expect(not outside, f"of jobs from {start} on, port {(outside or [0])[0]} is outside of PORTS")
+        different = len(set(ports))
+        expect(different == 10_000, f"10,000 jobs from {start} on have {different} different ports")
+        again = [int(work.port_of(str(start + number))) for number in range(10_000)]
+        expect(ports == again, "asked twice for the same job, it gives two ports")
+
+
+@check(
+    "Slurm's variables become those that PyTorch reads", "which variable counts on the node, which in the whole job?"
+)
+def variables(work: ModuleType) -> None:
+    jobs = (
+        ([0, 0, 1], "127.0.0.[1-2]", "4711"),
+        ([0, 1, 0, 1, 1], "node[08-09]", "31"),
+        ([0, 0, 0, 0, 0, 1, 2], "gpu3,node[1-2]", "9"),
+    )
+    for nodes, node_list, job in jobs:
+        for place in places(work, nodes):
+            slurm = {
+                "SLURM_PROCID": place.rank,
+                "SLURM_LOCALID": place.local_rank,
+                "SLURM_NODEID": place.node,
+                "SLURM_NTASKS": len(nodes),
+                "SLURM_JOB_NUM_NODES": len(set(nodes)),
+                "SLURM_NNODES": len(set(nodes)),
+                "SLURM_TASKS_PER_NODE": ",".join(str(nodes.count(node)) for node in sorted(set(nodes))),
+                "SLURM_JOB_NODELIST": node_list,
+                "SLURM_JOB_ID": job,
+                "SLURM_STEP_ID": 0,
+                "SLURMD_NODENAME": f"host-of-{place.node}",
+                "PATH": "/usr/bin",
+            }
+            found = work.torch_variables({name: str(value) for name, value in slurm.items()})
+            expect(all(isinstance(one, str) for one in found.values()), f"not all values are strings: {found}")
+            wanted = {
+                "RANK": str(place.rank),
+                "LOCAL_RANK": str(place.local_rank),
+                "WORLD_SIZE": str(len(nodes)),
+                "MASTER_ADDR": work.first_host(node_list),
+                "MASTER_PORT": str(work.port_of(job)),
+            }
+            for name, value in wanted.items():
+                told = f"process {place.rank} of {len(nodes)}, the {place.local_rank}th on node {place.node}"
+                expect(found.get(name) == value, f"{told}: {name} is {found.get(name)!r} instead of {value!r}")
+
+
+# --- Which part is mine ---
+
+
+@check("the device is chosen by the number on the node", "which GPUs does a process see, and from which number on?")
+def device(work: ModuleType) -> None:
+    for nodes in ([0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1, 1]):
+        for place in places(work, nodes):
+            told = f"rank {place.rank}, local rank {place.local_rank}, node {place.node}"
+            for gpus in (nodes.count(place.node), 1, 8, 0):
+                number = place.local_rank if gpus > 1 else 0
+                wanted = torch.device("cuda", number) if gpus else torch.device("cpu")
+                found = torch.device(work.device_of(place, gpus))
+                expect(found == wanted, f"{told}, which sees {gpus} GPU(s): the device is {found}, not {wanted}")
+
+
+@check("each example is in the share of one process", "which number is different in all processes of the job?")
+def shares(work: ModuleType) -> None:
+    for nodes in ([0, 0, 1, 1], [0, 0, 1], [0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0], [0, 0, 0, 0, 1, 2]):
+        for length in (1000, 12, 7, 2):
+            found = [list(map(int, work.share_of(place, length))) for place in places(work, nodes)]
+            told = f"{length} examples, ranks on nodes {nodes}"
+            whole = sorted(index for share in found for index in share)
+            twice = len(whole) - len(set(whole))
+            expect(not twice, f"{told}: {twice} examples are in two shares")
+            expect(whole == list(range(length)), f"{told}: {length - len(whole)} examples are in no share")
+            sizes = [len(share) for share in found]
+            expect(max(sizes) - min(sizes) <= 1, f"{told}: the shares have {sizes} examples")
+
+
+def prepared(work: ModuleType, shared: bool, slow: int) -> None:
+    """On several layouts: who downloads, and whether all wait for rank `slow`, if it does."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for case, nodes in enumerate(LAYOUTS[1:5]):
+        calls: list[int] = []
+        done, left = Path(f"done-{shared}-{case}"), f"left-{shared}-{case}"
+        done.mkdir(exist_ok=True)
+        dist.barrier()
+
+        def download(calls: list[int] = calls, left: str = left, done: Path = done) -> None:
+            calls.append(rank)
+            deadline = time.monotonic() + 0.3
+            while rank == slow and time.monotonic() < deadline and not list(Path().glob(f"{left}-*")):
+                time.sleep(0.02)  # the others have time to leave, which they must not
+            (done / str(rank)).touch()
+
+        work.prepare(places(work, nodes)[rank], shared, download)
+        there = sorted(int(path.name) for path in done.iterdir())
+        Path(f"{left}-{rank}").touch()
+        wanted = [0] if shared else [nodes.index(node) for node in sorted(set(nodes))]
+        found = sorted(sum(gathered(calls), []))
+        where = "a shared folder" if shared else "a folder on each node"
+        told = f"{where}, ranks on nodes {nodes}"
+        expect(found == sorted(wanted), f"{told}: ranks {found} download, instead of {sorted(wanted)}")
+        everyone = gathered(there)
+        expect(all(one == sorted(wanted) for one in everyone), f"{told}: a process went on before all data were there")
+
+
+@check("a shared folder: rank 0 downloads, all wait", "how many processes have local rank 0?", ranks=RANKS, seconds=8)
+def prepare_shared(work: ModuleType) -> None:
+    prepared(work, shared=True, slow=0)
+
+
+@check(
+    "a folder on each node: one process of each downloads, all wait",
+    "which process does each node have, however many it has? who reads the data of node 1?",
+    ranks=RANKS,
+    seconds=8,
+)
+def prepare_each(work: ModuleType) -> None:
+    prepared(work, shared=False, slow=0)
+
+
+@check(
+    "all processes wait for the last node's download",
+    "is a node ready when its own data are there?",
+    ranks=RANKS,
+    seconds=8,
+)
+def prepare_late(work: ModuleType) -> None:
+    prepared(work, shared=False, slow=RANKS - 1)
+
+
+# --- A sum in two levels ---
+
+
+@check(
+    "every process has its node's group, and the leaders have theirs",
+    "does every process make the same calls of new_group in the same order?",
+    ranks=RANKS,
+    seconds=8,
+)
+def right_groups(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for nodes in LAYOUTS:
+        groups = work.make_groups(nodes)
+        mine = [other for other in range(RANKS) if nodes[other] == nodes[rank]]
+        leaders = sorted(nodes.index(node) for node in set(nodes))
+        told = f"ranks on nodes {nodes}, rank {rank}"
+        expect(groups.leader == mine[0], f"{told}: the leader is {groups.leader}, not {mine[0]}")
+        found = sorted(dist.get_process_group_ranks(groups.node))
+        expect(found == mine, f"{told}: the group of its node has ranks {found}, not {mine}")
+        if rank == mine[0]:
+            found = sorted(dist.get_process_group_ranks(groups.leaders))
+            expect(found == leaders, f"{told}: the group of the leaders has ranks {found}, not {leaders}")
+        dist.barrier()
+
+
+@check(
+    "the sum in two levels is the flat sum, in every process",
+    "which process has which sum after each of the lines?",
+    ranks=RANKS,
+    seconds=8,
+)
+def two_levels(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for nodes in LAYOUTS:
+        groups = work.make_groups(nodes)
+        for shape in ((5,), (2, 3)):
+            tensor = torch.full(shape, 10.0**rank, dtype=torch.float64)
+            work.sum_in_two_levels(tensor, groups)
+            found = gathered(tensor.flatten().tolist())
+            wanted = [[1111.0] * math.prod(shape)] * RANKS
+            expect(found == wanted, f"1, 10, 100 and 1000 on nodes {nodes}: by rank {[one[0] for one in found]}")
+
+
+# What a process calls to exchange tensors, with the name of the argument that says with whom.
+CALLS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+CALLS += ("send", "recv", "isend", "irecv", "all_gather_into_tensor", "reduce_scatter_tensor", "all_gather_object")
+
+
+@check(
+    "only the leaders exchange something with other nodes",
+    "with whom does each of your lines speak?",
+    ranks=RANKS,
+    seconds=8,
+)
+def leaders_alone(work: ModuleType) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for nodes in LAYOUTS[:5]:
+        groups = work.make_groups(nodes)
+        with_whom: list[tuple[str, list[int]]] = []
+
+        def noted(name: str, real: Any, *arguments: Any, _to: list = with_whom, **options: Any) -> Any:
+            given = inspect.signature(real).bind(*arguments, **options).arguments
+            peers = [given[one] for one in ("dst", "src") if given.get(one) is not None]
+            if "send" in name or "recv" in name:
+                _to.append((name, sorted({rank, *peers})))
+            else:
+                _to.append((name, dist.get_process_group_ranks(given.get("group") or dist.group.WORLD)))
+            return real(*arguments, **options)
+
+        tensor = torch.ones(3)
+        with ExitStack() as stack:
+            for name in CALLS:
+                stack.enter_context(mock.patch.object(dist, name, functools.partial(noted, name, getattr(dist, name))))
+            work.sum_in_two_levels(tensor, groups)
+        leaders = {nodes.index(node) for node in set(nodes)}
+        told = f"ranks on nodes {nodes}, rank {rank}"
+        for name, ranks in with_whom:
+            inside = len({nodes[one] for one in ranks}) == 1
+            expect(inside or set(ranks) <= leaders, f"{told}: {name} exchanges data between ranks {ranks}")
+        between = [ranks for _, ranks in with_whom if len({nodes[one] for one in ranks}) > 1]
+        if rank in leaders and with_whom:  # else it calls what is not watched
+            expect(bool(between), f"{told}: a leader exchanges nothing with the other leaders")
+        dist.barrier()
+
+
+# --- What crosses between the nodes, and how long it takes ---
+
+
+def close(found: float, wanted: float) -> bool:
+    return abs(found - wanted) <= 1e-9 * max(1.0, abs(wanted))
+
+
+@check("each process of a ring sends 2 (N - 1) / N of the bytes", "how large is a piece, and in how many rounds?")
+def ring(work: ModuleType) -> None:
+    for processes, wanted in ((1, 0.0), (2, 1000.0), (4, 1500.0), (5, 1600.0), (8, 1750.0), (1000, 1998.0)):
+        for times in (1, 2.5, 1e6):
+            found = work.ring_bytes(1000 * times, processes)
+            told = f"{1000 * times:g} bytes in a ring of {processes}: each sends {found:g}, not {wanted * times:g}"
+            expect(close(found, wanted * times), told)
+
+
+@check("what crosses between nodes is counted at each place where the ring leaves one", "draw the ring: how often?")
+def crossing(work: ModuleType) -> None:
+    for nodes, times in (
+        ([0, 0, 0, 0, 1, 1, 1, 1], 2),
+        ([0, 1] * 4, 8),
+        ([0, 1], 2),
+        ([0, 0, 1], 2),
+        ([3, 0, 3, 3], 2),
+        ([0, 0, 1, 1, 2, 2], 3),
+        ([0, 1, 1, 0, 2, 2, 0], 4),
+        ([0, 0, 0], 0),
+        ([5], 0),
+    ):
+        for num_bytes in (1000.0, 8e6):
+            wanted = times * 2 * (len(nodes) - 1) / len(nodes) * num_bytes
+            found = work.crossing_bytes(list(nodes), num_bytes)
+            told = f"{num_bytes:g} bytes, ranks on nodes {nodes}: {found:g} cross between nodes"
+            expect(close(found, wanted), f"{told}, not {wanted:g}")
+
+
+@check(
+    "the time has a part for the rounds and a part for the bytes", "how many rounds are there, and with which bytes?"
+)
+def seconds(work: ModuleType) -> None:
+    for num_bytes, processes, bandwidth, latency, wanted in (
+        (1e6, 2, 1e6, 0.0, 1.0),
+        (1e6, 2, 1e6, 0.25, 1.5),
+        (8e8, 4, 1e9, 1e-3, 1.206),
+        (0.0, 5, 1e9, 0.5, 4.0),
+        (1e6, 1, 1e3, 5.0, 0.0),
+        (5e8, 8, 2.5e8, 0.01, 3.64),
+    ):
+        found = work.reduce_seconds(num_bytes, processes, bandwidth, latency)
+        told = f"{num_bytes:g} bytes, {processes} processes, {bandwidth:g} bytes/s, latency {latency:g} s: {found:g} s"
+        expect(close(found, wanted), f"{told}, not {wanted:g} s")
+
+
+@check("the efficiency lies between nothing hidden and all hidden", "for how long does a step compute, and wait?")
+def bounds(work: ModuleType) -> None:
+    for compute, reduce, parts, low, high in (
+        (0.2, 0.8, 1, 0.2, 0.25),
+        (0.2, 0.8, 2, 1 / 3, 0.5),
+        (0.2, 0.8, 8, 2 / 3, 1.0),
+        (0.3, 0.1, 1, 0.75, 1.0),
+        (0.3, 0.3, 3, 0.75, 1.0),
+        (0.5, 0.0, 1, 1.0, 1.0),
+        (0.01, 1.0, 10, 1 / 11, 0.1),
+    ):
+        found = [float(one) for one in work.efficiency(compute, reduce, parts)]
+        told = f"{parts} part(s) of {compute:g} s, {reduce:g} s for the reduction"
+        expect(len(found) == 2, f"{told}: {len(found)} numbers instead of the smallest and the largest")
+        right = close(found[0], low) and close(found[1], high)
+        expect(right, f"{told}: {found[0]:.1%} to {found[1]:.1%} instead of {low:.1%} to {high:.1%}")
