@@ -96,7 +96,7 @@ def test_half_precision_stops_at_the_logits(runs, precision):
 
 
 # mistake: the code that is inserted before `FORWARD` in pt_impl/train.py
-FORWARD = "    with autocast:\n        logits = model(inputs)\n        # Instead"
+FORWARD = "    with autocast:\n        logits = model(inputs)\n"
 FEWER_BITS = {
     # TF32 as on GPUs: the factors of products keep 10 of 23 bits of the mantissa, rounded to nearest, ties to even.
     "TF32": """
