@@ -46,6 +46,17 @@ RIGHT = [
         "        batch = table[torch.from_numpy(images).int()].movedim(3, 1)\n",
     ),
     Right(
+        "np.take",
+        "        images = self.images[indices]\n",
+        "        images = np.take(self.images, indices, axis=0)\n",
+    ),
+    Right(
+        "arithmetic in place",
+        BATCH,
+        "        batch = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float()\n"
+        "        batch.div_(255).sub_(MEAN).div_(STD)\n",
+    ),
+    Right(
         "a generator for each example",
         DRAWN,
         "    draws = [np.random.default_rng((seed, epoch, index)).integers(-PAD, PAD + 1, 2) for index in indices]\n"

@@ -1,4 +1,4 @@
-"""The input pipeline: where the time of a step goes, and from one image at a time to whole batches.
+"""The input pipeline: how long a step waits for its data, and how to load whole batches.
 
 python -m exercises.input_pipeline.exercise
 """
@@ -19,15 +19,15 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # images: float32 (B, C, H, W), label
 Key = tuple[int, int]  # the number of the epoch, and the index of an example
 EXAMPLES, BATCH_SIZE, WARMUP_STEPS = 8000, 256, 2
 MEAN, STD = 0.4, 0.3  # of the pixels, from 0 to 1
-PAD = 2  # pixels by which an image is shifted at most
+PAD = 2  # an image is shifted by at most so many pixels
 PROFILE_WAIT, PROFILE_WARMUP, PROFILE_ACTIVE = 2, 1, 5  # steps of a profile
 
 
-# --- Where the time goes ---
+# --- Measure: where does the time go? ---
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, read when the device has done all it was given (see the activity one_device)."""
+    """Seconds, read when the device has done all its work (see the activity one_device)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -35,13 +35,13 @@ def clock(device: torch.device) -> float:
 
 class Times(NamedTuple):
     waiting: float  # seconds until the batches were there
-    computing: float  # seconds of the steps with them
+    computing: float  # seconds of the steps
     images: int
 
 
 def measure(batches: Iterable[Batch], step: Callable[[Batch], None], device: torch.device, warmup: int) -> Times:
-    """Takes a step with each batch, and adds up the times; the first `warmup` steps do not count."""
-    # Gap 1: read the clock when a batch is there, and when the step with it is done.
+    """Does a step with each batch, and adds up the times. The first `warmup` steps are done, but not counted."""
+    # Gap 1: read the clock when a batch is there, and when its step is done.
     waiting = computing = 0.0
     images = 0
     done = clock(device)
@@ -58,28 +58,27 @@ def measure(batches: Iterable[Batch], step: Callable[[Batch], None], device: tor
 
 
 def largest_speed_up(share: float) -> float:
-    """By what factor training becomes faster if data take no time, and now take `share` (below 1) of the time."""
+    """How many times as fast a training is without waiting. Now it waits for `share` of its time (below 1)."""
     # Gap 2
     return 1 / (1 - share)
 
 
 def step_seconds(data: float, compute: float, workers: int) -> float:
-    """Seconds for a step, after the first ones, if loading its batch takes `data` seconds and computing `compute`.
+    """Seconds of a step, once the workers have started. Loading a batch takes `data` seconds, its step `compute`.
 
-    Without workers one comes after the other. Each worker loads a batch of its own, on a core of its own, while the
-    program computes.
+    With 0 workers the program loads the batch itself, and then computes. Otherwise the workers load and the program
+    computes at the same time. Each worker has a core of its own, and loads whole batches.
     """
     # Gap 3
     return max(data / workers, compute) if workers else data + compute
 
 
 def profile_steps(batches: Iterable[Batch], step: Callable[[Batch], None]) -> profile:
-    """Takes steps under torch.profiler, and returns the profiler, which has recorded PROFILE_ACTIVE steps.
+    """Does a step with each batch under torch.profiler, and returns the profiler.
 
-    PROFILE_WAIT steps come first without it; then in PROFILE_WARMUP steps it runs, but keeps nothing. Later steps, if
-    there are more batches, are not recorded.
+    It waits for PROFILE_WAIT steps, warms up for PROFILE_WARMUP steps, and then records PROFILE_ACTIVE steps, once.
     """
-    # Gap 4: what tells the profiler that a step is over?
+    # Gap 4: how does the profiler know that a step is over?
     when = schedule(wait=PROFILE_WAIT, warmup=PROFILE_WARMUP, active=PROFILE_ACTIVE, repeat=1)
     with profile(activities=[ProfilerActivity.CPU], schedule=when) as profiler:
         for batch in batches:
@@ -89,12 +88,12 @@ def profile_steps(batches: Iterable[Batch], step: Callable[[Batch], None]) -> pr
 
 
 def costliest(events: Iterable, number: int) -> list[tuple[str, int, float]]:
-    """Of the operations that took most: name, calls, and own seconds on the CPU over all calls; the costliest first.
+    """The `number` operations that took most of the CPU's time, the costliest first: name, calls, own seconds.
 
-    `events`: what a profiler's key_averages() returns, one for each operation: key, count, and times in microseconds.
-    An operation's own time is without the operations that it calls.
+    events: a profiler's key_averages(). Each event is an operation, and has key, count, cpu_time_total and
+    self_cpu_time_total (microseconds of all calls). The own time leaves out the operations that it calls.
     """
-    # Gap 5: print one of the events' table() to see which times there are.
+    # Gap 5
     ordered = sorted(events, key=lambda event: event.self_cpu_time_total, reverse=True)
     return [(event.key, event.count, event.self_cpu_time_total / 1e6) for event in ordered[:number]]
 
@@ -103,11 +102,10 @@ def costliest(events: Iterable, number: int) -> list[tuple[str, int, float]]:
 
 
 class EpochBatches:
-    """The keys of each batch, as DataLoader's batch_sampler. Runs in the main process, so that it knows the epoch."""
+    """The keys of each batch, for DataLoader's batch_sampler. It runs in the main process, which knows the epoch."""
 
     def __init__(self, length: int, batch_size: int, seed: int) -> None:
-        self.length, self.batch_size, self.seed = length, batch_size, seed
-        self.epoch = 0
+        self.length, self.batch_size, self.seed, self.epoch = length, batch_size, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -116,13 +114,13 @@ class EpochBatches:
         return math.ceil(self.length / self.batch_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
-        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
-        for first in range(0, self.length, self.batch_size):
-            yield [(self.epoch, index) for index in order[first : first + self.batch_size]]
+        order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + self.epoch))
+        for indices in order.split(self.batch_size):
+            yield [(self.epoch, index) for index in indices.tolist()]
 
 
 class SlowImages(Dataset[tuple[torch.Tensor, int]]):
-    """One image at a time: DataLoader calls __getitem__ for each key, and stacks what it returns."""
+    """One image at a time: DataLoader calls __getitem__ for each key, and makes a batch of the results."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.images, self.labels = images, labels
@@ -136,18 +134,18 @@ class SlowImages(Dataset[tuple[torch.Tensor, int]]):
 
 
 def draw_shifts(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.ndarray:
-    """int64 (B, 2): by how many pixels each image is shifted down and right, from -PAD to PAD, all equally likely.
+    """int64 (B, 2): how many pixels each image is shifted down and right, from -PAD to PAD, all equally likely.
 
-    `length`: of the whole data set. Each epoch draws anew. The numbers depend on seed, epoch and index alone: not on
-    which worker draws them, on which examples are in the batch, or on what was drawn before.
+    `length`: of the whole data set. Each epoch has other shifts. They depend on seed, epoch and index alone: not on the
+    worker, not on the other examples of the batch, and not on what was drawn before.
     """
-    # Gap 6: a generator of its own: from what, and for which examples does it draw?
+    # Gap 6: make a generator. What is its seed? For which examples does it draw?
     generator = np.random.default_rng((seed, epoch))
     return generator.integers(-PAD, PAD + 1, size=(length, 2))[indices]
 
 
 def shifted(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """(B, H, W, C): each image shifted by its own (down, right), with zeros where nothing was."""
+    """(B, H, W, C): each image shifted by its own (down, right). The pixels that become free are 0."""
     count, height, width, _ = images.shape
     padded = np.pad(images, ((0, 0), (PAD, PAD), (PAD, PAD), (0, 0)))
     rows = PAD - shifts[:, :1] + np.arange(height)
@@ -156,9 +154,9 @@ def shifted(images: np.ndarray, shifts: np.ndarray) -> np.ndarray:
 
 
 class FastImages(Dataset[Batch]):
-    """A whole batch at a time: DataLoader calls __getitems__ once with all keys of a batch.
+    """A whole batch at a time: DataLoader calls __getitems__ once, with all keys of a batch.
 
-    Without a seed the batches are those of SlowImages, to the last bit. With one, each image is shifted first.
+    Without a seed the batches are those of SlowImages, to the last bit. With a seed each image is shifted first.
     """
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, seed: int | None = None) -> None:
@@ -166,8 +164,8 @@ class FastImages(Dataset[Batch]):
 
     def __getitems__(self, keys: list[Key]) -> Batch:
         epoch, indices = keys[0][0], np.array([index for _, index in keys])
-        # Gap 7: gather the batch as uint8; shift it, if there is a seed; then the arithmetic of SlowImages, once for
-        # all. No loop over the images.
+        # Gap 7: take the images of the batch, as uint8. If there is a seed, shift them. Then do the arithmetic of
+        # SlowImages, once for all. No loop over the images.
         images = self.images[indices]
         if self.seed is not None:
             images = shifted(images, draw_shifts(self.seed, epoch, indices, len(self.labels)))
@@ -181,11 +179,11 @@ def unchanged(batch: Batch) -> Batch:
 
 
 def make_loader(dataset: Dataset[Batch], batches: EpochBatches, workers: int, device: torch.device) -> DataLoader:
-    """Loads whole batches, in this process (0 workers) or in others, which stay from epoch to epoch.
+    """Loads whole batches. With 0 workers this process loads them, else the workers, which stay from epoch to epoch.
 
-    Where the device is a GPU, batches lie in pinned memory, from which it copies faster.
+    If the device is a GPU, the batches are in pinned memory: copies to the GPU are faster from there.
     """
-    # Gap 8: which options? __getitems__ returns a batch that is complete: what is to be done with it?
+    # Gap 8: which options? DataLoader's default collate_fn makes a batch of examples, but __getitems__ returns a batch.
     return DataLoader(
         dataset,
         batch_sampler=batches,
@@ -196,16 +194,12 @@ def make_loader(dataset: Dataset[Batch], batches: EpochBatches, workers: int, de
     )
 
 
-# --- Slow against fast ---
+# --- Compare ---
 
 
 def make_step(device: torch.device) -> Callable[[Batch], None]:
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Flatten(),
-        *(nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()),
-        nn.Linear(256, 10),
-    ).to(device)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(batch: Batch) -> None:
@@ -223,44 +217,36 @@ def main() -> None:
     generator = np.random.default_rng(0)
     images = generator.integers(256, size=(EXAMPLES, 28, 28, 1), dtype=np.uint8)
     labels = generator.integers(10, size=EXAMPLES)
-    batches = EpochBatches(EXAMPLES, BATCH_SIZE, seed=0)
-    slow, plain, shifting = SlowImages(images, labels), FastImages(images, labels), FastImages(images, labels, seed=0)
+    batches, step = EpochBatches(EXAMPLES, BATCH_SIZE, seed=0), make_step(device)
+    slow, fast, shifting = SlowImages(images, labels), FastImages(images, labels), FastImages(images, labels, seed=0)
     loaders = {
-        "one image at a time": DataLoader(slow, batch_sampler=batches),
-        "the same, 1 worker": DataLoader(slow, batch_sampler=batches, num_workers=1),
-        "whole batches": make_loader(plain, batches, 0, device),
+        "single images": DataLoader(slow, batch_sampler=batches),
+        "single images, 1 worker": DataLoader(slow, batch_sampler=batches, num_workers=1),
+        "whole batches": make_loader(fast, batches, 0, device),
         "with shifts": make_loader(shifting, batches, 0, device),
         "with shifts, 1 worker": make_loader(shifting, batches, 1, device),
     }
-    one, fast = loaders["one image at a time"], loaders["whole batches"]
-    pairs = [pair for batches in zip(one, fast, strict=True) for pair in zip(*batches, strict=True)]
-    same = all(torch.equal(values, others) for values, others in pairs)
-    print(f"{len(one)} batches, {'the same' if same else 'NOT the same'} in both ways")
-
-    step = make_step(device)
-    found = {}
-    print("loader                 images/s  waiting")
+    print("loader                   images/s  waiting")
+    measured = {}
     for name, loader in loaders.items():
-        found[name] = times = measure(loader, step, device, WARMUP_STEPS)
+        measured[name] = times = measure(loader, step, device, WARMUP_STEPS)
         seconds = times.waiting + times.computing
-        print(f"{name:<21} {times.images / seconds:9,.0f} {times.waiting / seconds:8.0%}")
-    waiting, computing, _ = found["one image at a time"]
-    limit = largest_speed_up(waiting / (waiting + computing))
-    factors = [(waiting + computing) / step_seconds(waiting, computing, workers) for workers in (1, 4)]
-    print(f"one image at a time: without waiting it would be {limit:.1f} times as fast,")
-    print("with 1 worker on a core of its own {:.1f} times, with 4 workers {:.1f} times".format(*factors))
+        print(f"{name:<23} {times.images / seconds:10,.0f} {times.waiting / seconds:8.0%}")
 
-    for name, loader in (("one image at a time", one), ("whole batches", fast)):
-        averages = profile_steps(loader, step).key_averages()
+    waiting, computing, _ = measured["single images"]
+    seconds = waiting + computing
+    one, four = (seconds / step_seconds(waiting, computing, workers) for workers in (1, 4))
+    print(f"by arithmetic single images become {one:.1f} times as fast with 1 worker,")
+    print(f"{four:.1f} times with 4 workers, and {largest_speed_up(waiting / seconds):.1f} times without waiting")
+
+    for name in ("single images", "whole batches"):
+        averages = profile_steps(loaders[name], step).key_averages()
         operations = costliest(averages, len(averages))
-        if loader is one:
-            costly = operations[0][0]
-            print(f"costliest operation: {costly.partition('#')[0]}")
         total = sum(seconds for _, _, seconds in operations)
-        ((calls, share),) = ((calls, seconds / total) for key, calls, seconds in operations if key == costly)
-        (divisions,) = (calls for key, calls, _ in operations if key == "aten::div")
-        told = f"{share:.0%} of the time in {calls} calls; {divisions / calls:.0f} calls of aten::div in a step"
-        print(f"{name}: {told}")
+        loading = sum(seconds for key, _, seconds in operations if "DataLoader" in key)
+        divisions = sum(calls for key, calls, _ in operations if key in ("aten::div", "aten::div_"))
+        told = f"{divisions / PROFILE_ACTIVE:.0f} divisions in a step"
+        print(f"{name}: {told}, {loading / total:.0%} of the time in DataLoader's own Python")
 
 
 if __name__ == "__main__":

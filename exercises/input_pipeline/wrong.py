@@ -15,18 +15,18 @@ BATCH = (
 )
 
 WRONG = [
-    Wrong("counting the warm-up", "        if number >= warmup:\n", "        if True:\n", "told_apart"),
+    Wrong("counting the warm-up", "        if number >= warmup:\n", "        if True:\n", "separately"),
     Wrong(
-        "one step of warm-up too many", "        if number >= warmup:\n", "        if number > warmup:\n", "told_apart"
+        "one step of warm-up too many", "        if number >= warmup:\n", "        if number > warmup:\n", "separately"
     ),
-    Wrong("waiting since the beginning", "        done = end\n", "", "told_apart"),
-    Wrong("waiting that includes the step", "        done = end\n", "        done = begin\n", "told_apart"),
-    Wrong("counting batches", "            images += len(batch[1])\n", "            images += 1\n", "told_apart"),
+    Wrong("waiting since the beginning", "        done = end\n", "", "separately"),
+    Wrong("waiting that includes the step", "        done = end\n", "        done = begin\n", "separately"),
+    Wrong("counting batches", "            images += len(batch[1])\n", "            images += 1\n", "separately"),
     Wrong(
         "taking every batch for a whole one",
         "            images += len(batch[1])\n",
         "            images += BATCH_SIZE\n",
-        "told_apart",
+        "separately",
     ),
     Wrong(
         "reading the clock before the device is done",
@@ -113,6 +113,29 @@ WRONG = [
         "chosen_first",
     ),
     Wrong(
+        "a copy of the whole data set for each batch",
+        BATCH,
+        "        every = torch.tensor(self.images).permute(0, 3, 1, 2)\n"
+        "        batch = every[indices] if self.seed is None else torch.from_numpy(images).permute(0, 3, 1, 2)\n"
+        "        batch = (batch.to(torch.float32).div(255) - MEAN) / STD\n",
+        "chosen_first",
+    ),
+    Wrong(
+        "the whole data set as floats, once",
+        "        images = self.images[indices]\n",
+        "        if self.images.dtype == np.uint8:\n            self.images = self.images.astype(np.float32)\n"
+        "        images = self.images[indices]\n",
+        "chosen_first",
+    ),
+    Wrong(
+        "the whole data set as floats, by PyTorch",
+        BATCH,
+        "        every = torch.from_numpy(self.images).permute(0, 3, 1, 2).float()\n"
+        "        batch = every[indices] if self.seed is None else torch.from_numpy(images).permute(0, 3, 1, 2)\n"
+        "        batch = (batch.to(torch.float32).div(255) - MEAN) / STD\n",
+        "chosen_first",
+    ),
+    Wrong(
         "a loop over the images",
         BATCH,
         "        slow = SlowImages(images, self.labels)\n"
@@ -144,6 +167,7 @@ WRONG = [
     ),
     Wrong("the same shifts in each epoch", "default_rng((seed, epoch))", "default_rng(seed)", "anew"),
     Wrong("the same shifts with each seed", "default_rng((seed, epoch))", "default_rng(epoch)", "anew"),
+    Wrong("the same shifts in each epoch with seed 0", "(seed, epoch))", "seed * epoch)", "anew"),
     Wrong(
         "in the next epoch the neighbour's shifts",
         DRAWN,

@@ -1,4 +1,4 @@
-"""Tracking: what a training with several processes tells a tool, so that its curves are those of the whole training.
+"""Tracking: log the numbers of a training with several processes, so that the curves show the whole training.
 
 torchrun --standalone --nproc-per-node 2 -m exercises.tracking.exercise
 """
@@ -30,46 +30,46 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED, EVERY = 4, 64, 0.05, 0, 10
 def begin(
     make_logger: Callable[[], Logger], rank: int, world_size: int, share: int, settings: dict[str, object]
 ) -> Logger | None:
-    """Makes the logger, and tells it the hyperparameters: on rank 0. The other ranks get None.
+    """On rank 0: makes the logger, and logs the hyperparameters. The other ranks make no logger and get None.
 
     Hyperparameters are the `settings`, and "world_size", "global_batch_size" and "torch_version" (torch.__version__).
-
-    `share`: how many examples of a batch one process takes.
+    `share`: the number of examples that each process takes in a step.
     """
     # Gap 1
     raise NotImplementedError("gap 1")
 
 
 class LossLog:
-    """Logs the training's loss and rate, by the number of steps done.
+    """Logs the training's loss and learning rate, each time the number of steps is a multiple of `every`.
 
-    That is whenever this number is a multiple of `every`, and wherever flush() is called.
+    It also logs them when flush() is called.
     """
 
     def __init__(self, logger: Logger | None, every: int, step: int, device: torch.device) -> None:
         self.logger, self.every = logger, every
-        self.step = step  # steps done since the training began; those before an interruption count
+        self.step = step  # steps done since the training began, with those before an interruption
         self.pending = 0  # steps since the last time something was logged
-        self.totals = torch.zeros(2, dtype=torch.float64, device=device)  # of these steps: sum of losses, examples
+        # Of these steps: the sum of the losses, and the number of examples.
+        self.totals = torch.zeros(2, dtype=torch.float64, device=device)
         self.rate = 0.0
 
     def add(self, losses: torch.Tensor, rate: float) -> None:
-        """To be called after each step, in all processes.
+        """Called after each step, in all processes.
 
-        losses: (B,), of the examples of this process; processes may have different numbers of them, or none.
-        rate: that this step has used.
+        losses: (B,), of the examples of this process. Processes may have different numbers of examples, or none.
+        rate: the learning rate that this step has used.
         """
-        # Gap 2: add up on the device, count the step, and flush if it is time. A number that is fetched (item()) makes
-        # the program wait for the device, and a reduction makes it wait for the other processes: not in each step.
+        # Gap 2: add up on the device, count the step, and flush if it is time. Do not fetch a number (item()) in each
+        # step: the program then waits for the device. Do not reduce in each step: it then waits for other processes.
         raise NotImplementedError("gap 2")
 
     def flush(self) -> None:
-        """To be called in all processes at the same step. Does nothing if no step was added since the last time.
+        """Called in all processes at the same step. Does nothing if no step was added since the last entry.
 
-        Else logs "train/loss", the mean over the examples of all processes since the last time, and
-        "train/learning_rate", of the last step.
+        Otherwise logs "train/loss" and "train/learning_rate" at the number of steps done. The loss is the mean over the
+        examples of all processes since the last entry. The learning rate is that of the last step.
         """
-        # Gap 3: who takes part in the reduction, and who logs?
+        # Gap 3: which processes take part in the reduction, and which one logs?
         raise NotImplementedError("gap 3")
 
 
@@ -86,7 +86,7 @@ def train_epoch(
         optimizer.zero_grad()
         losses = F.cross_entropy(model(images), labels, reduction="none")
         losses.mean().backward()
-        # Gap 4: both steps, and what the log is told. When does param_groups[0]["lr"] hold the rate of this step?
+        # Gap 4: both steps, and log.add(). When is param_groups[0]["lr"] the rate of this step?
         raise NotImplementedError("gap 4")
     log.flush()  # the last steps of the epoch, which may be fewer than log.every
 
@@ -94,27 +94,27 @@ def train_epoch(
 def log_test(logger: Logger | None, logits: torch.Tensor, labels: torch.Tensor, step: int) -> None:
     """Logs "test/loss" and "test/accuracy" over the examples of all processes, after `step` steps of training.
 
-    logits: (B, classes), labels: (B,), of this process's share, which may be larger or smaller than another's.
+    logits: (B, classes), labels: (B,), of this process's examples. Processes may have different numbers of examples.
     """
     # Gap 5
     raise NotImplementedError("gap 5")
 
 
 def collect(indices: torch.Tensor, guesses: torch.Tensor, length: int) -> list[int] | None:
-    """On rank 0 the guesses for all `length` test examples, in the order of the data set; None on other ranks.
+    """On rank 0 the guesses for all `length` test examples, in the order of the data set. None on other ranks.
 
-    indices, guesses: int64 (B,), of this process; an example may be in the shares of several processes (padding).
+    indices, guesses: int64 (B,), of this process. Several processes may have the same example (padding).
     """
-    # Gap 6: dist.gather_object sends any object to rank 0.
+    # Gap 6: dist.gather_object sends any object to rank 0, which needs a list to receive the objects of all.
     raise NotImplementedError("gap 6")
 
 
 def tracked(logger: Logger | None, training: Callable[[], None]) -> None:
-    """Calls `training`, and at the end finalize("success"), or finalize("failed") if it ended with an error.
+    """Calls `training`, and then finalize("success"), or finalize("failed") if the training ended with an error.
 
-    The error goes on to the caller. Without finalize the last numbers may never be written.
+    The caller still gets the error. Without finalize the last numbers may never be written.
     """
-    # Gap 7: Ctrl-C ends a training too.
+    # Gap 7: think of Ctrl-C too.
     raise NotImplementedError("gap 7")
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     settings: dict[str, object] = {"seed": SEED, "learning_rate": LEARNING_RATE, "epochs": EPOCHS}
 
     def train(run: int, epochs: range, step: int) -> int:
-        """Some epochs, tracked as a run of their own, after `step` steps; returns the steps done by then."""
+        """Trains for some epochs as one run of the tool, after `step` steps. Returns the number of steps done."""
         logger = begin(lambda: CSVLogger(folder, "digits", run), rank, world_size, share, settings)
         log = LossLog(logger, EVERY, step, torch.device("cpu"))
 
@@ -166,7 +166,7 @@ def main() -> None:
         return log.step
 
     with tempfile.TemporaryDirectory() as folder:
-        # As if interrupted half-way, with a checkpoint that holds the number of steps.
+        # As if interrupted after half of the epochs. A checkpoint would hold the number of steps.
         step = train(0, range(EPOCHS // 2), step=0)
         train(1, range(EPOCHS // 2, EPOCHS), step)
     dist.destroy_process_group()

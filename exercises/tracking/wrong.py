@@ -65,6 +65,12 @@ WRONG = [
         "        loss_sum, count = mean.item(), dist.get_world_size()\n",
         "global_loss",
     ),
+    Wrong(
+        "other ranks are never reset",
+        "        self.totals.zero_()\n        self.pending = 0\n",
+        "            self.totals.zero_()\n            self.pending = 0\n",
+        "global_loss",
+    ),
     Wrong("the loss of rank 0", "        dist.all_reduce(self.totals)\n", "", "global_loss"),
     Wrong(
         "reducing on rank 0 alone: it waits for ever",
@@ -145,6 +151,7 @@ WRONG = [
         "        dist.all_reduce(one)\n        self.totals += one / dist.get_world_size()\n",
         "seldom",
     ),
+    Wrong("fetching the loss as an array", "losses.detach().sum()", "losses.detach().numpy().sum()", "seldom"),
     Wrong("logging in each step", TIME, "        self.flush()\n", "seldom"),
     Wrong("keeping the graphs", "losses.detach().sum()", "losses.sum()", "no_graph"),
     Wrong(
