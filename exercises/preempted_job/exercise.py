@@ -1,14 +1,13 @@
 """A job that the cluster ends at any moment, and that goes on when it is started again.
 
-python -m exercises.preempted_job.exercise              starts itself as a job, twice interrupted and started again
-python -m exercises.preempted_job.exercise FOLDER       is the job: it keeps checkpoints in FOLDER, and goes on there
+python -m exercises.preempted_job.exercise           runs the job with two interruptions, and without
+python -m exercises.preempted_job.exercise FOLDER    is the job: it saves checkpoints in FOLDER, and goes on from there
 """
 
 import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,9 +24,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from exercises.data import load_examples
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm's own, and the one of `#SBATCH --signal=USR1@60`
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what Slurm sends by itself, and with `#SBATCH --signal=USR1@60`
 INTERRUPTED = 128 + signal.SIGTERM  # exit status 143: start me again
-KEEP = 2  # checkpoints
+KEEP = 2  # so many checkpoints stay in the folder
 
 
 class Training(NamedTuple):
@@ -51,17 +50,17 @@ class Notice:
 
     def __init__(self) -> None:
         self.received = False
-        # Gap 1: have `receive` called when one of SIGNALS comes.
+        # Gap 1: when one of SIGNALS comes, Python must call `receive`.
         raise NotImplementedError("gap 1")
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Called in the middle of any line of the program: sets `received`, and does nothing else."""
+        """Sets `received`, and does nothing else. Python can call it between any two lines of the program."""
         # Gap 2
         raise NotImplementedError("gap 2")
 
 
 def agreed(received: bool) -> bool:
-    """Whether any rank has received a signal: the same answer in all ranks, which all call this."""
+    """Whether any rank has received a signal. All ranks call this function, and all get the same answer."""
     # Gap 3: ask all ranks with one collective call.
     raise NotImplementedError("gap 3")
 
@@ -70,34 +69,34 @@ def agreed(received: bool) -> bool:
 
 
 def path_of(folder: Path, done: int) -> Path:
-    """Where the checkpoint after `done` steps lies."""
+    """The file of the checkpoint after `done` steps."""
     return folder / f"step-{done}.pt"
 
 
 def saved_steps(folder: Path) -> list[int]:
     """The numbers of the checkpoints in the folder, the smallest first. Files with other names do not count."""
-    # Gap 4: names are text; what is wanted are numbers, in their order.
+    # Gap 4: a file name is text. Return numbers, in the order of numbers.
     raise NotImplementedError("gap 4")
 
 
 def save(folder: Path, training: Training, done: int) -> None:
     """Writes the checkpoint after `done` steps. All ranks call this. When it returns in any rank, the file is there.
 
-    Rank 0 writes: under another name in the same folder, and then renames the file. A kill at any moment leaves the
-    older checkpoints whole. When the new one is in its place, the latest one before it stays too: KEEP in all. The
-    older ones are removed. Those with larger numbers are removed too: they were damaged, or training had begun after
-    them.
+    Rank 0 writes a file with another name in the same folder, and then renames it. If the job is killed at any moment,
+    the older checkpoints are still whole. After the rename the new checkpoint stays, and the latest ones with smaller
+    numbers: KEEP in all. The others are removed. Larger numbers are removed too: these files are damaged, or belong to
+    an earlier training.
     """
-    # Gap 5: which parts has a training? Who writes, and who waits?
+    # Gap 5: a training has three parts. Which rank writes them, and which ranks wait?
     raise NotImplementedError("gap 5")
 
 
 def load_latest(folder: Path, training: Training) -> int:
-    """Puts the latest whole checkpoint back, in every rank; returns how many steps are done. No checkpoint: 0.
+    """Loads the latest whole checkpoint in every rank; returns how many steps are done. No whole checkpoint: 0.
 
-    One that can't be read (cut off, empty, something else) is passed over, and the one before it is taken.
+    A file that can't be read (cut off, empty, something else) is skipped, and the checkpoint before it is tried.
     """
-    # Gap 6: torch.load raises an error of another kind for each kind of damage.
+    # Gap 6: torch.load raises a different error for each kind of damage.
     raise NotImplementedError("gap 6")
 
 
@@ -105,17 +104,18 @@ def load_latest(folder: Path, training: Training) -> int:
 
 
 def batches(length: int, plan: Plan, done: int) -> Iterator[torch.Tensor]:
-    """The indices of each batch that is still to be trained after `done` steps of a training on `length` examples.
+    """The indices of each batch that is left after `done` steps of a training on `length` examples.
 
-    Each epoch has an order of its own, which depends on the seed and the epoch's number alone. The last batch of an
-    epoch may be smaller.
+    Each epoch has its own order, which depends only on the seed and the number of the epoch. The last batch of an epoch
+    may be smaller.
     """
-    # Gap 7: in which epoch is step number `done`, and how many batches of this epoch are trained already?
+    # Gap 7: in which epoch is step number `done`? How many batches of this epoch are done? Draw each order with a
+    # torch.Generator, so that other random numbers of the program stay the same.
     raise NotImplementedError("gap 7")
 
 
 def train_step(training: Training, images: torch.Tensor, labels: torch.Tensor) -> None:
-    """One step on a batch, of which each rank takes its share: every world_size-th example."""
+    """One step on a batch. The share of a rank is every world_size-th example."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     training.optimizer.zero_grad()
     logits = training.model(images[rank::world_size])
@@ -134,19 +134,19 @@ def train(
     folder: Path,
     before_step: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Goes on after the latest checkpoint, to the end or until a signal; returns the exit status of the job.
+    """Trains from the latest checkpoint to the end, or until a signal comes; returns the exit status of the job.
 
-    0: the last step is made; else INTERRUPTED. A checkpoint is saved after every `save_every` steps (counted from the
-    beginning of the training), after the last step, and after the step in which the first rank received a signal.
+    The status is 0 if the last step is done, else INTERRUPTED. A checkpoint is saved after every `save_every` steps
+    (counted from the beginning of the training), after the last step, and after the step in which a signal came.
     """
     notice = Notice()
     last = plan.epochs * ceil(len(labels) / plan.batch_size)
     done = load_latest(folder, training)
     for batch in batches(len(labels), plan, done):
-        before_step(done)  # the checks and main() send signals here
+        before_step(done)  # the checks and job() send signals here
         train_step(training, images[batch], labels[batch])
         done += 1
-        # Gap 8: do the ranks end here? Is it time for a checkpoint?
+        # Gap 8: must the ranks save now? Must they end now?
         raise NotImplementedError("gap 8")
     return 0
 
@@ -155,20 +155,20 @@ def train(
 
 
 def lost_share(interval: float, cost: float, between_failures: float) -> float:
-    """The share of the time that is lost, to first order: for writing, and for what is trained a second time.
+    """The share of the time that is lost, to first order: for writing, and for steps that are made a second time.
 
-    All in seconds: `interval` between two checkpoints, `cost` of writing one, mean time `between_failures` of the job,
-    which come without a notice. A failure loses half an interval on average.
+    All in seconds: `interval` between two checkpoints, `cost` of writing one, mean time `between_failures` of the job.
+    No signal comes before a failure. A failure loses half an interval on average.
     """
     return cost / interval + interval / 2 / between_failures
 
 
 def best_interval(cost: float, between_failures_of_node: float, nodes: int) -> float:
-    """The interval for which the least time is lost, for a job that fails whenever one of its nodes fails.
+    """The interval that loses the least time, in seconds. The job fails whenever one of its nodes fails.
 
     Young (1974), "A first order approximation to the optimum checkpoint interval".
     """
-    # Gap 9: how long is the mean time between failures of the job? Where is the slope of `lost_share` zero?
+    # Gap 9: what is the mean time between failures of the whole job? Where is the slope of `lost_share` zero?
     raise NotImplementedError("gap 9")
 
 
@@ -177,34 +177,30 @@ def best_interval(cost: float, between_failures_of_node: float, nodes: int) -> f
 PLAN = Plan(epochs=6, batch_size=64, save_every=25, seed=0)
 
 
-def make_training(last: int) -> Training:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return Training(model, optimizer, CosineAnnealingLR(optimizer, last))
-
-
-def job(folder: Path, signal_at: int | None) -> tuple[int, Training]:
-    """Runs the job; its exit status, and what it has trained. The last rank gets a signal before step `signal_at`."""
+def job(folder: Path, signal_at: int | None = None) -> tuple[int, nn.Module]:
+    """Runs the job; returns its exit status and the model. The last rank gets a signal before step `signal_at`."""
     group = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("gloo", **group)
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     data = load_examples()
     images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
-    training = make_training(PLAN.epochs * ceil(len(labels) / PLAN.batch_size))
-    steps: list[int] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = CosineAnnealingLR(optimizer, PLAN.epochs * ceil(len(labels) / PLAN.batch_size))
+    steps = []
 
     def before_step(done: int) -> None:
         steps.append(done)
         if done == signal_at and dist.get_rank() == dist.get_world_size() - 1:
             signal.raise_signal(signal.SIGUSR1)
 
-    status = train(training, images, labels, PLAN, folder, before_step)
+    status = train(Training(model, optimizer, schedule), images, labels, PLAN, folder, before_step)
     if dist.get_rank() == 0:
         made = f"steps {steps[0]} to {steps[-1]}" if steps else "no step"
         print(f"{made}: exit status {status}", flush=True)
     dist.destroy_process_group()
-    return status, training
+    return status, model
 
 
 def main() -> None:
@@ -215,19 +211,14 @@ def main() -> None:
     if options.folder:
         options.folder.mkdir(parents=True, exist_ok=True)
         raise SystemExit(job(options.folder, options.signal_at)[0])
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name, "job")
-        command = [sys.executable, "-m", __spec__.name, str(folder), "--signal-at"]
-        for signal_at in (40, 90, -1):  # as the cluster starts it: again, until the status is 0
-            status = subprocess.run([*command, str(signal_at)], check=False).returncode
-            assert status in (0, INTERRUPTED), f"the job has ended with status {status}"
-        print("kept:", *(path_of(folder, done).name for done in saved_steps(folder)))
-        print("the finished job once more: ", end="", flush=True)
-        _, again = job(folder, None)
-        print("without an interruption: ", end="", flush=True)
-        _, whole = job(Path(tempfile.mkdtemp(dir=name)), None)
-    pairs = zip(again.model.parameters(), whole.model.parameters(), strict=True)
-    print(f"weights differ by {max((one - other).abs().max().item() for one, other in pairs):g}")
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
+        for signal_at in (40, 90, None, None):  # a cluster starts it again; the fourth time it is done already
+            _, again = job(Path(name), signal_at)
+        print("kept:", *(path_of(Path(name), done).name for done in saved_steps(Path(name))))
+        print("without an interruption: ", end="")
+        _, whole = job(Path(other))
+    one, two = (nn.utils.parameters_to_vector(model.parameters()) for model in (again, whole))
+    print(f"weights differ by {(one - two).abs().max():g}")
     cost, between_failures = 60.0, 1000 * 24 * 3600.0  # a minute; of one node, 1000 days
     for nodes in (1, 32, 1024):
         interval = best_interval(cost, between_failures, nodes)

@@ -55,4 +55,16 @@ RIGHT = [
         "    tried = [cost * 1.0003**power for power in range(-10000, 60000)]\n"
         "    return min(tried, key=lambda interval: lost_share(interval, cost, between))\n",
     ),
+    Right(
+        "a seed with a thousand numbers between two epochs",
+        "manual_seed(plan.seed + epoch)",
+        "manual_seed(plan.seed + 1000 * epoch)",
+    ),
+    Right(
+        "the checkpoint first in memory",
+        '        torch.save({**states, "done": done}, unfinished)\n',
+        "        from io import BytesIO\n\n        memory = BytesIO()\n"
+        '        torch.save({**states, "done": done}, memory)\n'
+        "        unfinished.write_bytes(memory.getvalue())\n",
+    ),
 ]

@@ -221,6 +221,12 @@ WRONG = [
         "ending or done == last",
         "periodic",
     ),
+    Wrong(
+        "counting the steps since the latest checkpoint",
+        "done % plan.save_every == 0",
+        "done - max(saved_steps(folder), default=0) == plan.save_every",
+        "periodic",
+    ),
     Wrong("saving every step", TIME, "        save(folder, training, done)\n", "periodic"),
     Wrong(
         "counting the steps of the epoch",

@@ -22,7 +22,7 @@ LAYOUTS = ([0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1], [1, 0, 0, 0], [0, 1, 2, 3],
 
 
 def places(work: ModuleType, nodes: list[int]) -> list[Any]:
-    """Of all ranks of a job whose ranks are on these nodes."""
+    """The places of all ranks of a job. `nodes`: for each rank, the number of its node."""
     return [work.Place(rank, nodes[:rank].count(node), node, len(nodes)) for rank, node in enumerate(nodes)]
 
 
@@ -50,7 +50,10 @@ def first(work: ModuleType) -> None:
         expect(found == wanted, f"{node_list}: the first host is {wanted}, not {found}")
 
 
-@check("the port is the same in all processes, and another one in the next jobs", "what do all processes know alike?")
+@check(
+    "the port is the same in all processes, and another one in the next jobs",
+    "what do all processes of a job know, and is it different in the next job?",
+)
 def port(work: ModuleType) -> None:
     for start in (1, 4711, 9_990_000, 123_456_780):
         ports = [int(work.port_of(str(start + number))) for number in range(10_000)]
@@ -104,15 +107,16 @@ def variables(work: ModuleType) -> None:
 # --- Which part is mine ---
 
 
-@check("the device is chosen by the number on the node", "which GPUs does a process see, and from which number on?")
+@check("the device is chosen by the number on the node", "which numbers do the GPUs have that a process sees?")
 def device(work: ModuleType) -> None:
     for nodes in ([0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1, 1]):
         for place in places(work, nodes):
             told = f"rank {place.rank}, local rank {place.local_rank}, node {place.node}"
             for gpus in (nodes.count(place.node), 1, 8, 0):
                 number = place.local_rank if gpus > 1 else 0
-                wanted = torch.device("cuda", number) if gpus else torch.device("cpu")
-                found = torch.device(work.device_of(place, gpus))
+                wanted = f"cuda:{number}" if gpus else "cpu"
+                device = torch.device(work.device_of(place, gpus))
+                found = "cuda:0" if device == torch.device("cuda") else str(device)  # no process here sets another one
                 expect(found == wanted, f"{told}, which sees {gpus} GPU(s): the device is {found}, not {wanted}")
 
 
@@ -131,7 +135,7 @@ def shares(work: ModuleType) -> None:
 
 
 def prepared(work: ModuleType, shared: bool, slow: int) -> None:
-    """On several layouts: who downloads, and whether all wait for rank `slow`, if it does."""
+    """On several layouts: which ranks download, and whether all wait for the download of rank `slow`."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     for case, nodes in enumerate(LAYOUTS[1:5]):
@@ -159,14 +163,19 @@ def prepared(work: ModuleType, shared: bool, slow: int) -> None:
         expect(all(one == sorted(wanted) for one in everyone), f"{told}: a process went on before all data were there")
 
 
-@check("a shared folder: rank 0 downloads, all wait", "how many processes have local rank 0?", ranks=RANKS, seconds=8)
+@check(
+    "a shared folder: rank 0 downloads, all wait",
+    "how many processes have local rank 0? which processes come to the line where they wait?",
+    ranks=RANKS,
+    seconds=8,
+)
 def prepare_shared(work: ModuleType) -> None:
     prepared(work, shared=True, slow=0)
 
 
 @check(
     "a folder on each node: one process of each downloads, all wait",
-    "which process does each node have, however many it has? who reads the data of node 1?",
+    "which local rank does every node have? which processes read the data of node 1?",
     ranks=RANKS,
     seconds=8,
 )
@@ -212,7 +221,7 @@ def right_groups(work: ModuleType) -> None:
 
 @check(
     "the sum in two levels is the flat sum, in every process",
-    "which process has which sum after each of the lines?",
+    "after each of your lines: which process has which sum?",
     ranks=RANKS,
     seconds=8,
 )
@@ -236,7 +245,7 @@ CALLS += ("send", "recv", "isend", "irecv", "all_gather_into_tensor", "reduce_sc
 
 @check(
     "only the leaders exchange something with other nodes",
-    "with whom does each of your lines speak?",
+    "which group does each of your lines use, and is it on one node?",
     ranks=RANKS,
     seconds=8,
 )
@@ -259,7 +268,10 @@ def leaders_alone(work: ModuleType) -> None:
         tensor = torch.ones(3)
         with ExitStack() as stack:
             for name in CALLS:
-                stack.enter_context(mock.patch.object(dist, name, functools.partial(noted, name, getattr(dist, name))))
+                real = getattr(dist, name)
+                for module in (dist, work):  # in `work` if it has `from torch.distributed import ...`
+                    if getattr(module, name, None) is real:
+                        stack.enter_context(mock.patch.object(module, name, functools.partial(noted, name, real)))
             work.sum_in_two_levels(tensor, groups)
         leaders = {nodes.index(node) for node in set(nodes)}
         told = f"ranks on nodes {nodes}, rank {rank}"
@@ -288,7 +300,10 @@ def ring(work: ModuleType) -> None:
             expect(close(found, wanted * times), told)
 
 
-@check("what crosses between nodes is counted at each place where the ring leaves one", "draw the ring: how often?")
+@check(
+    "what crosses between nodes is counted at each place where the ring leaves one",
+    "draw the ring: which ranks send to another node?",
+)
 def crossing(work: ModuleType) -> None:
     for nodes, times in (
         ([0, 0, 0, 0, 1, 1, 1, 1], 2),

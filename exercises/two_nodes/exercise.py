@@ -1,7 +1,7 @@
-"""A job on two nodes: what each process is told, which part is its own, and what crosses between the nodes.
+"""A job on two nodes: what each process is told, what it does, and what the network between the nodes costs.
 
-python -m exercises.two_nodes.exercise            plays two nodes on this machine, with 2 processes and with 1
-srun python -m exercises.two_nodes.exercise job   is one process of a job; `srun` or `torchrun` starts all of them
+python -m exercises.two_nodes.exercise            plays two nodes on this machine: 2 processes on one, 1 on the other
+srun python -m exercises.two_nodes.exercise job   is the job: `srun` or `torchrun` starts all of its processes
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-PORTS = range(20000, 30000)  # which this job may use
+PORTS = range(20000, 30000)  # the ports that a job may use
 
 # --- What a process is told ---
 
@@ -28,53 +28,57 @@ class Place(NamedTuple):
 
 
 def first_host(node_list: str) -> str:
-    """The name of the first node in a list as Slurm writes it.
+    """The name of the first node in a list that Slurm has written.
 
-    `node[08-11,14],gpu3` is node08, node09, node10, node11, node14, gpu3; zeros are a part of the name. A name can have
-    several brackets, and more letters behind them: `rack[1-2]-n[01-16].local` begins with rack1-n01.local.
+    `node[08-11,14],gpu3` means node08, node09, node10, node11, node14 and gpu3. Zeros are a part of the name. There can
+    be several brackets, and letters after them: the first node of `rack[1-2]-n[01-16].local` is rack1-n01.local.
     """
     # Gap 1
     raise NotImplementedError("gap 1")
 
 
 def port_of(job: str) -> int:
-    """A port in PORTS, from the job's number: the same in all processes. 10,000 jobs in a row have different ones."""
+    """A port in PORTS from the job's number: the same in all processes. 10,000 jobs in a row have different ports."""
     # Gap 2
     raise NotImplementedError("gap 2")
 
 
 def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
-    """What PyTorch reads (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), from what Slurm has set.
+    """The variables that PyTorch reads: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR (the first node) and MASTER_PORT.
 
-    `slurm`: SLURM_PROCID (number of the process in the job), SLURM_LOCALID (its number on its node), SLURM_NODEID
-    (number of the node), SLURM_NTASKS (processes of the job), SLURM_JOB_NODELIST, SLURM_JOB_ID, and more. Nodes may
+    `slurm` has SLURM_PROCID (number of the process in the job), SLURM_LOCALID (its number on its node), SLURM_NODEID
+    (number of the node), SLURM_NTASKS (processes of the job), SLURM_JOB_NODELIST, SLURM_JOB_ID, and more. Nodes can
     have different numbers of processes.
     """
     # Gap 3: the values of environment variables are strings.
     raise NotImplementedError("gap 3")
 
 
-# --- Which part is mine ---
+# --- What a process does ---
 
 
 def device_of(place: Place, gpus: int) -> torch.device:
-    """The process's GPU, if it sees as many as its node has processes; or the only one that it sees; else the CPU."""
+    """The device of a process that sees `gpus` GPUs. Without a GPU it takes the CPU.
+
+    If it sees several GPUs, all processes of its node see them, and each takes a different one. If it sees one GPU, it
+    takes this one: Slurm can show each process its own GPU.
+    """
     # Gap 4
     raise NotImplementedError("gap 4")
 
 
 def share_of(place: Place, length: int) -> list[int]:
-    """The examples of one process: each example is in one share, and shares differ in size by at most one."""
+    """The indices of this process's examples. Each example is in one share. Shares differ by at most one example."""
     # Gap 5
     raise NotImplementedError("gap 5")
 
 
 def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
-    """Has `download()` called once for each folder. When it returns in any process, the data of all nodes are there.
+    """Calls `download()` once for each folder. When it returns in any process, the data of all nodes are there.
 
-    `shared`: all nodes see the same folder; else each node has its own.
+    If `shared`, all nodes see the same folder; else each node has its own folder. All processes call this function.
     """
-    # Gap 6: who calls, and who waits?
+    # Gap 6: which process downloads, and which processes wait?
     raise NotImplementedError("gap 6")
 
 
@@ -84,21 +88,21 @@ def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
 class Groups(NamedTuple):
     leader: int  # the smallest rank on this process's node
     node: dist.ProcessGroup  # the processes of its node
-    leaders: dist.ProcessGroup  # the leaders of all nodes; of no use to the other processes
+    leaders: dist.ProcessGroup  # the leaders of all nodes; only the leaders use it
 
 
 def make_groups(nodes: list[int]) -> Groups:
     """The groups of this process. `nodes`: for each rank, the number of its node (not always 0, 0, 1, 1)."""
-    # Gap 7: all processes must call dist.new_group for all groups, also for those that they are not in, in one order.
+    # Gap 7: every process must call dist.new_group for every group, in the same order, also if it is not in the group.
     raise NotImplementedError("gap 7")
 
 
 def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
     """Puts the sum over all processes into `tensor`, as dist.all_reduce(tensor) does, in every process.
 
-    Only the leaders exchange something with other nodes.
+    Only the leaders exchange data with other nodes.
     """
-    # Gap 8: on each node, among the leaders, and back on each node.
+    # Gap 8: three exchanges: on each node, between the leaders, and on each node again.
     raise NotImplementedError("gap 8")
 
 
@@ -106,24 +110,24 @@ def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
 
 
 def ring_bytes(num_bytes: float, processes: int) -> float:
-    """What each process sends in a ring all-reduce of `num_bytes`.
+    """The bytes that each process sends in a ring all-reduce of `num_bytes`.
 
     Patarasuk and Yuan (2009): the tensor is cut into as many pieces as there are processes. In each round each process
-    sends one piece to the next process. After processes - 1 rounds every sum is somewhere, and after as many more it is
-    everywhere.
+    sends one piece to the next process. After processes - 1 rounds the sum of each piece is in one process. After as
+    many rounds again it is in all.
     """
     # Gap 9
     raise NotImplementedError("gap 9")
 
 
 def crossing_bytes(nodes: list[int], num_bytes: float) -> float:
-    """What crosses between nodes in a ring all-reduce, together: rank r sends to r + 1, and the last rank to rank 0."""
-    # Gap 10: at how many places does the ring leave a node?
+    """All bytes that go from one node to another in a ring: rank r sends to rank r + 1, and the last rank to rank 0."""
+    # Gap 10: how many ranks send to another node?
     raise NotImplementedError("gap 10")
 
 
 def reduce_seconds(num_bytes: float, processes: int, bandwidth: float, latency: float) -> float:
-    """Of a ring all-reduce: `latency` seconds for each round, and a process's bytes at `bandwidth` bytes a second."""
+    """Of a ring all-reduce: `latency` seconds for each round, and the bytes of one process at `bandwidth` bytes/s."""
     # Gap 11
     raise NotImplementedError("gap 11")
 
@@ -131,9 +135,9 @@ def reduce_seconds(num_bytes: float, processes: int, bandwidth: float, latency: 
 def efficiency(compute: float, reduce: float, parts: int) -> tuple[float, float]:
     """The smallest and the largest share of the time in which the devices compute.
 
-    A step computes `parts` parts, each in `compute` seconds, and then reduces the gradients once, in `reduce` seconds.
-    Smallest: nothing is computed meanwhile. Largest: the reduction goes on behind all of the computation, and only what
-    takes longer is waited for.
+    A step computes `parts` parts, each in `compute` seconds, and reduces the gradients once, in `reduce` seconds.
+    Smallest: the reduction begins when the computation ends. Largest: both begin at the same time, and the step ends
+    when both have ended.
     """
     # Gap 12
     raise NotImplementedError("gap 12")
@@ -143,7 +147,7 @@ def efficiency(compute: float, reduce: float, parts: int) -> tuple[float, float]
 
 
 def my_place() -> Place:
-    """From what torchrun has set, or else Slurm. A MASTER_ADDR that is set already stays."""
+    """From the variables of torchrun, or else from Slurm's. If MASTER_ADDR is set already, it stays."""
     if "RANK" not in os.environ:
         for name, value in torch_variables(os.environ).items():
             os.environ.setdefault(name, value)
@@ -156,12 +160,14 @@ def job() -> None:
     """What each process of the job does. Only rank 0 prints: every node has a local rank 0."""
     place = my_place()
     dist.init_process_group("gloo", timeout=timedelta(minutes=1))
-    downloads = {True: [], False: []}
-    for shared, mine in downloads.items():
-        prepare(place, shared, lambda mine=mine: mine.append(place.rank))
+    downloads = []
+    prepare(place, True, lambda: downloads.append("shared folder"))
+    prepare(place, False, lambda: downloads.append("folder of the node"))
+    told = f"rank {place.rank}: node {place.node}, local rank {place.local_rank}, {device_of(place, gpus=2)}, "
+    told += f"{len(share_of(place, 1000))} of 1000 examples, downloads to: {' and '.join(downloads) or 'none'}"
     everyone = [None] * place.world_size
-    dist.all_gather_object(everyone, (place, downloads))
-    groups = make_groups([one.node for one, _ in everyone])
+    dist.all_gather_object(everyone, (place.node, told))
+    groups = make_groups([node for node, _ in everyone])
     tensor = torch.rand(1000, generator=torch.Generator().manual_seed(place.rank))
     flat = tensor.clone()
     dist.all_reduce(flat)
@@ -170,43 +176,35 @@ def job() -> None:
     dist.all_reduce(difference, dist.ReduceOp.MAX)
     if place.rank == 0:
         print(f"the processes meet at {os.environ['MASTER_ADDR']}, port {os.environ['MASTER_PORT']}")
-        for one, _ in everyone:
-            told = f"rank {one.rank}: node {one.node}, local rank {one.local_rank}, device {device_of(one, gpus=2)}"
-            print(f"{told} of 2 GPUs, {len(share_of(one, 1000))} of 1000 examples")
-        for shared, where in ((True, "a shared folder"), (False, "a folder on each node")):
-            print(f"{where}: downloads by rank", *(rank for _, found in everyone for rank in found[shared]))
+        print(*(told for _, told in everyone), sep="\n")
         print(f"flat sum and sum in two levels differ by at most {difference:.1e}")
     dist.destroy_process_group()
 
 
-def start_nodes(sizes: list[int]) -> None:
-    """Starts a process for each that Slurm would start on nodes with so many, with the variables that it would set."""
-    locals_ = [(node, local) for node, size in enumerate(sizes) for local in range(size)]
-    processes = []
-    for rank, (node, local) in enumerate(locals_):
-        slurm = {"PROCID": rank, "LOCALID": local, "NODEID": node, "NTASKS": len(locals_)}
-        slurm |= {"JOB_ID": os.getpid(), "JOB_NODELIST": "127.0.0.[1-2]"}  # both are this machine
-        variables = os.environ | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
-        processes.append(subprocess.Popen([sys.executable, "-m", __spec__.name, "job"], env=variables))
-    assert [process.wait() for process in processes] == [0] * len(processes), "a process has failed"
+def start_nodes() -> None:
+    """Starts 2 processes as on node 0 and 1 as on node 1, with the variables that Slurm would set."""
+    slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "127.0.0.[1-2]", "SLURM_NTASKS": "3"}
+    command, processes = [sys.executable, "-m", __spec__.name, "job"], []
+    for rank, node, local_rank in (("0", "0", "0"), ("1", "0", "1"), ("2", "1", "0")):
+        own = {"SLURM_PROCID": rank, "SLURM_NODEID": node, "SLURM_LOCALID": local_rank}
+        processes.append(subprocess.Popen(command, env={**os.environ, **slurm, **own}))
+    assert [process.wait() for process in processes] == [0, 0, 0], "a process has failed"
 
 
-def main() -> None:
-    if sys.argv[1:] == ["job"]:
-        return job()
-    start_nodes([2, 1])
+def predict() -> None:
     size = 100e6  # bytes: 25 million gradients in float32
-    for name, nodes in (("ring 0 0 0 0 1 1 1 1", [0] * 4 + [1] * 4), ("ring 0 1 0 1 0 1 0 1", [0, 1] * 4)):
-        print(f"{name}: {crossing_bytes(nodes, size) / 1e6:.0f} MB cross between the nodes")
-    print(f"leaders alone: {crossing_bytes([0, 1], size) / 1e6:.0f} MB")
-    print("two nodes, 200 ms a part: efficiency with 1 part a step, and with 8")
-    for gigabits in (1, 10, 100):
+    for nodes in ([0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1, 0, 1], [0, 1]):
+        print(f"ring of processes on nodes {nodes}: {crossing_bytes(nodes, size) / 1e6:.0f} MB cross between the nodes")
+    for gigabits, parts in ((1, 1), (1, 8), (10, 1), (10, 8), (100, 1), (100, 8)):
         seconds = reduce_seconds(size, processes=2, bandwidth=gigabits * 1e9 / 8, latency=50e-6)
-        bounds = (efficiency(0.2, seconds, parts) for parts in (1, 8))
-        told = "   ".join(f"{low:4.0%} to {high:4.0%}" for low, high in bounds)
-        print(f"{gigabits:3} Gbit/s, {seconds * 1000:5.1f} ms a reduction:   {told}")
-    return None
+        low, high = efficiency(0.2, seconds, parts)
+        told = f"{gigabits:3} Gbit/s: a reduction takes {seconds * 1000:5.1f} ms"
+        print(f"{told}, {parts} x 200 ms of computation: efficiency {low:4.0%} to {high:4.0%}")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["job"]:
+        job()
+    else:
+        start_nodes()
+        predict()

@@ -30,6 +30,11 @@ RIGHT = [
         '    return torch.device(f"cuda:{place.local_rank % gpus}")\n',
     ),
     Right(
+        "the only GPU without its number",
+        '    return torch.device("cuda", place.local_rank if gpus > 1 else 0)\n',
+        '    return torch.device("cuda", place.local_rank) if gpus > 1 else torch.device("cuda")\n',
+    ),
+    Right(
         "shares in one piece each",
         "    return list(range(place.rank, length, place.world_size))\n",
         "    first, last = (length * one // place.world_size for one in (place.rank, place.rank + 1))\n"

@@ -63,6 +63,7 @@ WRONG = [
     Wrong("the global rank, wrapped", DEVICE, "place.rank % gpus", "device"),
     Wrong("a GPU that the process does not see", DEVICE, "place.local_rank", "device"),
     Wrong("every process on GPU 0", DEVICE, "0", "device"),
+    Wrong("the current GPU of every process", 'torch.device("cuda", ' + DEVICE + ")", 'torch.device("cuda")', "device"),
     Wrong("a GPU where there is none", '    if gpus == 0:\n        return torch.device("cpu")\n', "", "device"),
     Wrong("the share by the number on the node", SHARE, "range(place.local_rank, length, place.world_size)", "shares"),
     Wrong(
@@ -136,6 +137,12 @@ WRONG = [
     ),
     Wrong("a new tensor", REDUCE, "    tensor = tensor.clone()\n" + REDUCE, "two_levels"),
     Wrong("the flat sum", REDUCE + AMONG + BACK, "    dist.all_reduce(tensor)\n", "leaders_alone"),
+    Wrong(
+        "the flat sum, imported by its name",
+        REDUCE + AMONG + BACK,
+        "    all_reduce(tensor)\n\n\nfrom torch.distributed import all_reduce\n",
+        "leaders_alone",
+    ),
     Wrong(
         "the flat sum of what the leaders have",
         AMONG + BACK,
