@@ -70,7 +70,7 @@ def main() -> None:
             table.add_row(rate, str(count), *shown)
     console.print(table)
     errors = [abs(one["modelled_seconds"] / one["measured_seconds"] - 1) for one in found]
-    console.print(f"errors of the model: in the middle {np.median(errors):.0%}, at most {max(errors):.0%}")
+    console.print(f"errors of the model: median {np.median(errors):.0%}, at most {max(errors):.0%}")
     write_document("step-time", folder, console, {"gradient_bytes": gradient_bytes, "steps": found})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.data.datasets import num_examples
 from common.platform.errors import UserError
+from common.record.predictions import Predictions
 from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import Mode, TrainConfig
 from comparison.jobs import Values, Variant, row_name, row_path
@@ -81,9 +82,10 @@ def learning_path(variant: Values, name: str, step: str) -> Path:
 
 
 def finished_epochs(run_dir: Path) -> list[EpochLine]:
-    """The evaluations of a finished run; empty if the run is missing or has failed."""
+    """The evaluations of a finished run; empty if the run is missing, has failed, or has damaged files."""
     try:
         read_result(run_dir)
+        Predictions.read(run_dir)
         return read_metrics(run_dir, EpochLine)
     except UserError:
         return []

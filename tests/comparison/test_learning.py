@@ -234,6 +234,18 @@ def test_the_report_shows_both_steps_and_the_curves(tmp_path):
     assert fit.verdict == "underfits" and fit.commonest == pytest.approx(0.1, abs=0.02)
 
 
+def test_a_check_with_damaged_files_is_made_again(tmp_path):
+    launcher = Launcher()
+    summary, _, runner = checked(tmp_path, launcher)
+    damaged = tmp_path / learning_path({}, "pt", WHOLE)
+    (damaged / "predictions.safetensors").write_bytes(b"damaged")
+    request = summary.request
+    assert read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs) is None
+    check_whole(runner, make_variants(request.options, request.config), contenders(request.options))
+    assert [program.run_dir for program in launcher.programs[6:]] == [damaged]
+    assert read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs).verdict == "underfits"
+
+
 def test_without_it_nothing_is_said_of_learning(tmp_path):
     summary = comparison(tmp_path)
     write_report(summary)
