@@ -113,9 +113,7 @@ def report(measured: list[AllReduce], network: Network, folder: Path, console: C
     console.print(table)
     latency, speed = network.latency_seconds, network.bytes_per_second
     console.print(f"latency {1e6 * latency:.0f} microseconds, bandwidth {speed / 1e6:,.1f} MB/s of each process")
-    console.print(
-        f"errors of the model: median {np.median(np.abs(errors)):.0%}, at most {max(map(abs, errors)):.0%}"
-    )
+    console.print(f"errors of the model: median {np.median(np.abs(errors)):.0%}, at most {max(map(abs, errors)):.0%}")
     found = {"latency_seconds": latency, "bytes_per_second": speed, "measured": [vars(one) for one in measured]}
     write_document("network", folder, console, found)
 

@@ -123,10 +123,18 @@ LATER_SECONDS = 0.05  # until the signal is sent again
 LOST_SECONDS = 5.0  # if a program has not ended by then, compiled code (as TensorFlow's may) has lost the exception
 
 
+# Modules written in Python that register classes of compiled code when they are imported. An exception meanwhile aborts
+# the process: "terminate called after throwing an instance of 'pybind11::error_already_set'".
+ABORTING_MODULES = frozenset({"torch.distributed"})
+
+
 def _in_extension(frame: FrameType | None) -> bool:
     """Whether a module not written in Python is being imported: some, such as Triton's, abort on an exception."""
     while frame is not None:
-        if frame.f_code.co_qualname.startswith("ExtensionFileLoader."):
+        code = frame.f_code
+        if code.co_qualname.startswith("ExtensionFileLoader."):
+            return True
+        if code.co_name == "<module>" and frame.f_globals.get("__name__") in ABORTING_MODULES:
             return True
         frame = frame.f_back
     return False

@@ -15,7 +15,7 @@ from common.spec.options import TrainConfig
 from comparison.export.write import write_tables
 from comparison.jobs import contenders, make_variants
 from comparison.learning import Fit, read_fit, read_small_set
-from comparison.learning_runs import SMALL, check_small, check_whole, learning_path, small_changes, whole_changes
+from comparison.learning_runs import SMALL, WHOLE, check_small, check_whole, learning_path, small_changes, whole_changes
 from comparison.program import Ended
 from comparison.report.page import write_report
 from comparison.request import find_runs, summarise

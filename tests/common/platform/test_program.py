@@ -23,6 +23,17 @@ with as_program("program"):
     print("not reached")
 """
 
+# torch.distributed is a Python module whose import calls compiled code.
+REGISTERS = """
+import os, sys, time
+from common.platform.program import as_program
+body = "import os, sys, time; os.kill(os.getpid(), int(sys.argv[1])); time.sleep(0.01); print('whole')"
+with as_program("program"):
+    exec(compile(body, "__init__.py", "exec"), {"__name__": "torch.distributed"})
+    time.sleep(10)
+    print("not reached")
+"""
+
 # Acts like compiled code that replaces Python's exceptions with its own errors, or drops them.
 COMPILED = """
 import os, signal, sys, time
@@ -60,9 +71,10 @@ def python(code, *arguments, **expected):
     return run(sys.executable, "-c", code, *arguments, PYTHONPATH=str(REPOSITORY), **expected)
 
 
+@pytest.mark.parametrize("code", [EXTENSION, REGISTERS], ids=["machine code", "torch.distributed"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_until_a_module_of_machine_code_is_there(number):
-    done = python(EXTENSION, int(number), expect=128 + number)
+def test_a_signal_waits_until_a_module_of_machine_code_is_there(number, code):
+    done = python(code, int(number), expect=128 + number)
     said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
     assert (done.stdout, done.stderr) == ("whole\n", f"program: {said}\n")
 
