@@ -81,11 +81,12 @@ def main() -> int:
                 write_report(summary)
         except UserError as error:
             failure = failure or error
-        if given.report_only is None and not interrupted:
-            try:
-                log_comparison(summary)
-            except UserError as error:
-                not_logged = error
+        else:
+            if given.report_only is None and not interrupted:
+                try:
+                    log_comparison(summary)
+                except UserError as error:
+                    not_logged = error
         print_tables(console, summary, request.options.details)
         if failure is None:
             console.print(f"\nresults: {folder}; open {folder / 'report.html'} in a browser", soft_wrap=True)
@@ -117,20 +118,20 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
     with LiveView(console, len(found) + len(missing), found) as view:
         launcher = make_launcher(options, folder, view.say)
         maker = RunMaker(folder, request, launcher, view, found, missing)
-        side_runner = SideRunner(folder, launcher, request, view.say)
         maker.make(list(tuning_jobs(options, variants)))
         variants = tuned(variants, maker.runs, options.target_accuracy)
         if options.verify == "auto":
             proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
             Prover(folder, launcher, request, view.say).make(proofs)
+        side_runner = SideRunner(folder, launcher, request, variants, view.say)
         if options.check_learning:
-            check_small(side_runner, variants, contenders(options))
+            check_small(side_runner)
         maker.make(list(comparison_jobs(options, variants)))
         maker.take_again(variants)
         if options.check_learning:
-            check_whole(side_runner, variants, contenders(options))
+            check_whole(side_runner)
         if options.profile is not None:
-            make_profiles(side_runner, options.profile, variants, contenders(options))
+            make_profiles(side_runner, options.profile)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from comparison.jobs import Values
+from comparison.learning import read_fit, read_small_set
 from comparison.lockstep import different_settings
 from comparison.rounds import disturbed_rounds
 from comparison.row_values import make_row
@@ -40,6 +41,8 @@ def make_tables(
             disturbed = disturbed_rounds([run for entry in table.entries for run in entry.runs])
             for entry in table.entries:
                 entry.disturbed, entry.keep_disturbed = disturbed, keep_disturbed
+                entry.small_set = read_small_set(folder, variant, entry.name)
+                entry.fit = read_fit(folder, variant, entry.name, entry.runs)
             for entry in table.entries:
                 entry.row = make_row(folder, table, entry, target_accuracy, verify)
         tables += found

@@ -14,19 +14,34 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from common.platform.errors import UserError
 from common.record.predictions import Predictions
-from common.record.results import EpochLine, read_result
+from common.record.results import EpochLine, read_metrics, read_result
 from comparison.intervals import CONFIDENCE
-from comparison.jobs import Values
-from comparison.learning_runs import SMALL, WHOLE, finished_epochs, learning_path
-from comparison.row import Learned, Learning
-from comparison.side_runs import FAILURE_FILE
-from comparison.store import Run
-from comparison.table import Entry, Table
+from comparison.jobs import Values, row_path
+from comparison.row import Learned
+from comparison.store import FAILURE_FILE, Run
 
+LEARNING_DIR = "learning"
+SMALL, WHOLE = "small", "whole"  # the folders of a row's two runs
 SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
 RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
 SMOOTHED = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
+
+
+def learning_path(variant: Values, name: str, step: str) -> Path:
+    """The folder of a row's run for `step` (SMALL or WHOLE), relative to the comparison's folder."""
+    return row_path(LEARNING_DIR, variant, name) / step
+
+
+def finished_epochs(run_dir: Path) -> list[EpochLine]:
+    """The evaluations of a finished run; empty if the run is missing, has failed, or has damaged files."""
+    try:
+        read_result(run_dir)
+        Predictions.read(run_dir)
+        return read_metrics(run_dir, EpochLine)
+    except UserError:
+        return []
 
 
 # --- A few images by heart ---
@@ -64,17 +79,6 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     at_best = f"{max(right)} were right at best"
     found = f"did not learn {count} training images by heart in {plan.total_steps} steps ({at_best})"
     return SmallSet(count, None, found)
-
-
-def does_not_learn(folder: Path, table: Table, entry: Entry) -> str | None:
-    """Why a row has the status "does not learn", for people; None if it does not have it."""
-    found = {one.title: read_small_set(folder, table.variant, one.name) for one in table.entries}
-    own = found[entry.title]
-    if own is None or own.steps is not None:
-        return None
-    able = [title for title, one in found.items() if one and one.steps is not None]
-    look = f"{' and '.join(able)} did: look for a mistake in {entry.title}"
-    return f"it {own.found}; {look if able else 'no row did: look at the options first, such as the learning rate'}"
 
 
 # --- All images ---
@@ -190,20 +194,3 @@ def _least_difference(one: EpochLine, other: EpochLine) -> float:
     (low, _), (_, high) = _interval(one), _interval(other)
     difference = one.test_accuracy - other.test_accuracy
     return difference - math.hypot(one.test_accuracy - low, high - other.test_accuracy)
-
-
-# --- Of a row ---
-
-
-def learning_of(folder: Path, entry: Entry) -> Learning:
-    """The results of both steps for an entry of the comparison in `folder`."""
-    small = read_small_set(folder, entry.variant, entry.name)
-    fit = read_fit(folder, entry.variant, entry.name, entry.runs)
-    return Learning(
-        small_set_count=small and small.count,
-        small_set_steps=small and small.steps,
-        train_loss=fit and fit.train[-1].test_loss,
-        train_accuracy=fit and fit.train[-1].test_accuracy,
-        learning=fit and fit.verdict,
-        learning_note=fit and fit.words,
-    )

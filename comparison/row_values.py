@@ -11,7 +11,7 @@ from common.resolve import describe_settings
 from common.spec.update_rule import peak_rate
 from comparison.intervals import MIN_FOR_QUARTILES, mean_interval, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
-from comparison.learning import does_not_learn, learning_of
+from comparison.learning_row import does_not_learn, learning_of
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.row import Accuracy, Lockstep, Resources, Row, Speed, Status, Target, Times
 from comparison.store import Run
@@ -70,7 +70,7 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
             loss_difference_first_steps=first_steps,
             loss_difference_all_steps=all_steps,
         ),
-        learning=learning_of(folder, entry),
+        learning=learning_of(entry),
         note="; ".join(notes) or None,
         **common,
     )
@@ -97,7 +97,7 @@ def _status(
     if entry.failed:
         status = "some failed"
         notes.append(_failures(entry))
-    if note := does_not_learn(folder, table, entry):
+    if note := does_not_learn(table, entry):
         status = "does not learn"
         notes.append(note)
     if proof.same is False:

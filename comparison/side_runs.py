@@ -7,56 +7,59 @@ from pathlib import Path
 from typing import Any
 
 from common.platform.files import write_text, writing
-from common.spec.options import Mode
-from comparison.jobs import Variant, row_title
+from common.spec.options import Mode, TrainConfig
+from comparison.jobs import Values, Variant, contenders, row_name, row_title
 from comparison.launchers import Launcher, Quietly
 from comparison.program import Program
-from comparison.store import LOG_FILE, Request, last_lines
-
-FAILURE_FILE = "failure.txt"  # why a run has no result, in one line
-
-
-@dataclass(frozen=True)
-class SideRun:
-    """An additional run of a row.
-
-    Attributes:
-      path: its run folder, relative to the comparison's folder.
-      changes: options that differ from those of the row's measured runs, and their values.
-    """
-
-    path: Path
-    variant: Variant
-    implementation: str
-    mode: Mode
-    changes: dict[str, Any]
-
-    @property
-    def title(self) -> str:
-        return row_title(self.implementation, self.mode)
+from comparison.store import FAILURE_FILE, LOG_FILE, Request, last_lines
 
 
 @dataclass(frozen=True)
 class SideRunner:
-    """Makes additional runs in the comparison's folder; `say` is called with messages for people."""
+    """Makes an additional run of each row in each variant, in the comparison's folder.
+
+    Attributes:
+      say: called with messages for people.
+    """
 
     folder: Path
     launcher: Launcher
     request: Request
+    variants: Sequence[Variant]
     say: Callable[[str], None]
 
-    def make(self, doing: str, missing: str, runs: Sequence[SideRun]) -> None:
-        """Makes `runs` one after the other. Replaces what earlier runs have left there, and reports a failed run.
+    def make(
+        self,
+        doing: str,
+        missing: str,
+        path: Callable[[Values, str], Path],
+        changes: Callable[[TrainConfig], dict[str, Any]],
+        is_made: Callable[[Path], object],
+    ) -> None:
+        """Makes the missing runs one after the other. Replaces what earlier ones have left, and reports a failed run.
 
         Args:
           doing: begins the message before the runs; the rows' titles follow: `profiling 10 steps of`.
           missing: begins the message about a failed run; the row's title follows: `no profile of`.
+          path: from a variant and the name of a row to the run folder, relative to the comparison's folder.
+          changes: from a variant's options to those that differ in the additional run.
+          is_made: whether what is wanted is in a run folder.
         """
-        if not runs:
+        programs: dict[Path, Program] = {}
+        titles = {}
+        for variant in self.variants:
+            changed = changes(variant.config)
+            for implementation, mode in contenders(self.request.options):
+                name = row_name(implementation, mode)
+                run_dir = self.folder.absolute() / path(dict(variant.values), name)
+                if not is_made(run_dir):
+                    titles[run_dir] = row_title(implementation, mode)
+                    config = variant.config.replace(**{**self._plain(mode, run_dir), **changed})
+                    programs[run_dir] = self._program(implementation, config)
+        if not programs:
             return
-        self.say(f"{doing} {', '.join(dict.fromkeys(run.title for run in runs))}")
-        titles = {self.folder.absolute() / run.path: run.title for run in runs}
-        for run_dir in titles:
+        self.say(f"{doing} {', '.join(dict.fromkeys(titles.values()))}")
+        for run_dir in programs:
             with writing(run_dir):
                 shutil.rmtree(run_dir, ignore_errors=True)
 
@@ -67,16 +70,19 @@ class SideRunner:
                 write_text(run_dir / FAILURE_FILE, ": ".join([failure, *last_lines(run_dir / LOG_FILE, 1)]))
                 self.say(f"{missing} {titles[run_dir]}: {failure}; see {log}")
 
-        groups = [[self._program(run)] for run in runs]
+        groups = [[program] for program in programs.values()]
         self.launcher.run(groups, 1, self.request.options.timeout, Quietly(ended))
 
-    def _program(self, run: SideRun) -> Program:
-        options = self.request.options
-        plain = {"logger": (), "checkpoint_every": None, "profile": None, "seed": options.all_seeds[0]}
-        changes = {**plain, "mode": run.mode, "run_dir": self.folder.absolute() / run.path, **run.changes}
+    def _plain(self, mode: Mode, run_dir: Path) -> dict[str, Any]:
+        """Options of every additional run: nothing is logged, saved or profiled unless it is wanted."""
+        seed = self.request.options.all_seeds[0]
+        plain = {"logger": (), "checkpoint_every": None, "profile": None}
+        return {**plain, "mode": mode, "seed": seed, "run_dir": run_dir}
+
+    def _program(self, implementation: str, config: TrainConfig) -> Program:
         return Program(
-            implementation=run.implementation,
-            interpreter=options.interpreters()[run.implementation],
-            config=run.variant.config.replace(**changes),
+            implementation=implementation,
+            interpreter=self.request.options.interpreters()[implementation],
+            config=config,
             session=len(self.request.commands),
         )

@@ -20,6 +20,7 @@ from comparison.record import RECORD_FILE, Record
 
 REQUEST_FILE = "comparison.json"
 LOG_FILE = "log.txt"
+FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
 
 
 class Request(BaseModel):

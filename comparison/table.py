@@ -7,6 +7,7 @@ from common.record.results import RunResult
 from common.spec.options import Mode
 from comparison.intervals import Ratio, paired_ratio
 from comparison.jobs import Values, row_name, row_title
+from comparison.learning import Fit, SmallSet
 from comparison.rounds import RoundKey
 from comparison.row import Row
 from comparison.store import Run
@@ -19,6 +20,7 @@ class Entry:
     Attributes:
       disturbed: rounds of the table that other programs have disturbed.
       keep_disturbed: whether these rounds still count.
+      small_set, fit: the results of `--check-learning`; None if learning was not checked.
     """
 
     implementation: str
@@ -28,6 +30,8 @@ class Entry:
     failed: list[Run] = field(default_factory=list)
     disturbed: frozenset[RoundKey] = frozenset()
     keep_disturbed: bool = False
+    small_set: SmallSet | None = None
+    fit: Fit | None = None
     row: Row | None = None
 
     @property

@@ -116,11 +116,7 @@ def make(exhibit: Exhibit, folder: Path, data_dir: Path) -> Summary:
 
 def pictures(exhibit: Exhibit, summary: Summary) -> list[Drawn]:
     study = make_study(summary)
-    charts = (
-        study_charts(study)
-        if study
-        else table_charts(summary.folder, summary.tables[0], summary.request.options.target_accuracy)
-    )
+    charts = study_charts(study) if study else table_charts(summary.tables[0], summary.request.options.target_accuracy)
     found = {chart.name: chart for chart in charts if chart.name in exhibit.charts}
     return [found[name].draw() for name in exhibit.charts]
 

@@ -90,23 +90,25 @@ SIZES: dict[DatasetName, tuple[int, int, tuple[int, int, int]]] = {
 def num_examples(config: TrainConfig) -> tuple[int, int]:
     """Numbers of training and of test examples of the data set of `config`, known without reading it."""
     train, test, _ = _sizes(config)
-    return min(config.train_size or train, train), min(config.test_size or test, test)
+    return train, test
 
 
 def images_nbytes(config: TrainConfig) -> int:
     """Total bytes of all images of the data set of `config`, computed without reading the images."""
-    train, test = num_examples(config)
-    return (train + test) * _sizes(config)[2]
+    train, test, each = _sizes(config)
+    return (train + test) * each
 
 
 def _sizes(config: TrainConfig) -> tuple[int, int, int]:
-    """Numbers of training and of test images, and bytes of one image, of the whole data set of `config`."""
+    """Numbers of training and of test images of the data set of `config`, and bytes of one image."""
     if config.dataset == "arrays":
-        return arrays_size(config.data_dir)
-    if config.dataset == "synthetic":
-        return synthetic_size(config)
-    train, test, shape = SIZES[config.dataset]
-    return train, test, math.prod(shape)
+        train, test, each = arrays_size(config.data_dir)
+    elif config.dataset == "synthetic":
+        train, test, each = synthetic_size(config)
+    else:
+        train, test, shape = SIZES[config.dataset]
+        each = math.prod(shape)
+    return min(config.train_size or train, train), min(config.test_size or test, test), each
 
 
 def load_dataset(config: TrainConfig) -> Dataset:

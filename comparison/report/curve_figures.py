@@ -75,8 +75,8 @@ def _over_seconds(entries: Sequence[Entry], quantity: Quantity) -> Chart:
     told += [alt.Tooltip("x:Q", title="seconds", format=".2f")]
     told += [alt.Tooltip("value:Q", title=quantity.label, format=quantity.form)]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    points = points.encode(axis, _value_axis(entries, quantity, table), tooltip=told)
-    return _chart(entries, quantity, "seconds", [_lines(table, axis, entries, quantity, looks), points], looks)
+    points = points.encode(axis, value_axis(entries, quantity, table), tooltip=told)
+    return _chart(entries, quantity, "seconds", [lines_of(table, axis, entries, quantity, looks), points], looks)
 
 
 def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
@@ -94,9 +94,8 @@ def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
                     | {"value": mean, "low": low, "high": high}
                 )
     table, looks = pd.DataFrame(found), looks_of(entries)
-    last = int(table["x"].max())
-    axis = alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
-    layers = [_lines(table, axis, entries, quantity, looks)]
+    axis = epoch_axis(table)
+    layers = [lines_of(table, axis, entries, quantity, looks)]
     if (table["low"] < table["high"]).any():
         band = (
             alt.Chart(table)
@@ -110,13 +109,20 @@ def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
     return _chart(entries, quantity, "epochs", layers, looks)
 
 
-def _lines(table: pd.DataFrame, axis: alt.X, entries: Sequence[Entry], quantity: Quantity, looks: Looks) -> alt.Chart:
+def epoch_axis(table: pd.DataFrame) -> alt.X:
+    """The axis of charts over epochs; `table` has the epochs in `x`."""
+    last = int(table["x"].max())
+    return alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
+
+
+def lines_of(table: pd.DataFrame, axis: alt.X, entries: Sequence[Entry], quantity: Quantity, looks: Looks) -> alt.Chart:
+    """A line for each `row` and `set` of `table`, strong for the set test, pale for training; values in `value`."""
     chosen = switch()
     pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
     lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["x"].nunique().max() < 3))
     lines = lines.encode(
         axis,
-        _value_axis(entries, quantity, table),
+        value_axis(entries, quantity, table),
         *looks.line(),
         opacity=alt.Opacity("set:O", scale=pale, legend=None),
         detail="set:N",
@@ -124,7 +130,7 @@ def _lines(table: pd.DataFrame, axis: alt.X, entries: Sequence[Entry], quantity:
     return lines.add_params(chosen).transform_filter(chosen)
 
 
-def _value_axis(entries: Sequence[Entry], quantity: Quantity, table: pd.DataFrame) -> alt.Y:
+def value_axis(entries: Sequence[Entry], quantity: Quantity, table: pd.DataFrame) -> alt.Y:
     axis = alt.Y("value:Q", title=quantity.label)
     if quantity is LOSS:
         return axis.scale(type="log", nice=False).axis(format="~g", tickCount=5)

@@ -1,23 +1,21 @@
 """The chart of `--check-learning`: losses on training and test images after each epoch, both from evaluations."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import altair as alt
 import pandas as pd
 
-from comparison.learning import read_fit
 from comparison.report.charts import FOR_POINTERS, Chart
-from comparison.report.looks import switch
+from comparison.report.curve_figures import LOSS, epoch_axis, lines_of, value_axis
 from comparison.report.speed_figures import looks_of
 from comparison.table import Entry
 
 
-def learning_curves(folder: Path, entries: Sequence[Entry]) -> Iterator[Chart]:
-    """The chart of the entries of the comparison in `folder`; no chart if learning was not checked."""
+def learning_curves(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """The chart of a table's entries; no chart if learning was not checked."""
     found, words = [], []
     for entry in entries:
-        fit = read_fit(folder, entry.variant, entry.name, entry.runs)
+        fit = entry.fit
         if fit is None:
             continue
         for kind, lines in (("training", fit.train), ("test", fit.test)):
@@ -31,13 +29,7 @@ def learning_curves(folder: Path, entries: Sequence[Entry]) -> Iterator[Chart]:
     if not found:
         return
     table, looks = pd.DataFrame(found), looks_of(entries)
-    last = int(table["x"].max())
-    x = alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
-    y = alt.Y("value:Q", title="Loss").scale(type="log", nice=False).axis(format="~g", tickCount=5)
-    pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
-    chosen = switch()
-    lines = alt.Chart(table).mark_line(point=last < 3)
-    lines = lines.encode(x, y, *looks.line(), opacity=alt.Opacity("set:O", scale=pale, legend=None), detail="set:N")
+    x, y = epoch_axis(table), value_axis(entries, LOSS, table)
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
     told += [alt.Tooltip("value:Q", title="loss", format=".4f"), alt.Tooltip("accuracy:Q", format=".2%")]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0).encode(x, y, tooltip=told)
@@ -48,6 +40,6 @@ def learning_curves(folder: Path, entries: Sequence[Entry]) -> Iterator[Chart]:
         " epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong one, or"
         " the strong one rising: overfitting.",
         f"Loss on training and test images over epochs: {'; '.join(words)}",
-        [lines.add_params(chosen).transform_filter(chosen), points],
+        [lines_of(table, x, entries, LOSS, looks), points],
         260 + looks.legend_height,
     )

@@ -83,7 +83,7 @@ def write_report(summary: Summary) -> None:
     study_figures = draw(study_charts(study), folder) if study else []
     target = summary.request.options.target_accuracy
     charts = [
-        draw(table_charts(summary.folder, table, target), folder, f"-{table.number}" if table.number > 1 else "")
+        draw(table_charts(table, target), folder, f"-{table.number}" if table.number > 1 else "")
         for table in summary.tables[:MAX_DRAWN]
     ]
     charts += [[] for _ in summary.tables[MAX_DRAWN:]]

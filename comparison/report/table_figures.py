@@ -1,7 +1,6 @@
 """The charts of a table, in the order of the page: first those to decide by, then those of the training."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from comparison.report.charts import Chart
 from comparison.report.confusion import confusions
@@ -11,8 +10,8 @@ from comparison.report.speed_figures import breakdown, ratios, throughput, time_
 from comparison.table import Table
 
 
-def table_charts(folder: Path, table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
-    """All charts for which the runs of a table of the comparison in `folder` have numbers."""
+def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
+    """All charts for which the runs of a table have numbers."""
     entries = [entry for entry in table.entries if entry.runs]
     if not entries:
         return
@@ -21,6 +20,6 @@ def table_charts(folder: Path, table: Table, target_accuracy: float | None = Non
     yield from time_to_target(entries, target_accuracy)
     yield from breakdown(entries)
     yield from curves(entries)
-    yield from learning_curves(folder, entries)
+    yield from learning_curves(entries)
     yield from lockstep(entries)
     yield from confusions(entries)

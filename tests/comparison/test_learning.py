@@ -13,13 +13,14 @@ from common.data.datasets import load_dataset
 from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import TrainConfig
 from comparison.export.write import write_tables
-from comparison.jobs import contenders, make_variants
-from comparison.learning import Fit, read_fit, read_small_set
-from comparison.learning_runs import SMALL, WHOLE, check_small, check_whole, learning_path, small_changes, whole_changes
+from comparison.jobs import make_variants
+from comparison.learning import SMALL, WHOLE, Fit, learning_path, read_fit, read_small_set
+from comparison.learning_runs import check_small, check_whole, small_changes, whole_changes
 from comparison.program import Ended
 from comparison.report.page import write_report
 from comparison.request import find_runs, summarise
-from comparison.side_runs import FAILURE_FILE, SideRunner
+from comparison.side_runs import SideRunner
+from comparison.store import FAILURE_FILE
 from comparison.terminal import print_conclusions, print_tables
 
 # --- The verdict ---
@@ -172,9 +173,9 @@ def checked(folder, launcher, **options):
     said = []
     request = comparison(folder, check_learning=True, **options).request
     variants = make_variants(request.options, request.config)
-    runner = SideRunner(folder, launcher, request, said.append)
-    check_small(runner, variants, contenders(request.options))
-    check_whole(runner, variants, contenders(request.options))
+    runner = SideRunner(folder, launcher, request, variants, said.append)
+    check_small(runner)
+    check_whole(runner)
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing)), said, runner
 
@@ -189,8 +190,7 @@ def test_each_row_is_checked_once(tmp_path):
     assert len(launcher.programs) == 6
     assert {program.config.seed for program in launcher.programs} == {3}
     assert {run.result.config.evaluate_on for run in summary.runs} == {"test"}  # the measured ones
-    variants = make_variants(summary.request.options, summary.request.config)
-    check_small(runner, variants, contenders(summary.request.options))
+    check_small(runner)
     assert len(launcher.programs) == 6  # all are there
 
 
@@ -239,9 +239,8 @@ def test_a_check_with_damaged_files_is_made_again(tmp_path):
     summary, _, runner = checked(tmp_path, launcher)
     damaged = tmp_path / learning_path({}, "pt", WHOLE)
     (damaged / "predictions.safetensors").write_bytes(b"damaged")
-    request = summary.request
     assert read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs) is None
-    check_whole(runner, make_variants(request.options, request.config), contenders(request.options))
+    check_whole(runner)
     assert [program.run_dir for program in launcher.programs[6:]] == [damaged]
     assert read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs).verdict == "underfits"
 

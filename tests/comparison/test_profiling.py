@@ -3,7 +3,7 @@
 from made_up import MadeUp, comparison
 
 from common.record.profile import Operation, Profile
-from comparison.jobs import contenders, make_variants
+from comparison.jobs import make_variants
 from comparison.profiling import make_profiles, profile_path, read_profile
 from comparison.report.page import write_report
 from comparison.side_runs import SideRunner
@@ -28,12 +28,12 @@ def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
     assert {run.result.config.profile for run in summary.runs} == {None}  # no profiler in the measured runs
     said, launcher, request = [], Launcher(), summary.request
     variants = make_variants(request.options, request.config)
-    runner = SideRunner(tmp_path, launcher, request, said.append)
-    make_profiles(runner, 3, variants, contenders(request.options))
+    runner = SideRunner(tmp_path, launcher, request, variants, said.append)
+    make_profiles(runner, 3)
     assert said == ["profiling 3 steps of TensorFlow, PyTorch, Lightning"]
     assert {program.config.profile for program in launcher.programs} == {3}
     assert {program.config.max_steps for program in launcher.programs} == {39}
-    make_profiles(runner, 3, variants, contenders(request.options))
+    make_profiles(runner, 3)
     assert [program.implementation for program in launcher.programs] == ["pt"]  # the other profiles exist already
     assert read_profile(tmp_path, {}, "pt") is None and profile_path({}, "pt tuned").name == "pt-tuned"
     write_report(summary)

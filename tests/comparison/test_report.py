@@ -461,6 +461,6 @@ def test_runs_without_predictions_lack_only_what_is_made_of_them(tmp_path):
     summary = comparison(tmp_path, noisy, implementations=["pt"])
     for path in tmp_path.glob("runs/**/predictions.safetensors"):
         path.unlink()
-    drawn = [one.name for one in draw(table_charts(tmp_path, summary.tables[0]), tmp_path)]
+    drawn = [one.name for one in draw(table_charts(summary.tables[0]), tmp_path)]
     assert "confusion-pt" not in drawn and "accuracy-epochs" in drawn
     assert find_mistakes(summary.tables[0]) == ([], 0)
