@@ -99,9 +99,10 @@ def main() -> int:
     if missing:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
         told = "interrupted; " if interrupted else ""
+        judged = f" --disturbed {given.disturbed}" if "disturbed" in given.model_fields_set else ""
         print(
             f"compare.py: {told}no result yet: {shown}; finished runs are kept in {folder},"
-            f" and python compare.py --resume {folder} makes the rest",
+            f" and python compare.py --resume {folder}{judged} makes the rest",
             file=sys.stderr,
         )
     if interrupted:
@@ -127,7 +128,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         if options.check_learning:
             check_small(side_runner)
         maker.make(list(comparison_jobs(options, variants)))
-        maker.take_again(variants)
+        maker.make_further(variants)
         if options.check_learning:
             check_whole(side_runner)
         if options.profile is not None:

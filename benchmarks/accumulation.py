@@ -4,15 +4,16 @@ python -m benchmarks.accumulation
 """
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure, report
+from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, make_table, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
 
 BATCH_SIZE, MANY = 64, 16
+STEPS = 40  # of each program: programs that train in turns take as many steps in a turn
+IMPLEMENTATIONS = ("tf", "pt", "ptl")
 # Name -> batch size and number of batches in a step.
 WAYS = {"one batch": (BATCH_SIZE, 1), "accumulated": (BATCH_SIZE, MANY), "as large": (BATCH_SIZE * MANY, 1)}
 
@@ -26,7 +27,8 @@ def main() -> None:
         model="resnet8",
         dataset="synthetic",
         image_shape=(32, 32, 3),
-        train_size=8 * BATCH_SIZE * MANY,
+        train_size=STEPS * BATCH_SIZE * MANY,
+        max_steps=STEPS,
         test_size=BATCH_SIZE,
         eval_batch_size=BATCH_SIZE,
         epochs=1,
@@ -34,23 +36,22 @@ def main() -> None:
         devices=2,
     )
     programs = []
-    for implementation in ("tf", "pt", "ptl"):
+    for implementation in IMPLEMENTATIONS:
         for name, (size, number) in WAYS.items():
             changed = config.replace(batch_size=size, accumulate_grad_batches=number)
             programs.append(Program(f"{implementation} {name}", f"{implementation}_impl", changed))
-    samples = measure(programs, options.rounds, folder, console)
-    table = Table(title="largest peak memory, all processes together", box=None)
-    for heading in ("", "batch size", "batches a step", "MiB"):
-        table.add_column(heading, justify="right" if heading else "left")
+    pairs = [
+        Pair(f"{one} accumulated", f"{one} {other}") for one in IMPLEMENTATIONS for other in ("one batch", "as large")
+    ]
+    run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
+    table = make_table("largest peak memory, all processes together", "", "batch size", "batches a step", "MiB")
     memory = {}
     for program in programs:
-        results = [read_result(path) for path in folder.glob(f"round-*/{program.name.replace(' ', '-')}")]
-        memory[program.name] = max(result.peak_memory_bytes for result in results) / 2**20
+        memory[program.name] = max(read_result(one).peak_memory_bytes for one in run_dirs[program.name]) / 2**20
         numbers = program.config.batch_size, program.config.accumulate_grad_batches
         table.add_row(program.name, *map(str, numbers), f"{memory[program.name]:,.0f}")
     console.print(table)
-    pairs = [Pair(f"{one} accumulated", f"{one} one batch") for one in ("tf", "pt", "ptl")]
-    report("accumulation", "images_per_second", samples, pairs, folder, console, {"peak_memory_mib": memory})
+    report_turns("accumulation", run_dirs, pairs, folder, console, {"peak_memory_mib": memory})
 
 
 if __name__ == "__main__":

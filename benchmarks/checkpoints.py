@@ -1,14 +1,15 @@
 """The cost of checkpoints for the training loop, which continues while they are written.
 
+The programs don't train in turns: a checkpoint would be written while its program waits, at no cost.
+
 python -m benchmarks.checkpoints
 """
 
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure, report
+from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, make_table, measure, ratios_of_runs, report
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.record.checkpoints import checkpoint_dirs
@@ -41,10 +42,8 @@ def main() -> None:
     for name in names:
         programs.append(Program(f"{name} without", f"{name}_impl", config))
         programs.append(Program(f"{name} with", f"{name}_impl", config.replace(checkpoint_every=EVERY)))
-    samples = measure(programs, options.rounds, folder, console)
-    table = Table(title=f"{STEPS // EVERY - 1} checkpoints in {STEPS} steps", box=None)
-    for heading in ("", "MiB each", "ms of training each"):
-        table.add_column(heading, justify="right" if heading else "left")
+    samples = measure(programs, options.rounds, folder, console, "images_per_second")
+    table = make_table(f"{STEPS // EVERY - 1} checkpoints in {STEPS} steps", "", "MiB each", "ms of training each")
     costs = {}
     for name in names:
         with_them, without = (
@@ -61,7 +60,8 @@ def main() -> None:
         table.add_row(name, f"{size:.1f}", f"{costs[name]:.1f}")
     console.print(table)
     pairs = [Pair(f"{name} with", f"{name} without") for name in names]
-    report("checkpoints", "images_per_second", samples, pairs, folder, console, {"milliseconds_each": costs})
+    ratios = ratios_of_runs(samples, pairs)
+    report("checkpoints", "images_per_second", samples, ratios, folder, console, {"milliseconds_each": costs})
 
 
 if __name__ == "__main__":

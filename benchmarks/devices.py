@@ -10,7 +10,7 @@ Both modes train in 32-bit floats and without a compiler.
 from rich.console import Console
 
 from benchmarks.limit import SAME_STEP
-from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure, report
+from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -36,14 +36,14 @@ def main() -> None:
                 threads_per_device=1,
                 epochs=1,
                 test_size=1000,
-                max_steps=60,
+                max_steps=120,
                 mode=row.mode,
                 **SAME_STEP,
             )
             programs.append(Program(f"{row.name} x{devices}", f"{row.implementation}_impl", config))
-    samples = measure(programs, options.rounds, folder, console)
     pairs = [Pair(f"{row.name} x2", f"{row.name} x1", SPEED_UP.get(row.name)) for row in options.rows]
-    report("devices", "images_per_second", samples, pairs, folder, console, {"batch_size": 512})
+    run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
+    report_turns("devices", run_dirs, pairs, folder, console, {"batch_size": 512})
 
 
 if __name__ == "__main__":

@@ -4,9 +4,8 @@ python -m benchmarks.draws
 """
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.paired import FolderConfig, Program, make_folder, run, write_document
+from benchmarks.paired import FolderConfig, Program, make_folder, make_table, run, write_document
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -31,9 +30,7 @@ def main() -> None:
         accelerator="cpu",
         devices=1,
     )
-    table = Table(title="milliseconds", box=None)
-    for heading in ("", "", "in lockstep", "its own"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = make_table("milliseconds", "", "", "in lockstep", "its own")
     found: dict[str, dict[str, float]] = {}
     for implementation, title in (("pt", "PyTorch"), ("tf", "TensorFlow")):
         program = Program(title, f"benchmarks.loops.{implementation}_draws", config)

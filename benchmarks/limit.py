@@ -14,7 +14,16 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
-from benchmarks.paired import ImplementationsConfig, ModesConfig, Pair, Program, make_folder, measure, report
+from benchmarks.paired import (
+    ImplementationsConfig,
+    ModesConfig,
+    Pair,
+    Program,
+    make_folder,
+    measure,
+    ratios_of_runs,
+    report,
+)
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -74,10 +83,10 @@ def main() -> None:
             for row in options.rows
         ]
         samples = measure(programs, options.rounds, folder / task, console, "efficiency")
-        pairs = [Pair(row.name, None, REACH[task].get(row.name)) for row in options.rows]
-        if task == "lenet-mnist" and {"pt tuned", "ptl tuned"} <= set(samples):
-            pairs.append(Pair("ptl tuned", "pt tuned", LIGHTNING_OVER_PYTORCH))
-        report(f"limit {task}", "efficiency", samples, pairs, folder, console, {"config": config.training_fields()})
+        both = task == "lenet-mnist" and {"pt tuned", "ptl tuned"} <= set(samples)
+        ratios = ratios_of_runs(samples, [Pair("ptl tuned", "pt tuned", LIGHTNING_OVER_PYTORCH)] if both else [])
+        document = {"config": config.training_fields()}
+        report(f"limit {task}", "efficiency", samples, ratios, folder, console, document, REACH[task])
 
 
 if __name__ == "__main__":

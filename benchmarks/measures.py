@@ -10,7 +10,7 @@ a compiler.
 from rich.console import Console
 
 from benchmarks.limit import SAME_STEP, TasksConfig, task_config
-from benchmarks.paired import Pair, Program, make_folder, measure, report
+from benchmarks.paired import Pair, Program, make_folder, measure, ratios_of_runs, report
 from benchmarks.without import MEASURES, NOTHING
 from common.platform.cli import parse_options
 from common.platform.program import as_program
@@ -31,7 +31,7 @@ def main() -> None:
                 pairs.append(Pair(tuned, f"{name} without {one}"))
         samples = measure(programs, options.rounds, folder / task, console, "efficiency")
         document = {"config": config.training_fields()}
-        report(f"measures {task}", "efficiency", samples, pairs, folder, console, document)
+        report(f"measures {task}", "efficiency", samples, ratios_of_runs(samples, pairs), folder, console, document)
 
 
 if __name__ == "__main__":

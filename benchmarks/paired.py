@@ -1,15 +1,14 @@
-"""Runs programs in turns and compares their speeds in pairs of the same round, since the speed of machines drifts.
+"""Runs programs in turns, or one after the other, and compares their speeds.
 
-Every program takes the options of a run, and writes its speed to the folder of `--run-dir`: an implementation to
-`result.json`, a loop of `benchmarks.loops` to `speed.json`.
+Every program takes the options of a run. Those that train in turns (`comparison.turns`) write their turns to
+`metrics.jsonl`; ratios are from turns of the same cycle. The others write what they measure to `result.json`, as an
+implementation does, or to `speed.json`; ratios are from runs of the same round.
 """
 
 import json
 import shlex
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,15 +19,23 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
-from common.platform.cli import to_arguments
-from common.platform.errors import UserError, describe_signal
+from common.platform.errors import UserError
 from common.platform.files import write_text
-from common.platform.machine import REPOSITORY, describe_machine, git_state
+from common.platform.machine import describe_machine, git_state
+from common.record.results import PlanLine, TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
+from comparison import program as comparison_program
+from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
+from comparison.launchers import Quietly
+from comparison.load_meter import quiet
+from comparison.runner import run_program
+from comparison.store import LOG_FILE
+from comparison.table import pairs_of_turns
+from comparison.turns import run_in_turns
 
 SPEED_FILE = "speed.json"
-LOG_FILE = "log.txt"
+TIMEOUT_SECONDS = 4 * 3600  # of one program
 Implementation = Literal["tf", "pt", "ptl", "keras"]
 
 
@@ -43,7 +50,7 @@ class FolderConfig(BaseModel):
 class BenchmarkConfig(FolderConfig):
     """The options of benchmarks that measure speed."""
 
-    rounds: int = Field(7, gt=0, description="rounds; each runs every program once, in rotating order")
+    rounds: int = Field(7, gt=0, description="rounds; each runs every program once")
     data_dir: Path = Field(Path("data"), description="folder of data sets, as for a run")
 
 
@@ -87,101 +94,192 @@ class Program:
     arguments: tuple[str, ...] = ()
     starter: tuple[str, ...] = ()
 
+    def at(self, run_dir: Path) -> comparison_program.Program:
+        """The program with its run folder, to be started."""
+        config, words = self.config.replace(run_dir=run_dir.absolute()), ["-m"]
+        if self.module.startswith("benchmarks.loops.pt_") and config.devices not in (1, "auto"):
+            # Workers that pt_impl started by itself would lack what the loop has changed in it.
+            words += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
+            config = config.replace(devices="auto")
+        return comparison_program.Program(
+            implementation=self.module,
+            interpreter=sys.executable,
+            config=config,
+            starter=self.starter,
+            words=(*words, self.module, *self.arguments),
+        )
+
 
 @dataclass(frozen=True)
 class Pair:
-    """The ratio of `name` to `reference` in the same round, and its target.
-
-    Attributes:
-      reference: None for the samples of `name` themselves.
-    """
+    """The ratio of `name` to `reference`, and its target."""
 
     name: str
-    reference: str | None
+    reference: str
     at_least: float | None = None
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} / {self.reference}" if self.reference else self.name
 
-    def values(self, samples: dict[str, list[float]]) -> list[float]:
-        """One value for each round."""
-        if self.reference is None:
-            return samples[self.name]
-        return [one / other for one, other in zip(samples[self.name], samples[self.reference], strict=True)]
+Samples = dict[str, list[float]]  # name of a program -> a value for each round
+RunDirs = dict[str, list[Path]]  # name of a program -> the run folder of each round
 
 
-Samples = dict[str, list[float]]
+def measure_in_turns(
+    programs: Sequence[Program], pairs: Sequence[Pair], rounds: int, folder: Path, console: Console
+) -> RunDirs:
+    """Runs the programs. In each round, those that pairs connect are alive together and train in turns.
+
+    Raises:
+      UserError: a program fails; the message names its log. Or the programs of a group do not fit into memory together.
+    """
+    run_dirs: RunDirs = {program.name: [] for program in programs}
+    for number in range(1, rounds + 1):
+        for group in _connected(programs, pairs):
+            started = {program.name: program.at(_run_dir(folder, number, program)) for program in group}
+            failures: dict[Path, str | None] = {}
+            run_in_turns([*started.values()], TIMEOUT_SECONDS, Quietly(failures.__setitem__))
+            if len(failures) > len(started):  # one was run again, with those that were left
+                raise UserError(f"{', '.join(started)}: do not fit into memory together")
+            for name, program in started.items():
+                _check(name, program.run_dir, failures[program.run_dir])
+                run_dirs[name].append(program.run_dir)
+                turns = read_metrics(program.run_dir, TurnLine)
+                shown = f"{typical_speed([turn.images_per_second for turn in turns]):,.0f}" if turns else "no"
+                console.print(f"round {number}/{rounds}: {name} {shown} images per second in {len(turns)} turns")
+    return run_dirs
 
 
-def measure(
-    programs: Sequence[Program], rounds: int, folder: Path, console: Console, what: str = "images_per_second"
-) -> Samples:
-    """Runs the programs; returns the samples of `what` that each has measured, one for each round.
+def _connected(programs: Sequence[Program], pairs: Sequence[Pair]) -> list[list[Program]]:
+    """The programs in groups: any two of a pair are in the same one."""
+    groups = {program.name: {program.name} for program in programs}
+    for pair in pairs:
+        joined = groups[pair.name] | groups[pair.reference]
+        groups |= dict.fromkeys(joined, joined)
+    names = dict.fromkeys(frozenset(group) for group in groups.values())
+    return [[program for program in programs if program.name in group] for group in names]
+
+
+def measure(programs: Sequence[Program], rounds: int, folder: Path, console: Console, what: str) -> Samples:
+    """Runs the programs one after the other, in rotating order; returns the samples of `what` that each has measured.
 
     Raises:
       UserError: a program fails; the message names its log.
     """
     samples: Samples = {program.name: [] for program in programs}
-    for number in range(rounds):
-        shift = number % len(programs)
+    for number in range(1, rounds + 1):
+        shift = (number - 1) % len(programs)
         for program in [*programs[shift:], *programs[:shift]]:
-            run_dir = folder / f"round-{number + 1}" / program.name.replace(" ", "-")
-            samples[program.name].append(run(program, run_dir)[what])
+            samples[program.name].append(run(program, _run_dir(folder, number, program))[what])
             shown = _shown(samples[program.name][-1])
-            console.print(f"round {number + 1}/{rounds}: {program.name} {what.replace('_', ' ')} {shown}")
+            console.print(f"round {number}/{rounds}: {program.name} {what.replace('_', ' ')} {shown}")
     return samples
 
 
 def run(program: Program, run_dir: Path) -> dict[str, Any]:
-    """Runs a program to its end; returns the results that it has written, and `process_seconds`."""
-    run_dir.mkdir(parents=True)
-    config = program.config.replace(run_dir=run_dir.absolute())
-    command = [*program.starter, sys.executable, "-m"]
-    if program.module.startswith("benchmarks.loops.pt_") and config.devices not in (1, "auto"):
-        # Workers that pt_impl started by itself would lack what the loop has changed in it.
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
-        config = config.replace(devices="auto")
-    command += [program.module, *program.arguments, *to_arguments(config)]
-    started = time.perf_counter()
-    with open(run_dir / LOG_FILE, "w") as log:
-        status = subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=log, check=False).returncode
-    if status:
-        ended = f"with status {status}" if status > 0 else f"by {describe_signal(-status)}"
-        raise UserError(f"{program.name}: ended {ended}; see {run_dir / LOG_FILE}: {shlex.join(command)}")
+    """Runs a program to its end; returns the results that it has written."""
+    ended = run_program(program.at(run_dir), TIMEOUT_SECONDS, lambda line: None)
+    _check(program.name, run_dir, ended.failure)
     path = run_dir / SPEED_FILE
     found: dict[str, Any] = json.loads((path if path.exists() else run_dir / "result.json").read_text())
-    return found | {"process_seconds": time.perf_counter() - started}
+    return found
+
+
+def _run_dir(folder: Path, number: int, program: Program) -> Path:
+    return folder / f"round-{number}" / program.name.replace(" ", "-").replace(",", "")
+
+
+def _check(name: str, run_dir: Path, failure: str | None) -> None:
+    if failure is not None:
+        raise UserError(f"{name}: {failure}; see {run_dir / LOG_FILE}")
 
 
 def write_speed(run_dir: Path | None, **values: float) -> None:
-    """Writes what a loop has measured to its run folder: `images_per_second` and other values."""
+    """Writes what a loop has measured to its run folder."""
     assert run_dir is not None
     write_text(run_dir / SPEED_FILE, json.dumps(values) + "\n")
+
+
+def ratio_in_turns(run_dirs: Sequence[Path], reference: Sequence[Path]) -> Ratio | None:
+    """The ratio of two programs' speeds from their undisturbed turns; None if no round has MIN_CYCLES pairs of them."""
+    rounds = []
+    for run_dir, other in zip(run_dirs, reference, strict=True):
+        plan, other_plan = (read_metrics(one, PlanLine)[0] for one in (run_dir, other))
+        turns, other_turns = (quiet(read_metrics(one, TurnLine)) for one in (run_dir, other))
+        rounds.append(pairs_of_turns(turns, other_turns, plan.steps_per_epoch, other_plan.steps_per_epoch))
+    rounds = [of_round for of_round in rounds if len(of_round) >= MIN_CYCLES]
+    return ratio_of_turns(rounds) if rounds else None
+
+
+def report_turns(
+    title: str, run_dirs: RunDirs, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
+) -> None:
+    """Prints images per second and ratios of programs that have trained in turns; writes them to `<title>.json`."""
+    turns = {name: [read_metrics(one, TurnLine) for one in of_rounds] for name, of_rounds in run_dirs.items()}
+    speeds = {
+        name: [typical_speed([turn.images_per_second for turn in of_round]) for of_round in rounds if of_round]
+        for name, rounds in turns.items()
+    }
+    ratios = {pair: ratio_in_turns(run_dirs[pair.name], run_dirs[pair.reference]) for pair in pairs}
+    lines = {name: [[turn.model_dump() for turn in one] for one in rounds] for name, rounds in turns.items()}
+    report(title, "images_per_second", speeds, ratios, folder, console, {"turns": lines, **more})
+    every = [turn for rounds in turns.values() for one in rounds for turn in one]
+    if disturbed := len(every) - len(quiet(every)):
+        console.print(f"other programs have disturbed {disturbed} of {len(every)} turns, which ratios leave out")
+
+
+def ratios_of_runs(samples: Samples, pairs: Sequence[Pair]) -> dict[Pair, Ratio | None]:
+    """Ratios from whole runs of the same round."""
+    return {pair: paired_ratio(samples[pair.name], samples[pair.reference]) for pair in pairs}
 
 
 def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
 
 
+def _reach(value: float, at_least: float | None) -> str:
+    return "" if at_least is None else f">= {at_least} {'yes' if value >= at_least else 'NO'}"
+
+
 def report(
-    title: str, what: str, samples: Samples, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
+    title: str,
+    what: str,
+    samples: Samples,
+    ratios: Mapping[Pair, Ratio | None],
+    folder: Path,
+    console: Console,
+    more: dict[str, Any],
+    targets: Mapping[str, float] | None = None,
 ) -> None:
-    """Prints medians with the middle half of the samples, and writes all samples to `<title>.json`."""
-    table = Table(title=title, box=None)
-    for heading, side in (("", "left"), ("median", "right"), ("middle half", "right"), ("reach", "right")):
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]
-    shown = []
-    alone = {pair.name for pair in pairs if pair.reference is None}
-    for pair in [*(Pair(name, None) for name in samples if name not in alone), *pairs]:
-        values = pair.values(samples)
-        low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-        reach = "" if pair.at_least is None else f">= {pair.at_least} {'yes' if median >= pair.at_least else 'NO'}"
-        title_shown = pair.title if pair.reference else f"{pair.name}, {what.replace('_', ' ')}"
-        table.add_row(title_shown, _shown(median), f"{_shown(low)}-{_shown(high)}", reach)
-        shown.append({**vars(pair), "values": values, "median": float(median)})
+    """Prints medians and ratios, and writes all samples to `<title>.json`.
+
+    Args:
+      targets: name of a program -> the least median that it should have.
+    """
+    table = make_table(f"{title}: {what.replace('_', ' ')}", "", "median", "middle half", "reach")
+    for name, values in samples.items():
+        if values:
+            low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+            reach = _reach(median, (targets or {}).get(name))
+            table.add_row(name, _shown(median), f"{_shown(low)}-{_shown(high)}", reach)
     console.print(table)
-    write_document(title, folder, console, {"measured": what, "samples": samples, "pairs": shown, **more})
+    table = make_table(f"{title}: ratios", "", "ratio", "95 % interval", "reach")
+    for pair, ratio in ratios.items():
+        cells = ["not measured"]
+        if ratio is not None and ratio.estimate is not None:
+            reach = _reach(ratio.estimate, pair.at_least)
+            cells = [f"{ratio.estimate:.3f}", f"{ratio.low:.3f}-{ratio.high:.3f}", reach]
+        table.add_row(f"{pair.name} / {pair.reference}", *cells)
+    if ratios:
+        console.print(table)
+    shown = [{**vars(pair), "ratio": ratio and vars(ratio)} for pair, ratio in ratios.items()]
+    write_document(title, folder, console, {"measured": what, "samples": samples, "ratios": shown, **more})
+
+
+def make_table(title: str, *headings: str) -> Table:
+    """An empty table; the columns without a heading are of words, the others of numbers."""
+    table = Table(title=title, box=None)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left")
+    return table
 
 
 def write_document(title: str, folder: Path, console: Console, found: dict[str, Any]) -> None:

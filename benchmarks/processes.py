@@ -11,7 +11,7 @@ import os
 from rich.console import Console
 
 from benchmarks.limit import SAME_STEP
-from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure, report
+from benchmarks.paired import BenchmarkConfig, Pair, Program, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -36,7 +36,7 @@ def main() -> None:
             threads_per_device=1,
             epochs=1,
             test_size=1000,
-            max_steps=60,
+            max_steps=120,
             **SAME_STEP,
         )
         names = [f"{name}, batch {batch_size}" for name in ("one process", "two processes", "pt")]
@@ -46,8 +46,8 @@ def main() -> None:
             Program(names[2], "pt_impl", config),
         ]
         pairs += [Pair(names[1], names[0]), Pair(names[1], names[2])]
-    samples = measure(programs, options.rounds, folder, console)
-    report("processes", "images_per_second", samples, pairs, folder, console, {})
+    run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
+    report_turns("processes", run_dirs, pairs, folder, console, {})
 
 
 if __name__ == "__main__":

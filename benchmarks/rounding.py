@@ -8,9 +8,8 @@ magnifies rounding errors, and not a mistake in a framework.
 """
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.paired import FolderConfig, Program, make_folder, write_document
+from benchmarks.paired import FolderConfig, Program, make_folder, make_table, write_document
 from benchmarks.rules import largest_differences, losses
 from common.platform.cli import parse_options
 from common.platform.program import as_program
@@ -24,9 +23,7 @@ def main() -> None:
     options = parse_options(FolderConfig, "python -m benchmarks.rounding", "Compares 32 bits with 64.")
     console = Console(highlight=False)
     folder = make_folder(options, "rounding")
-    table = Table(title="largest relative difference of a loss from 64 bits, up to step", box=None)
-    for heading in ("", "", *map(str, STEPS)):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = make_table("largest relative difference of a loss from 64 bits, up to step", "", "", *map(str, STEPS))
     found: dict[str, dict[str, list[float]]] = {}
     for model in MODELS:
         exact = TrainConfig(

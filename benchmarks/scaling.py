@@ -13,9 +13,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.paired import FolderConfig, make_folder, write_document
+from benchmarks.paired import FolderConfig, make_folder, make_table, write_document
 from benchmarks.step_model import Computation, Network, efficiency
 from common.platform.cli import parse_options
 from common.platform.program import as_program
@@ -92,9 +91,7 @@ def main() -> None:
     console = Console(highlight=False)
     folder = make_folder(options, "scaling")
     network = Network(options.latency_seconds, options.bytes_per_second)
-    table = Table(title="efficiency, weak | strong", box=None)
-    for heading in ("", "MB", "GFLOP", *(f"{count:,}" for count in SHOWN)):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = make_table("efficiency, weak | strong", "", "MB", "GFLOP", *(f"{count:,}" for count in SHOWN))
     found: dict[str, dict[str, list[float]]] = {}
     for name, shape in NETWORKS.items():
         spec = NetworkSpec.make(name, shape, 1000 if name == "resnet50" else 10)
@@ -112,9 +109,7 @@ def main() -> None:
         ]
         table.add_row(name, f"{gradient_bytes / 1e6:.2f}", f"{flops / 1e9:.3g}", *cells)
     console.print(table)
-    others = Table(title="efficiency, published and predicted", box=None)
-    for heading in ("", "devices", "published", "predicted"):
-        others.add_column(heading, justify="right" if heading else "left")
+    others = make_table("efficiency, published and predicted", "", "devices", "published", "predicted")
     for one in PUBLISHED:
         predicted = one.predicted(options.latency_seconds)
         others.add_row(one.name, str(one.devices), f"{one.efficiency:.0%}", f"{predicted:.0%}")

@@ -1,4 +1,4 @@
-"""Settings: each implementation's images per second with a setting, divided by those without it, in pairs.
+"""Settings: each implementation's images per second with a setting, divided by those without it, in turns.
 
 The settings are those that options switch, one at a time. `benchmarks.measures` has those without an option.
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.limit import SAME_STEP, TasksConfig, task_config
-from benchmarks.paired import Pair, Program, make_folder, measure, report
+from benchmarks.paired import Pair, Program, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 
@@ -53,15 +53,14 @@ def main() -> None:
             for title, values in SETTINGS.items()
             if title not in LEFT_OUT.get(name, ())
         ]
-        samples = measure(programs, options.rounds, folder / task, console)
         pairs = [
             Pair(f"{name} {title}", f"{name} {reference}")
             for name in options.implementations
             for title, reference in PAIRS
             if reference not in LEFT_OUT.get(name, ())
         ]
-        document = {"config": config.training_fields()}
-        report(f"settings {task}", "images_per_second", samples, pairs, folder, console, document)
+        run_dirs = measure_in_turns(programs, pairs, options.rounds, folder / task, console)
+        report_turns(f"settings {task}", run_dirs, pairs, folder, console, {"config": config.training_fields()})
 
 
 if __name__ == "__main__":

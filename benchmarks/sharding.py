@@ -10,10 +10,9 @@ and the initial weights that all processes begin with, in 64 bits.
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.memory import watch_run
-from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, write_document
+from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, make_table, write_document
 from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.program import as_program
@@ -62,9 +61,13 @@ def main() -> None:
     parameters = Experiment.make(CONFIG).network.num_parameters
     megabytes = parameters * 4 * 4 / 2**20  # weights, gradients and Adam's two means, 4 bytes each
     console.print(f"{CONFIG.model}: weights, gradients and Adam's means, {megabytes:,.0f} MiB in all")
-    table = Table(title=f"private memory of a process, MiB, median of {options.rounds} rounds", box=None)
-    for heading in ("", "devices", "while it trains", "at most"):
-        table.add_column(heading, justify="right" if heading else "left")
+    table = make_table(
+        f"private memory of a process, MiB, median of {options.rounds} rounds",
+        "",
+        "devices",
+        "while it trains",
+        "at most",
+    )
     for name in held:
         row, devices = name.rsplit(" ", 1)
         table.add_row(row, devices, *(f"{median(one[name]):,.0f}" for one in (held, peak)))

@@ -7,7 +7,7 @@ python -m benchmarks.usual --data-dir DIR
 
 from rich.console import Console
 
-from benchmarks.paired import Implementation, ModesConfig, Pair, Program, make_folder, measure, report
+from benchmarks.paired import Implementation, ModesConfig, Pair, Program, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -34,9 +34,9 @@ def main() -> None:
     programs = [Program(row.name, f"{row.implementation}_impl", config.replace(mode=row.mode)) for row in options.rows]
     for name in dict.fromkeys(TUTORIAL[one] for one in options.implementations):
         programs.append(Program(f"{name} usual", f"benchmarks.loops.{name}_usual", config))
-    samples = measure(programs, options.rounds, folder, console)
     pairs = [Pair(row.name, f"{TUTORIAL[row.implementation]} usual", REACH.get(row.name)) for row in options.rows]
-    report("usual", "images_per_second", samples, pairs, folder, console, {"config": config.training_fields()})
+    run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
+    report_turns("usual", run_dirs, pairs, folder, console, {"config": config.training_fields()})
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
       repeats: number of rounds that were asked for; further rounds were made to replace disturbed ones.
     """
     found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
-    found += [*_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]
-    measured = any(row.speed.images_per_second for table in tables for row in table.rows)
+    found += [*_groups(runs), *_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]
+    measured = [row.speed for table in tables for row in table.rows if row.speed.images_per_second]
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
-        found.append("one round only: a difference in speed may be chance; --repeats 5 gives ratios with intervals")
+        if any(speed.ratio_low for speed in measured):
+            found.append("one round only: intervals are of these processes, others may differ; --repeats 2 makes more")
+        else:
+            found.append("one round only: a difference in speed may be chance; --repeats 5 gives ratios with intervals")
     return found
 
 
@@ -80,6 +83,21 @@ def _tuning(runs: Sequence[Run]) -> Iterator[str]:
     failed = [run for run in tuning if run.result is None]
     if failed:
         yield f"{len(failed)} of {len(tuning)} runs for tuning failed, the first one in {failed[0].run_dir}"
+
+
+def _groups(runs: Sequence[Run]) -> Iterator[str]:
+    """Tells which rows trained in turns with each other, where not all of them fit into memory together."""
+    rounds: dict[tuple[str, int, int], dict[int, list[str]]] = {}
+    for run in runs:
+        key = str(run.record.variant), run.record.seed, run.record.round
+        rounds.setdefault(key, {}).setdefault(run.record.group, []).append(run.record.title)
+    split = [groups for groups in rounds.values() if len(groups) > 1]
+    if split:
+        shown = "; then ".join(", ".join(titles) for _, titles in sorted(split[0].items()))
+        yield (
+            f"in {len(split)} of {len(rounds)} rounds the rows did not fit into memory together, and trained in turns"
+            f" in groups, each with the first row: {shown}; rows of different groups are not compared"
+        )
 
 
 def _threads(tables: Sequence[Table]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import pandas as pd
 
 from comparison.baseline import Change
-from comparison.intervals import MIN_ROUNDS, Ratio
+from comparison.intervals import Ratio
 from comparison.lockstep import FIRST_STEPS
 from comparison.numbers import difference, least_most, mebibytes, points, rate, seconds, short_rate, span, text
 from comparison.row import Row
@@ -52,7 +52,7 @@ MAIN = [
     Column[Row]("95 %", "points", plus_minus),
     Column[Row]("", "images/s", lambda row: rate(row.speed.images_per_second)),
     Column[Row]("images/s", "spread", lambda row: spread(row)),
-    Column[Row]("", "ratio", lambda row: text(row.speed.ratio, "{:.2f}") * (row.speed.num_rounds >= MIN_ROUNDS)),
+    Column[Row]("", "ratio", lambda row: text(row.speed.ratio, "{:.2f}")),
     Column[Row]("95 %", "interval", lambda row: span(row.speed.ratio_low, row.speed.ratio_high, "{:.2f}".format)),
     Column[Row]("ratio in", "few rounds", lambda row: few_rounds(row)),
     Column[Row]("same", "training", lambda row: same_training(row)),
@@ -103,8 +103,8 @@ LEARNING = [
 ]
 ABOUT_MAIN = (
     "images/s: training images per second, the median of the runs; spread: the middle half of the runs or, with fewer"
-    " than four, lowest to highest. ratio: images/s divided by the first row's, from pairs of runs in the same round;"
-    " with fewer than three rounds, lowest to highest. same training: whether the first steps in 64 bits prove it equal"
+    " than four, lowest to highest. ratio: images/s divided by the first row's, from turns of training that"
+    " followed each other. same training: whether the first steps in 64 bits prove it equal"
     " to the first row's."
 )
 ABOUT_DETAILS = (
@@ -136,7 +136,7 @@ def few_rounds(row: Row) -> str:
 def same_training(row: Row) -> str:
     """Whether a row is the same training as the first row: `yes`, `no` or `not proved`; else empty."""
     if row.lockstep.same_training is None:
-        return "not proved" if row.status == "not proved" else ""
+        return "not proved" if row.status in ("not proved", "different training") else ""
     return "yes" if row.lockstep.same_training else "no"
 
 

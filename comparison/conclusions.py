@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from common.spec.options import Mode
 from comparison.intervals import Ratio
+from comparison.noise import why_not_measured
 from comparison.numbers import difference, rate
 from comparison.row import Learned
 from comparison.sweep import Study, StudyRow
 from comparison.table import Entry, Table, speed_ratio
 
+PROOF = "same training"  # how the sentence about the proof begins
 LEARNED: dict[Learned, str] = {
     "fits": "neither under- nor overfitting",
     "underfits": "underfitting",
@@ -18,21 +20,24 @@ LEARNED: dict[Learned, str] = {
 
 
 def conclusions(table: Table) -> list[str]:
-    """The conclusions of a table, one sentence each; none if fewer than two rows can be compared."""
-    good = [entry for entry in table.entries if _counts(entry)]
+    """The conclusions of a table, one sentence each; if several rows can be compared, the last is about the proof."""
+    alike = [entry for entry in table.entries if entry.row and entry.row.status in ("ok", "some failed")]
+    good = [entry for entry in alike if _has_speed(entry)]
     lines: list[str] = []
+    unmeasured = [entry for entry in table.entries if entry.runs and not _has_speed(entry)]
+    if why := why_not_measured(unmeasured):
+        lines.append(f"{', '.join(entry.title for entry in unmeasured)}: speed not measured: {why}")
     modes: list[Mode] = ["plain", "tuned"]
     for mode in modes:
         lines += _fastest([entry for entry in good if entry.mode == mode])
     lines += [sentence for plain in good for tuned in good if (sentence := _tuning(plain, tuned))]
-    if len(good) > 1:
-        lines.append(_same_training(table, good))
+    if len(alike) > 1:
+        lines.append(_same_training(table, alike))
     return lines
 
 
-def _counts(entry: Entry) -> bool:
-    """Whether an entry has a speed that may be compared: not if it is a different training, or not proved."""
-    return bool(entry.row and entry.row.status in ("ok", "some failed") and entry.row.speed.images_per_second)
+def _has_speed(entry: Entry) -> bool:
+    return bool(entry.row and entry.row.speed.images_per_second)
 
 
 def _fastest(entries: Sequence[Entry]) -> Iterator[str]:
@@ -63,12 +68,13 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
         return f"{name} trained {found} times as fast as {other} in {rounds}, too few to be sure"
     if ratio.low is None or ratio.high is None:
         return f"{name} trained {ratio.estimate:.2f} times as fast as {other}"
-    between = f"({ratio.low:.2f} to {ratio.high:.2f})"
+    of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
+    between = f"({ratio.low:.2f} to {ratio.high:.2f}{of_these})"
     if ratio.verdict == "no difference shown":
-        return f"{name} and {other}: no difference in speed is shown: ratio {ratio.estimate:.2f} {between}"
+        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {between}"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
-        between = f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
+        between = f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f}{of_these})"
         return f"{other} trained {1 / ratio.estimate:.2f} times as fast as {name} {between}"
     return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {between}"
 
@@ -81,9 +87,9 @@ def _least_to_most(ratio: Ratio) -> str:
 def _same_training(table: Table, entries: Sequence[Entry]) -> str:
     answers = {entry.row.lockstep.same_training for entry in entries if entry.row and entry is not table.reference}
     if answers != {True}:
-        return "same training: not proved"
+        return f"{PROOF}: not proved"
     largest = max(entry.row.lockstep.proof_difference or 0.0 for entry in entries if entry.row)
-    return f"same training: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"
+    return f"{PROOF}: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"
 
 
 def learning_conclusions(table: Table) -> list[str]:
@@ -110,7 +116,7 @@ def study_conclusions(study: Study) -> list[str]:
     for series in dict.fromkeys(one.series for one in study.rows):
         members = [one for one in study.rows if one.series == series and one.row.speed.images_per_second]
         if study.kind == "devices":
-            lines += [_scaled(one) for one in members[-1:] if one.speed_up and one.ideal and one.ideal > 1]
+            lines += [_scaled(study, one) for one in members[-1:] if one.speed_up and one.ideal and one.ideal > 1]
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
     lines += _fastest_by_value(study)
@@ -125,8 +131,8 @@ def study_conclusions(study: Study) -> list[str]:
     return lines
 
 
-def _scaled(one: StudyRow) -> str:
-    """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`."""
+def _scaled(study: Study, one: StudyRow) -> str:
+    """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
     assert one.speed_up
     efficiency = " to ".join(dict.fromkeys(f"{share:.0%}" for share in one.efficiencies))
     if one.speed_up.estimate is None:
@@ -136,7 +142,8 @@ def _scaled(one: StudyRow) -> str:
         times, between = f"{one.speed_up.estimate:.2f}", ""
         if one.speed_up.low is not None and one.speed_up.high is not None:
             between = f" ({one.speed_up.low:.2f} to {one.speed_up.high:.2f})"
-    return f"{one.series}: {times} times as fast with {one.x} devices{between}, {efficiency} of the ideal"
+    where = f"on {one.x} nodes" if study.option == "num-nodes" else f"with {one.x} devices"
+    return f"{one.series}: {times} times as fast {where}{between}, {efficiency} of the ideal"
 
 
 def _extremes(option: str, members: Sequence[StudyRow]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pandas as pd
 from pydantic import BaseModel
 
-from common.record.results import EpochLine, RunResult
+from common.record.results import EpochLine, RunResult, TurnLine
 from common.record.timeline import PHASES
 from common.spec.option_kinds import fields_of_kind
 from common.spec.options import TrainConfig
@@ -58,6 +58,17 @@ def epochs_frame(summary: Summary) -> pd.DataFrame:
         for epoch in run.epochs
     )
     return _frame(lines, WHICH_RUN | _fields(EpochLine, EpochLine.model_fields.keys() - {"kind"}))
+
+
+def turns_frame(summary: Summary) -> pd.DataFrame:
+    """A line for each turn of each run that has succeeded: the samples that ratios are from."""
+    lines = (
+        {**_run_line(summary, table, run), **dict(turn), "images_per_second": turn.images_per_second}
+        for table, run in summary.numbered_runs
+        for turn in run.turns
+    )
+    columns = WHICH_RUN | _fields(TurnLine, TurnLine.model_fields.keys() - {"kind"}) | {"images_per_second": float}
+    return _frame(lines, columns)
 
 
 def steps_frame(summary: Summary) -> pd.DataFrame:

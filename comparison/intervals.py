@@ -1,12 +1,12 @@
 """Intervals and verdicts from raw samples. Tests with simulated timings check how often they are right."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, special, stats
 
 CONFIDENCE = 0.95
 # Number of rounds -> confidence of Student's interval. In few rounds, a drift of the machine looks like a difference.
@@ -20,6 +20,14 @@ MIN_ROUNDS = 3  # with fewer rounds there is no ratio and no interval
 WARM_UP_FROM = 5  # with this number of rounds or more, the first round is only a warm-up
 MIN_BOOTSTRAP = 9  # the bootstrap interval of fewer pairs is too narrow; see tests/comparison/test_intervals.py
 SAME = 1e-12  # if the range of samples is smaller, they are equal up to rounding
+
+# Between processes of the same program, the logarithms of speeds have about this standard deviation.
+BETWEEN_PROCESSES = 0.03
+# Scale of the prior in `ratio_of_turns`. The standard deviation of a ratio of two programs is 1.4 times as large. The
+# rest is for --ratio-within: it stops at rounds that happen to agree, see tests/comparison/test_noise.py.
+PRIOR_SCALE = 2 * BETWEEN_PROCESSES
+MIN_CYCLES = 5  # of a round; the spread of fewer pairs of turns says nothing
+MOST_ALIKE = 0.8  # bound of the estimated autocorrelation of turns; estimates from a few cycles are uncertain
 
 Verdict = Literal["faster", "slower", "no difference shown"]
 
@@ -39,6 +47,7 @@ class Ratio:
 
     Attributes:
       least, most: the lowest and the highest ratio of a single round; of any two runs if they are not paired.
+      of_these_processes: whether the interval says nothing of fresh processes, since it is from one round.
     """
 
     least: float
@@ -47,6 +56,11 @@ class Ratio:
     low: float | None = None
     high: float | None = None
     verdict: Verdict | None = None
+    of_these_processes: bool = False
+
+    def is_within(self, share: float) -> bool:
+        """Whether the ends of the interval are at most `share` from its middle: 0.03 is 3 %."""
+        return self.low is not None and self.high is not None and self.high / self.low <= (1 + share) ** 2
 
 
 def mean_interval(samples: Sequence[float]) -> Interval:
@@ -64,6 +78,11 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """Lower quartile, median, upper quartile."""
     low, median, high = np.quantile(samples, [0.25, 0.5, 0.75])
     return float(low), float(median), float(high)
+
+
+def typical_speed(speeds: Sequence[float]) -> float:
+    """The trimmed mean of their logarithms, as ratios of turns use it, so that ratios of speeds fit those of turns."""
+    return float(np.exp(_trimmed_mean(np.log(speeds))))
 
 
 def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
@@ -102,8 +121,89 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     return Ratio(least, most, float(np.exp(estimate)), float(np.exp(low)), float(np.exp(high)), verdict)
 
 
+def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
+    """How many times as fast as the reference, from pairs of turns.
+
+    The two programs of a pair trained within the same second, so drift cancels. What differs between processes of the
+    same program does not cancel: it is the same in all pairs of a round. So there are two levels (Kalibera and Jones
+    2013, "Rigorous Benchmarking in Reasonable Time"). The estimate of a round is a trimmed mean, with Yuen's standard
+    error. The rounds are combined like studies in a meta-analysis with random effects (Röver 2020, "Bayesian
+    Random-Effects Meta-Analysis Using the bayesmeta R Package"): the rounds' true values have a normal distribution
+    with an unknown standard deviation, for which Gelman 2006 ("Prior distributions for variance parameters in
+    hierarchical models") recommends a prior that two or three groups need, here half-normal with the scale PRIOR_SCALE.
+    So the interval of a few rounds allows for differences between processes that these rounds cannot show. One round
+    has an interval of these processes only.
+
+    Args:
+      rounds: for each round, in the order of its cycles, the logarithm of the ratio of each pair and its group. Turns
+        of a group are alike, such as those with the start of an epoch. A round has MIN_CYCLES pairs or more.
+    """
+    means, errors = np.array([_mean_of_round(pairs) for pairs in rounds]).T
+    deviations, widths = np.zeros(1), np.ones(1)
+    if len(means) > 1:
+        ends = np.linspace(0, 1, 201) ** 3  # dense near 0, for rounds with small errors
+        deviations, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
+    variances = deviations[:, None] ** 2 + np.maximum(errors, SAME) ** 2
+    weights = 1 / variances
+    centres = (weights * means).sum(axis=1) / weights.sum(axis=1)
+    log_density = (
+        -0.5 * (deviations / PRIOR_SCALE) ** 2
+        - 0.5 * np.log(variances).sum(axis=1)
+        - 0.5 * np.log(weights.sum(axis=1))
+        - 0.5 * (weights * (means - centres[:, None]) ** 2).sum(axis=1)
+    )
+    density = np.exp(log_density - log_density.max()) * widths
+    density /= density.sum()
+    spreads = weights.sum(axis=1) ** -0.5
+
+    def quantile(share: float) -> float:
+        low, high = (centres - 12 * spreads).min(), (centres + 12 * spreads).max()
+        return optimize.brentq(lambda x: density @ special.ndtr((x - centres) / spreads) - share, low, high)
+
+    low, high = quantile((1 - CONFIDENCE) / 2), quantile((1 + CONFIDENCE) / 2)
+    least, most, estimate = (float(np.exp(one)) for one in (means.min(), means.max(), density @ centres))
+    return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high), len(means) == 1)
+
+
+def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, float]:
+    """The mean of the groups' trimmed means, each with the weight of its size, and its standard error.
+
+    The error of Yuen 1974 ("The two-sample trimmed t for unequal population variances") for all values around the means
+    of their groups, widened from a normal to Student's distribution. Noise that lasts for several cycles makes
+    neighbouring values alike; the error then grows as in an autoregressive process of the first order.
+    """
+    groups, values = [group for group, _ in pairs], np.array([value for _, value in pairs])
+    means = {one: _trimmed_mean(values[[group == one for group in groups]]) for one in dict.fromkeys(groups)}
+    centres = np.array([means[group] for group in groups])
+    residuals = values - centres
+    count = len(values)
+    cut = int(TRIM * count)
+    kept = count - 2 * cut
+    ordered = np.sort(residuals)
+    winsorized = np.clip(residuals, ordered[cut], ordered[count - cut - 1])
+    error = float(winsorized.std(ddof=len(means))) * np.sqrt((count - 1) / (kept * (kept - 1)))
+    wider = special.stdtrit(kept - 1, (1 + CONFIDENCE) / 2) / special.ndtri((1 + CONFIDENCE) / 2)
+    alike = _autocorrelation(winsorized)
+    return float(centres.mean()), float(error * wider * np.sqrt((1 + alike) / (1 - alike)))
+
+
+def _autocorrelation(values: NDArray[np.float64]) -> float:
+    """The autocorrelation of neighbouring values, between 0 and MOST_ALIKE.
+
+    That of n values is too low by (1 + 4 r) / n on average (Marriott and Pope 1954, "Bias in the estimation of
+    autocorrelations"), which is corrected.
+    """
+    deviations = values - values.mean()
+    squares = float(deviations @ deviations)
+    found = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
+    return float(np.clip(found + (1 + 4 * found) / len(values), 0, MOST_ALIKE))
+
+
 def _trimmed_mean(values: NDArray[np.float64], axis: int = -1) -> Any:
-    return stats.trim_mean(values, TRIM, axis=axis)
+    """Like `stats.trim_mean`, which is ten times slower for a few values."""
+    ordered = np.sort(np.moveaxis(values, axis, -1))
+    cut = int(TRIM * ordered.shape[-1])
+    return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
 
 
 def unpaired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:

@@ -17,6 +17,8 @@ from common.spec.update_rule import spelled_out
 from comparison.options import CompareConfig
 
 MAX_RUNS = 100_000  # of one comparison
+SCALED = ("devices", "num-nodes")  # options whose sweep changes the number of devices, and so has a scaling
+FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
 Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
 
@@ -131,13 +133,14 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
             # Every replica gets the same share of the machine: more replicas use more of it, as with GPUs.
             most = max(map(int, swept["devices"]))
             config = config.replace(threads_per_device=max(1, num_cores() // most))
+        count = config.nodes * (1 if config.devices == "auto" else config.devices)
         scalings = {"both": ["strong", "weak"]}.get(options.scaling, [options.scaling])
-        for scaling in scalings if "devices" in swept else [""]:
+        for scaling in scalings if {option_name(field)[2:] for field in swept} & {*SCALED} else [""]:
             scaled, shown = config, {**texts, "scaling": scaling} if scaling else texts
             if scaling == "weak":
-                if config.devices == 1 and len(scalings) > 1:
+                if count == 1 and len(scalings) > 1:
                     continue  # the same run as in strong scaling
-                scaled = config.replace(batch_size=config.batch_size * int(texts["devices"]))
+                scaled = config.replace(batch_size=config.batch_size * count)
             if options.sweep_learning_rate == "linear":
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": the rate is proportional to the batch size.
                 scaled = scaled.replace(scale_learning_rate=base.examples_per_step)
@@ -165,14 +168,19 @@ def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator
 
 
 def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
-    """The runs of all rounds.
+    """The runs of all rounds that are made in any case.
 
     Rounds are the outer loop, so that a drift of the machine affects all variants and implementations alike. Every
     round begins with another variant and another implementation than the round before.
     """
-    for number, seed in itertools.product(range(1, options.repeats + 1), options.all_seeds):
+    for number, seed in itertools.product(range(1, first_rounds(options) + 1), options.all_seeds):
         for variant in _rotated(variants, _turn(options, seed, number)):
             yield from jobs_of_round(options, variant, seed, number)
+
+
+def first_rounds(options: CompareConfig) -> int:
+    """Number of rounds for each seed that are made in any case."""
+    return options.repeats if options.ratio_within is None else min(FIRST_ROUNDS, options.repeats)
 
 
 def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:
@@ -214,8 +222,8 @@ def _parse(item: str) -> tuple[str, list[str]]:
         raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
     if len(set(values)) < len(values):
         raise UserError(f"--sweep {item}: a value is given twice")
-    if field == "devices" and not all(value.isdigit() and int(value) for value in values):
-        raise UserError(f"--sweep {item}: should be numbers of devices")
+    if option_name(field)[2:] in SCALED and not all(value.isdigit() and int(value) for value in values):
+        raise UserError(f"--sweep {item}: should be numbers of {field.removeprefix('num_')}")
     return field, values
 
 

@@ -2,15 +2,67 @@
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 
+import psutil
+
 from common.platform.limits import cpu_periods
 from common.record.monitor import busy_seconds
+from common.record.results import TurnLine
 from comparison.program import Ended, Program, now
 
 STAT = Path("/proc/stat")
+# A run is disturbed if others used more than BUSY of all the machine's cores, and less than IDLE of them was idle.
+BUSY, IDLE = 0.10, 0.25
+QUIETER = "end other programs, leave them a core (--threads-per-device 1), or see docs/noise.md"
+
+
+def disturbs(other: float, own: float | None) -> bool:
+    """Whether the load of other programs may slow down a run.
+
+    Args:
+      other, own: shares of all the machine's cores that other programs and the run have used; None: not known.
+    """
+    has_room = own is not None and own + other <= 1 - IDLE
+    return other > BUSY and not has_room
+
+
+def quiet(turns: Sequence[TurnLine]) -> list[TurnLine]:
+    """The turns that no other program has disturbed."""
+    return [turn for turn in turns if not disturbs(turn.other_load or 0.0, turn.own_load)]
+
+
+def busiest_others(seconds: float = 0.5) -> list[str]:
+    """The programs of others that use most of the cores now: `python3 (1.0 cores)`; three at most.
+
+    Neither this process nor its descendants are among them.
+
+    Args:
+      seconds: how long to look.
+    """
+    own = {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
+    before = _cpu_seconds_of_others(own)
+    time.sleep(seconds)
+    used = {
+        pid: (name, (after - before[pid][1]) / seconds)
+        for pid, (name, after) in _cpu_seconds_of_others(own).items()
+        if pid in before
+    }
+    busiest = sorted(used.values(), key=lambda one: -one[1])[:3]
+    return [f"{name} ({cores:.1f} cores)" for name, cores in busiest if cores > BUSY]
+
+
+def _cpu_seconds_of_others(own: set[int]) -> dict[int, tuple[str, float]]:
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid not in own:
+                times = process.cpu_times()
+                found[process.pid] = process.name(), times.user + times.system
+    return found
 
 
 class LoadMeter:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from comparison.frames import epochs_frame, rows_frame, runs_frame, steps_frame
+from comparison.frames import epochs_frame, rows_frame, runs_frame, steps_frame, turns_frame
 from comparison.request import find_runs, summarise
 from comparison.store import Request
 
@@ -18,6 +18,8 @@ class Comparison:
       rows: a line for each row of the tables, as in `results.csv`.
       runs: a line for each run, as in `runs.csv`; `run_dir` is its folder, relative to the comparison's folder.
       epochs: a line for each evaluation of each run that has succeeded; `run_dir` names the run.
+      turns: a line for each turn of each run that has succeeded, see `common.record.results.TurnLine`; `run_dir` names
+        the run. The runs of a round that have the same cycle trained within the same seconds.
       steps: a line for each training step of each run that has succeeded; `run_dir` names the run.
       warnings: a line each, on what might mislead a reader of the rows.
       missing: how many runs are still to be made.
@@ -26,6 +28,7 @@ class Comparison:
     rows: pd.DataFrame
     runs: pd.DataFrame
     epochs: pd.DataFrame
+    turns: pd.DataFrame
     steps: pd.DataFrame
     warnings: list[str]
     missing: int
@@ -45,6 +48,7 @@ def load(folder: str | Path) -> Comparison:
         rows=rows_frame(summary.rows),
         runs=runs_frame(summary),
         epochs=epochs_frame(summary),
+        turns=turns_frame(summary),
         steps=steps_frame(summary),
         warnings=summary.warnings,
         missing=summary.missing,

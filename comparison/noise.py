@@ -6,7 +6,8 @@ from statistics import fmean, median
 
 from comparison.intervals import outliers, outlying
 from comparison.jobs import in_brackets
-from comparison.rounds import BUSY, other_load
+from comparison.load_meter import BUSY, QUIETER
+from comparison.rounds import is_disturbed, other_load
 from comparison.row import Speed
 from comparison.store import Run
 from comparison.table import Entry, Table
@@ -28,6 +29,7 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
         where = in_brackets(table.variant)
         for entry in table.entries:
             who = f"{entry.title}{where}"
+            yield from _stopped(entry, who)
             yield from _throttled(entry, who)
             yield from _crowded(entry, who)
             yield from _first_run(entry, who)
@@ -37,25 +39,44 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
 
 
 def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
-    """One warning for all disturbed rounds, also in a sweep."""
+    """One warning for all disturbed turns and rounds, also in a sweep."""
     tables = [table for table in tables if table.entries]
     runs = [run for table in tables for entry in table.entries for run in entry.runs]
+    turns = sum(len(run.turns) for run in runs)
+    disturbed_turns = turns - sum(len(run.quiet_turns) for run in runs)
     disturbed = sum(len(table.entries[0].disturbed) for table in tables)
-    if not disturbed:
+    if not disturbed and not disturbed_turns:
         return
     rounds = {(table.number, *run.round_key[:2]) for table in tables for entry in table.entries for run in entry.runs}
     again = sum(number > repeats for _, _, number in rounds)
-    most = max(runs, key=lambda run: other_load(run) or 0.0)
+    load, worst = max(((_most_load(run), run) for run in runs), key=lambda found: found[0])
     if tables[0].entries[0].keep_disturbed:
         follows = "they still count, because of --disturbed keep"
+    elif not disturbed:
+        follows = "they are left out"
     elif left := len(rounds) - disturbed:
         follows = f"they are left out: speeds and ratios are from the other {left}"
     else:
-        follows = "there is no ratio, and speeds are those of a busy machine: end other programs, or see docs/noise.md"
+        follows = f"no speed was measured: {QUIETER}"
+    what = _of_rounds(disturbed, len(rounds)) if disturbed else f"{disturbed_turns} of {turns} turns were"
     yield (
-        f"{_of_rounds(disturbed, len(rounds))} disturbed: other programs used up to {other_load(most):.0%} of the cores"
-        f" ({most.record.title}, {_place(most)}); {follows}{f'; extra rounds made instead: {again}' if again else ''}"
+        f"{what} disturbed: other programs used up to {load:.0%} of the cores"
+        f" ({worst.record.title}, {_place(worst)}); {follows}{f'; extra rounds made instead: {again}' if again else ''}"
     )
+
+
+def _most_load(run: Run) -> float:
+    """The largest share of the cores that others used, in a turn or, without turns, while the run trained."""
+    return max([turn.other_load or 0.0 for turn in run.turns] or [other_load(run) or 0.0])
+
+
+def why_not_measured(entries: Sequence[Entry]) -> str | None:
+    """`other programs used 97% of the cores`, if others have disturbed all rounds of these entries; else None."""
+    runs = [run for entry in entries for run in entry.runs]
+    disturbed = [other_load(run) or 0.0 for run in runs if is_disturbed(run)]
+    if not disturbed or not all(entry.leaves_out(run) for entry in entries for run in entry.runs):
+        return None
+    return f"other programs used {median(disturbed):.0%} of the cores; {QUIETER}"
 
 
 def _of_rounds(part: int, whole: int) -> str:
@@ -67,6 +88,13 @@ def _of_rounds(part: int, whole: int) -> str:
 
 def _place(run: Run) -> str:
     return f"seed {run.record.seed}, round {run.record.round}"
+
+
+def _stopped(entry: Entry, who: str) -> Iterator[str]:
+    stopped = [run for run in entry.runs if run.result and run.result.stopped_seconds]
+    if stopped:
+        seconds = sum(run.result.stopped_seconds for run in stopped if run.result)
+        yield f"{who}: {len(stopped)} of {len(entry.runs)} runs were stopped, for {seconds:.1f} s; that does not count"
 
 
 def _throttled(entry: Entry, who: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +15,8 @@ from common.spec.option_kinds import fields_of_kind, option
 from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
-# shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only those in REPORT_WITH.
+# judged and shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only of those in
+# REPORT_WITH.
 Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
 RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
@@ -24,6 +26,16 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
+
+def _percent(value: Any) -> Any:
+    """`3%` as a share."""
+    if isinstance(value, str) and value.endswith("%"):
+        with suppress(ValueError):
+            return float(value.removesuffix("%")) / 100
+    return value
+
+
+Percent = Annotated[float, BeforeValidator(_percent), Field(gt=0, lt=1, allow_inf_nan=False)]
 
 SHORT_NAMES = {"tensorflow": "tf", "pytorch": "pt", "torch": "pt", "lightning": "ptl"}
 
@@ -71,6 +83,12 @@ class CompareConfig(TrainingOptions):
         ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, so that no other job disturbs',
     )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
+    turns: Literal["auto", "never"] = option(
+        "run",
+        "auto",
+        description="auto: the programs of a round are alive together and train in turns, a tenth of a second each, so"
+        " that what slows the machine down cancels in their ratios; never: one whole run after the other",
+    )
 
     verify: Literal["auto", "never"] = option(
         "run",
@@ -88,16 +106,22 @@ class CompareConfig(TrainingOptions):
 
     repeats: int = option(
         "repeating",
-        1,
+        3,
         gt=0,
         le=10**4,
         description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
     )
-    disturbed: Literal["retake", "keep"] = option(
+    ratio_within: Percent | None = option(
         "repeating",
+        None,
+        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%%: from"
+        " 3 rounds on, at most --repeats; unset: exactly --repeats",
+    )
+    disturbed: Literal["retake", "keep"] = option(
+        "reading",
         "retake",
         description="what to do with rounds in which other programs kept the machine busy; retake: leave them out of"
-        " speeds and ratios and, with three rounds or more, make new ones, at most half as many as --repeats; keep:"
+        " speeds and ratios and make new ones, at most half as many as --repeats; keep:"
         " count them",
     )
     seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")
@@ -117,7 +141,8 @@ class CompareConfig(TrainingOptions):
     scaling: Literal["strong", "weak", "both"] = option(
         "study",
         "both",
-        description="in a sweep of devices: strong keeps the global batch size, weak multiplies it by the devices",
+        description="in a sweep of devices or num-nodes: strong keeps the global batch size, weak multiplies it by the"
+        " devices on all nodes",
     )
     sweep_learning_rate: Literal["keep", "linear", "tune"] = option(
         "study",

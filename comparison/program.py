@@ -28,6 +28,8 @@ class Program(BaseModel):
       config: all options; the run folder is an absolute path.
       session: number of the request's command that asks for this program, see `Record`.
       starter: words in front of the interpreter that start the program on several nodes; empty on one node.
+      words: words between the interpreter and the options; empty for those of the implementation.
+      is_reference: whether it is the program of the first row, which the other programs are compared with.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,6 +39,8 @@ class Program(BaseModel):
     config: TrainConfig
     session: int = Field(default=1, gt=0)
     starter: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    is_reference: bool = False
 
     @property
     def run_dir(self) -> Path:
@@ -65,6 +69,7 @@ class Ended(BaseModel):
         None if not known.
       throttled: share of the scheduler's periods in which a container's limit stopped processes; None without a limit.
       failure: one line that says why there is no result; None if the program exited with 0.
+      group: from 1; programs of a round that do not fit into memory together train in turns in several groups.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +80,7 @@ class Ended(BaseModel):
     runnable_threads: float | None = Field(ge=0)
     throttled: float | None = Field(ge=0, le=1)
     failure: str | None
+    group: int = Field(default=1, gt=0)
 
     @classmethod
     def unknown(cls, failure: str) -> Self:

@@ -16,7 +16,7 @@ class Record(BaseModel):
 
     Attributes:
       variant: the values of a sweep's options, see `comparison.jobs`.
-      started, process_seconds, other_load, runnable_threads, throttled: see `Ended`.
+      started, process_seconds, other_load, runnable_threads, throttled, group: see `Ended`.
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
       failure: one line that says why there is no result; None if there is one.
       files_sha256: digest of its files when the run ended, see `comparison.integrity`; None if the run failed.
@@ -38,6 +38,7 @@ class Record(BaseModel):
     runnable_threads: float | None = Field(ge=0)
     throttled: float | None = Field(ge=0, le=1)
     failure: str | None
+    group: int = Field(default=1, gt=0)
     files_sha256: str | None = None
 
     @property

@@ -25,8 +25,8 @@ from comparison.grouping import make_tables
 from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
 from comparison.launchers.choosing import check_launcher
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
-from comparison.rounds import taken_again
-from comparison.store import Request, Run, read_run
+from comparison.rounds import further_rounds
+from comparison.store import Request, Run, read_run, read_runs_again
 from comparison.summary import Summary
 from comparison.table import Table
 
@@ -127,17 +127,19 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
     options, variants = request.options, make_variants(request.options, request.config)
 
     known: dict[Path, Run | None] = {}
+    again: list[Run] = []  # made once more for a further group of the round
 
     def read(job: Job) -> Run | None:
         if job.path not in known:
             run = read_run(folder, job)
             known[job.path] = None if run is None or (run.result is None and not failed) else run
+            again.extend(read_runs_again(folder, job) if known[job.path] else ())
         return known[job.path]
 
     jobs = [*tuning_jobs(options, variants), *comparison_jobs(options, variants)]
     missing = [job for job in jobs if read(job) is None]
-    again, to_be_taken = taken_again(options, variants, read)
-    return [*(run for job in jobs if (run := read(job))), *again], missing or to_be_taken
+    further, to_be_taken = further_rounds(options, variants, read)
+    return [*(run for job in jobs if (run := read(job))), *further, *again], missing or to_be_taken
 
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:

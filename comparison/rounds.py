@@ -1,39 +1,38 @@
-"""Rounds that other programs have disturbed: they are left out of speeds and ratios, and repeated.
+"""Turns and rounds that other programs have disturbed: they are left out of speeds and ratios; and when to stop.
 
-docs/noise.md describes the rule, and tests/comparison/test_noise.py tests it with simulated noise.
+docs/noise.md describes the rules, and tests/comparison/test_noise.py tests them with simulated noise.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
-from comparison.intervals import MIN_ROUNDS
-from comparison.jobs import Job, Variant, jobs_of_round
+from comparison.intervals import MIN_CYCLES, MIN_ROUNDS
+from comparison.jobs import FIRST_ROUNDS, Job, Variant, contenders, first_rounds, jobs_of_round, row_name
+from comparison.load_meter import disturbs
 from comparison.options import CompareConfig
-from comparison.store import Run
+from comparison.store import RoundKey, Run
+from comparison.table import Entry, speed_ratio
 
-# A run is disturbed if others used more than BUSY of all the machine's cores, and less than IDLE of them was idle.
-BUSY, IDLE = 0.10, 0.25
-
-RoundKey = tuple[int, int]  # seed and number of a round
+LEAST_QUIET = 0.25  # of a run's turns; where fewer are undisturbed, these may be disturbed, too, but too short to tell
 
 
-def disturbs(other: float, own: float | None) -> bool:
-    """Whether the load of other programs may slow down a run.
+def is_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) -> bool:
+    """Whether to make one more round.
 
     Args:
-      other, own: shares of all the machine's cores that other programs and the run have used; None: not known.
+      disturbed: whether each round so far was disturbed.
+      repeats: rounds asked for.
+      narrow: whether all intervals of the rounds so far are as narrow as --ratio-within asks.
     """
-    has_room = own is not None and own + other <= 1 - IDLE
-    return other > BUSY and not has_room
-
-
-def is_due(disturbed: Sequence[bool], repeats: int) -> bool:
-    """Whether to make one more round. `disturbed`: whether each round so far was; `repeats`: rounds asked for."""
-    return disturbed.count(False) < repeats and len(disturbed) < repeats + most_taken_again(repeats)
+    quiet = disturbed.count(False)
+    enough = min(FIRST_ROUNDS, repeats) if narrow else repeats
+    return quiet < enough and len(disturbed) < repeats + most_taken_again(repeats)
 
 
 def is_disturbed(run: Run) -> bool:
     """Whether others may have slowed down a run's training; False if not known, as on several nodes with srun."""
+    if len(run.turns) >= MIN_CYCLES:
+        return len(run.quiet_turns) < max(MIN_CYCLES, LEAST_QUIET * len(run.turns))
     other, result = other_load(run), run.result
     if other is None or result is None:
         return False
@@ -57,31 +56,52 @@ def most_taken_again(repeats: int) -> int:
     return math.ceil(repeats / 2)
 
 
-def taken_again(
+def further_rounds(
     options: CompareConfig, variants: Sequence[Variant], read: Callable[[Job], Run | None]
 ) -> tuple[list[Run], list[Job]]:
-    """Of the additional rounds, which replace disturbed ones: the runs that have ended, and the jobs to be made next.
+    """Of the rounds after those of `comparison_jobs`: the runs that have ended, and the jobs to be made next.
 
-    Disturbed rounds are repeated at the end, after all others: the disturbance may be over then.
+    There are such rounds instead of disturbed ones, at the end, when the disturbance may be over, and with
+    --ratio-within until the intervals are narrow enough. Rounds that have been made are returned even if the options
+    no longer ask for them, as with another --disturbed.
 
     Args:
       read: returns the run of a job, or None if it has not ended.
     """
     runs: list[Run] = []
     missing: list[Job] = []
-    few = options.repeats * len(options.all_seeds) < MIN_ROUNDS  # there will be no ratio anyway
-    if options.disturbed == "keep" or few:
-        return runs, missing
+    first = first_rounds(options)
+    in_turns = options.turns == "auto" and len(contenders(options)) > 1
+    has_ratio = in_turns or options.repeats * len(options.all_seeds) >= MIN_ROUNDS
+    retakes = options.disturbed == "retake" and has_ratio
     for variant in variants:
         for seed in options.all_seeds:
             disturbed: list[bool] = []
-            while is_due(disturbed, options.repeats):
+            of_seed: list[Run] = []
+            while True:
+                due = is_due(disturbed, options.repeats, _is_narrow(options, of_seed))
                 jobs = jobs_of_round(options, variant, seed, len(disturbed) + 1)
                 found = [run for job in jobs if (run := read(job))]
-                disturbed.append(any(map(is_disturbed, found)))
-                if len(disturbed) > options.repeats:
+                of_seed += found
+                disturbed.append(retakes and any(map(is_disturbed, found)))
+                if len(disturbed) > first:
                     runs += found
-                    missing += [job for job in jobs if read(job) is None]
-                    if len(found) < len(jobs):
-                        break
+                    missing += [job for job in jobs if due and read(job) is None]
+                if len(found) < len(jobs):
+                    break
     return runs, missing
+
+
+def _is_narrow(options: CompareConfig, runs: Sequence[Run]) -> bool:
+    """Whether the intervals of all ratios to the first row are as narrow as --ratio-within asks."""
+    share = options.ratio_within
+    if share is None or not runs:
+        return False
+    keep = options.disturbed == "keep"
+    entries: dict[str, Entry] = {}
+    for implementation, mode in contenders(options):
+        of_row = [run for run in runs if run.record.name == row_name(implementation, mode) and run.result]
+        entries[row_name(implementation, mode)] = Entry(implementation, mode, {}, of_row, keep_disturbed=keep)
+    first, *others = entries.values()
+    ratios = [speed_ratio(first, other)[0] for other in others if other.runs]
+    return bool(first.runs) and all(ratio is not None and ratio.is_within(share) for ratio in ratios)

@@ -39,14 +39,16 @@ class Speed(Part):
     """Speed of training.
 
     Attributes:
-      images_per_second: median over the runs of undisturbed rounds, see `comparison.rounds`; over all runs if there are
-        no undisturbed rounds.
+      images_per_second: median over the runs of undisturbed rounds, see `comparison.rounds`; None if there are none.
+        That of a run in turns is a trimmed mean over its undisturbed turns.
       images_per_second_min, images_per_second_max: the lowest and the highest value of the same runs.
       images_per_second_q1, images_per_second_q3: quartiles of the same runs; None with fewer than four of them.
       num_rounds: number of rounds that the ratio is from.
       num_disturbed: number of disturbed rounds.
-      ratio, ratio_low, ratio_high, verdict: of images per second to those of the table's first row, from pairs of the
-        same round; None with fewer than three rounds; see `comparison.intervals`.
+      num_turns: number of turns that count.
+      ratio, ratio_low, ratio_high, verdict: of images per second to those of the table's first row, from turns of the
+        same cycle or, without turns, from runs of the same round; then None with fewer than three rounds; see
+        `comparison.intervals`.
       ratio_min, ratio_max: the lowest and the highest ratio of a single round.
     """
 
@@ -57,6 +59,7 @@ class Speed(Part):
     images_per_second_max: float | None = None
     num_rounds: int = Field(0, ge=0)
     num_disturbed: int = Field(0, ge=0)
+    num_turns: int = Field(0, ge=0)
     ratio_min: float | None = None
     ratio_max: float | None = None
     ratio: float | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.record.results import RunResult
-from common.record.timeline import Phase
+from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.update_rule import peak_rate
 from comparison.intervals import MIN_FOR_QUARTILES, mean_interval, quartiles
@@ -136,11 +136,11 @@ def _accuracy(results: Sequence[RunResult]) -> Accuracy:
 
 def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
     """`parted`: whether there is no ratio."""
-    speeds = [one.images_per_second for one in entry.measured if one.images_per_second]
+    speeds = [run.images_per_second for run in entry.measured_runs if run.images_per_second]
     quarters = quartiles(speeds) if len(speeds) >= MIN_FOR_QUARTILES else None
     ratio, num_rounds = (None, 0) if parted else speed_ratio(reference, entry)
     if is_reference := entry is reference:
-        ratio = None
+        ratio, num_rounds = None, 0 if parted else len(speeds)
     return Speed(
         images_per_second=statistics.median(speeds) if speeds else None,
         images_per_second_min=min(speeds, default=None),
@@ -149,6 +149,7 @@ def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
         images_per_second_max=max(speeds, default=None),
         num_rounds=num_rounds,
         num_disturbed=len(entry.disturbed),
+        num_turns=sum(len(entry.turns(run)) for run in entry.measured_runs),
         ratio_min=ratio and ratio.least,
         ratio_max=ratio and ratio.most,
         ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
@@ -159,22 +160,25 @@ def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
 
 
 def _times(entry: Entry) -> Times:
-    typical = entry.typical_run
+    phases = phase_seconds(entry.typical_run)
     return Times(
         startup_seconds=_median(one.startup_seconds for one in entry.measured),
         train_seconds=_median(sum(one.epoch_train_seconds) for one in entry.measured),
         eval_seconds=_median(sum(one.eval_seconds) for one in entry.measured),
-        wall_seconds=typical.record.process_seconds,
-        **{f"{phase}_seconds": seconds for phase, seconds in phase_seconds(typical).items()},
+        wall_seconds=sum(phases.values()),
+        **{f"{phase}_seconds": seconds for phase, seconds in phases.items()},
     )
 
 
 def phase_seconds(run: Run) -> dict[Phase, float]:
-    """The seconds of a successful run by phase. The time after the result was written is a part of the rest."""
+    """The seconds of a successful run by phase, without waiting for its turns.
+
+    The time after the result was written is a part of the rest.
+    """
     assert run.result is not None
     seconds = dict(run.result.phase_seconds)
-    seconds["rest"] += max(0.0, run.record.process_seconds - run.result.wall_seconds)
-    return seconds
+    seconds["rest"] += max(0.0, run.record.process_seconds - run.result.wall_seconds - run.result.stopped_seconds)
+    return {phase: seconds[phase] for phase in SHOWN_PHASES}
 
 
 def _rounding(reference: Entry, entry: Entry) -> tuple[float | None, float | None]:

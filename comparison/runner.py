@@ -19,6 +19,7 @@ from comparison.program import Ended, Program
 from comparison.store import LOG_FILE, clear_unfinished
 
 POLL_SECONDS = 0.1
+STOPPED_SECONDS = 5.0  # between two looks at a program; if more time has passed, compare.py was stopped
 # Between asking processes to end and killing them; with checkpoints, a run makes one more of them in this time.
 GRACE_SECONDS, CHECKPOINT_SECONDS = 5.0, 25.0
 
@@ -65,17 +66,17 @@ def run_process(
 
     Raises UserError for a run that can't be started, doesn't end in time or ends with another status than 0.
     """
-    process = _start(program)
+    process = start(program)
     try:
         _watch(process, MetricsTail(program.run_dir), timeout, look_on, tick)
     finally:
-        _end_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
-    if failure := _failure(process.returncode):
+        end_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
+    if failure := failure_of(process.returncode):
         raise UserError(failure)
 
 
-# A program, its process, the time at which it is to be ended, and the meter of the machine's load.
-Running = tuple[Program, "subprocess.Popen[bytes]", float, LoadMeter]
+# A program, its process, how long it may still take, and the meter of the machine's load.
+Running = tuple[Program, "subprocess.Popen[bytes]", "Patience", LoadMeter]
 
 
 def run_side_by_side(
@@ -92,35 +93,30 @@ def run_side_by_side(
             while waiting and len(running) < at_once:
                 program, load = make_run_dir(waiting.pop(0)), LoadMeter()
                 try:
-                    running.append((program, _start(program), time.monotonic() + timeout, load))
+                    running.append((program, start(program), Patience(timeout), load))
                 except UserError as error:
                     ended(program, Ended.unknown(str(error)))
             for one in list(running):
-                program, process, deadline, load = one
-                late = time.monotonic() > deadline
+                program, process, patience, load = one
+                late = patience.is_over()
                 if process.poll() is None and not late:
                     continue
-                _end_group(process)
+                end_group(process)
                 running.remove(one)
-                ended(program, load.ended(program, _late(timeout) if late else _failure(process.returncode)))
+                ended(program, load.ended(program, too_late(timeout) if late else failure_of(process.returncode)))
             time.sleep(POLL_SECONDS / 2)
     finally:
-        interrupt = None
-        for _, process, *_ in running:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)  # asks all at once; below it waits for each
-        for _, process, *_ in running:
-            try:
-                _end_group(process)
-            except KeyboardInterrupt as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+        end_groups([process for _, process, *_ in running])
 
 
-def _start(program: Program) -> "subprocess.Popen[bytes]":
-    """Starts the process of a program. Raises UserError for an interpreter that can't be run."""
-    command = [*program.starter, program.interpreter, "-m", f"{program.implementation}_impl"]
+def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
+    """Starts the process of a program. Raises UserError for an interpreter that can't be run.
+
+    Args:
+      environment: further environment variables.
+    """
+    words = program.words or ("-m", f"{program.implementation}_impl")
+    command = [*program.starter, program.interpreter, *words]
     log_file = program.run_dir / LOG_FILE
     with writing(log_file):
         log = open(log_file, "wb")  # noqa: SIM115 - closed below, here and in no other process
@@ -131,7 +127,7 @@ def _start(program: Program) -> "subprocess.Popen[bytes]":
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**with_our_code(without_launcher(os.environ)), "PYTHONUNBUFFERED": "1"},
+                env={**with_our_code(without_launcher(os.environ)), "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,  # a separate process group, which can be ended as a whole
             )
         except OSError as error:
@@ -144,15 +140,37 @@ def with_our_code(environment: dict[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": path}
 
 
-def _failure(status: int) -> str | None:
+def failure_of(status: int) -> str | None:
     """An exit status in words; None for 0."""
     if status < 0:
         return f"ended by {describe_signal(-status)}"
     return f"exit status {status}" if status else None
 
 
-def _late(timeout: float) -> str:
+def too_late(timeout: float) -> str:
     return f"still running after --timeout {timeout:g} seconds"
+
+
+class Patience:
+    """The seconds that a program may take. Time in which compare.py was stopped, as by Ctrl-Z, does not count.
+
+    Attributes:
+      seconds: what is left of them.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._looked = seconds, time.monotonic()
+
+    def begin(self) -> None:
+        """The time since the last look does not count."""
+        self._looked = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Must be called at least every STOPPED_SECONDS."""
+        now = time.monotonic()
+        self.seconds -= min(now - self._looked, STOPPED_SECONDS)
+        self._looked = now
+        return self.seconds < 0
 
 
 class MetricsTail:
@@ -183,15 +201,15 @@ def _watch(
     tick: Callable[[], None],
 ) -> None:
     """Waits until the process has ended. Raises UserError if it takes too long, or if its metrics are not valid."""
-    deadline = time.monotonic() + timeout
+    patience = Patience(timeout)
     while True:
         ended = process.poll() is not None  # checked first: all that was written before the end is then read below
         for line in metrics.read():
             look_on(line)
         if ended:
             return
-        if time.monotonic() > deadline:
-            raise UserError(_late(timeout))
+        if patience.is_over():
+            raise UserError(too_late(timeout))
         tick()
         try:
             process.wait(POLL_SECONDS)
@@ -199,7 +217,22 @@ def _watch(
             continue
 
 
-def _end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
+def end_groups(processes: Sequence["subprocess.Popen[bytes]"], grace: float = GRACE_SECONDS) -> None:
+    """Ends several groups at the same time; see `end_group`."""
+    interrupt = None
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGTERM)  # asks all at once; below it waits for each
+    for process in processes:
+        try:
+            end_group(process, grace)
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
+
+
+def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
     """Ends all that is left of the process's group: asks the processes to end, and kills them later.
 
     An interrupt meanwhile, such as Ctrl-C, kills them at once. It is raised again when the group has ended.

@@ -10,16 +10,19 @@ from pydantic import BaseModel, ConfigDict
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model, write_text
 from common.record.checkpoints import has_whole_checkpoint
-from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
+from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.spec.options import TrainConfig
 from comparison.integrity import check_files, check_job, files_sha256
+from comparison.intervals import typical_speed
 from comparison.jobs import Job, Variant
+from comparison.load_meter import quiet
 from comparison.options import CompareConfig
 from comparison.program import Ended, Program
 from comparison.record import RECORD_FILE, Record
 
 REQUEST_FILE = "comparison.json"
 LOG_FILE = "log.txt"
+RoundKey = tuple[int, int]  # seed and number of a round
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
 
 
@@ -60,6 +63,7 @@ class Run:
       result: None if the run failed.
       losses: the loss of every step; empty if the run failed.
       epochs: all evaluations; empty if the run failed.
+      turns: its turns, in the order of the cycles; empty if the run failed, or had no turns.
     """
 
     record: Record
@@ -67,6 +71,7 @@ class Run:
     result: RunResult | None = None
     losses: list[float] = field(default_factory=list)
     epochs: list[EpochLine] = field(default_factory=list)
+    turns: list[TurnLine] = field(default_factory=list)
 
     @property
     def is_measured(self) -> bool:
@@ -74,14 +79,37 @@ class Run:
         return self.result is not None and self.result.resumed_from is None
 
     @property
-    def images_per_second(self) -> float | None:
-        """Of training; None if it was not measured, or not for the whole training."""
-        return self.result.images_per_second if self.result and self.is_measured else None
+    def quiet_turns(self) -> list[TurnLine]:
+        """The turns that no other program has disturbed."""
+        return quiet(self.turns)
 
     @property
-    def round_key(self) -> tuple[int, int, int]:
-        """Seed, round and session. Runs with the same key were made one after the other: they are a pair."""
-        return self.record.seed, self.record.round, self.record.session
+    def loop_seconds(self) -> float:
+        """Seconds of training and evaluation, without start-up; 0 if the run failed."""
+        phases = self.result.phase_seconds if self.result else {}
+        return phases.get("training", 0.0) + phases.get("evaluation", 0.0)
+
+    @property
+    def own_seconds(self) -> float:
+        """From the start of its process to the end, without waiting for its turns."""
+        waiting = self.result.phase_seconds["waiting"] if self.result else 0.0
+        return max(0.0, self.record.process_seconds - waiting)
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Of training: a trimmed mean over its undisturbed turns or, without turns, of the whole training.
+
+        None if it was not measured, or not for the whole training.
+        """
+        if self.result is None or not self.is_measured:
+            return None
+        turns = self.quiet_turns or self.turns
+        return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
+
+    @property
+    def round_key(self) -> tuple[int, int, int, int]:
+        """Seed, round, session and group. Runs with the same key were made in turns, or one after the other: a pair."""
+        return self.record.seed, self.record.round, self.record.session, self.record.group
 
     def shown_dir(self, folder: Path) -> str:
         """Its folder, relative to the comparison's folder, which may be moved."""
@@ -101,9 +129,26 @@ def last_lines(log: Path, count: int) -> list[str]:
     return [line for line in lines if line.strip()][-count:]
 
 
-def read_run(folder: Path, job: Job) -> Run | None:
-    """The run of `job` in the comparison's folder, even if it has failed; None if it has not ended."""
-    run_dir = folder / job.path
+def run_again_dir(run_dir: Path, group: int) -> Path:
+    """The folder of a run of the first row that was made once more, for a further group of its round."""
+    return run_dir.with_name(f"{run_dir.name}.group-{group}")
+
+
+def read_runs_again(folder: Path, job: Job) -> list[Run]:
+    """The runs of `job` that were made once more, for further groups of its round."""
+    runs: list[Run] = []
+    while run := read_run(folder, job, len(runs) + 2):
+        runs.append(run)
+    return runs
+
+
+def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
+    """The run of `job` in the comparison's folder, even if it has failed; None if it has not ended.
+
+    Args:
+      group: above 1, the run that was made once more for this group of its round.
+    """
+    run_dir = folder / job.path if group == 1 else run_again_dir(folder / job.path, group)
     if not (run_dir / RECORD_FILE).exists():
         return None
     try:
@@ -135,7 +180,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
         check_files(run_dir, record, result, losses, epochs)
     except UserError as error:
         return Run(record.model_copy(update={"failure": str(error)}), run_dir)
-    return Run(record, run_dir, result, losses, epochs)
+    return Run(record, run_dir, result, losses, epochs, read_metrics(run_dir, TurnLine))
 
 
 def clear_unfinished(run_dir: Path) -> Path | None:

@@ -1,11 +1,11 @@
-"""A sweep as a study: a row for each variant and implementation; speed-up and efficiency if devices were swept."""
+"""A sweep as a study: a row for each variant and implementation; speed-up and efficiency over devices or nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from comparison.intervals import Ratio
-from comparison.jobs import Values
+from comparison.jobs import SCALED, Values
 from comparison.row import Row
 from comparison.summary import Summary
 from comparison.table import Entry, Table, speed_ratio
@@ -44,7 +44,8 @@ class Study:
     """The rows of a sweep, in the order of the swept values; for each value, in the order of the implementations.
 
     Attributes:
-      option: the option on the axis: devices if they were swept, else the first option of the sweep.
+      option: the option on the axis: devices or num-nodes if one of them was swept, `total devices` if both were, else
+        the first option of the sweep.
       test_count: images in the test set.
     """
 
@@ -65,43 +66,45 @@ def make_study(summary: Summary) -> Study | None:
     if not tables:
         return None
     option = next(iter(tables[0].variant))
-    kind: Kind = "devices" if "devices" in tables[0].variant else "batch-size" if option == "batch-size" else "other"
-    axis = "devices" if kind == "devices" else option
+    scaled = [name for name in SCALED if name in tables[0].variant]
+    kind: Kind = "devices" if scaled else "batch-size" if option == "batch-size" else "other"
+    axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
     rows = []
     for table in tables:
         for entry in table.entries:
             if entry.row is None or not entry.runs:
                 continue
-            others = [value for name, value in table.variant.items() if name != axis]
+            x = str(_num_devices(entry)) if len(scaled) > 1 else table.variant[axis]
+            # Of devices and nodes, both swept, the nodes tell series with the same total apart.
+            others = [value for name, value in table.variant.items() if name not in (axis, *scaled[:-1])]
             series = ", ".join([entry.title, *others])
             found = _speed_up(tables, entry) if kind == "devices" else (None, None)
-            rows.append(StudyRow(entry.row, table.variant[axis], series, *found))
+            rows.append(StudyRow(entry.row, x, series, *found))
     return Study(axis, kind, rows, min(result.test_count for table in tables if (result := table.first_result)))
+
+
+def _num_devices(entry: Entry) -> int:
+    """The number of devices on all nodes of an entry with runs."""
+    return entry.results[0].config.all_devices
 
 
 def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
     """The speed-up in images per second over the same row with the fewest devices, and the ideal speed-up."""
 
     def others(values: Values) -> list[tuple[str, str]]:
-        return [item for item in values.items() if item[0] not in ("devices", "scaling")]
+        return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
 
-    bases = [
-        one
-        for table in tables
-        for one in table.entries
-        if one.runs and one.name == entry.name and others(one.variant) == others(entry.variant)
-    ]
+    every = [one for table in tables for one in table.entries if one.runs]
+    bases = [one for one in every if one.name == entry.name and others(one.variant) == others(entry.variant)]
     # With both scalings, one device is only listed under strong: it is the same experiment under weak.
-    same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or one.variant["devices"] == "1"]
-    base = min(same, key=lambda one: int(one.variant["devices"]))
-    fewest = min(int(table.variant["devices"]) for table in tables)
-    if int(base.variant["devices"]) > fewest:
+    same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or _num_devices(one) == 1]
+    base = min(same, key=_num_devices)
+    if _num_devices(base) > min(map(_num_devices, every)):
         return None, None  # its own runs with the fewest devices have failed: another base would change the ideal
     ratio, _ = speed_ratio(base, entry)
     if ratio is None:
         return None, None
-    ideal = int(entry.variant["devices"]) / int(base.variant["devices"])
-    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, ideal
+    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, _num_devices(entry) / _num_devices(base)
 
 
 def _is_number(text: str) -> bool:

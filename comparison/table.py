@@ -1,16 +1,16 @@
 """A table: runs that can be compared with each other, by implementation and mode."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from common.record.results import RunResult
+from common.record.results import RunResult, TurnLine
 from common.spec.options import Mode
-from comparison.intervals import Ratio, paired_ratio
+from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns
 from comparison.jobs import Values, row_name, row_title
 from comparison.learning import Fit, SmallSet
-from comparison.rounds import RoundKey
 from comparison.row import Row
-from comparison.store import Run
+from comparison.store import RoundKey, Run
 
 
 @dataclass
@@ -55,22 +55,26 @@ class Entry:
         """Whether a run of the table does not count, because its round was disturbed."""
         return not self.keep_disturbed and (run.record.seed, run.record.round) in self.disturbed
 
+    def turns(self, run: Run) -> list[TurnLine]:
+        """The turns of a run that count: none of a round that does not count."""
+        if self.leaves_out(run):
+            return []
+        return run.turns if self.keep_disturbed else run.quiet_turns
+
     @property
     def measured(self) -> list[RunResult]:
-        """The results of runs whose times are those of a whole training; only of undisturbed runs, if there are any."""
+        """The results of undisturbed runs whose times are those of a whole training."""
         return [run.result for run in self.measured_runs if run.result]
 
     @property
     def measured_runs(self) -> list[Run]:
-        measured = [run for run in self.runs if run.is_measured]
-        quiet = [run for run in self.undisturbed if run.is_measured]
-        return quiet or measured
+        return [run for run in self.undisturbed if run.is_measured]
 
     @property
     def typical_run(self) -> Run:
-        """The run with the median duration, which rows and figures show."""
+        """The run with the median duration of training and evaluation, which rows and figures show."""
         runs = self.measured_runs or self.runs
-        return sorted(runs, key=lambda run: run.record.process_seconds)[(len(runs) - 1) // 2]
+        return sorted(runs, key=lambda run: run.loop_seconds)[(len(runs) - 1) // 2]
 
 
 @dataclass
@@ -127,22 +131,69 @@ def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
 def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
     """How many times as fast an entry is as the reference, and the number of rounds that this is from.
 
-    If all rounds were disturbed, there is no estimate, but only the lowest and the highest ratio of a round. None if no
-    round has both.
+    None if no round has both, or if other programs have disturbed all rounds.
     """
-    if undisturbed := _pairs(reference.undisturbed, entry.undisturbed):
-        return paired_ratio(*zip(*undisturbed, strict=True)), len(undisturbed)
-    if disturbed := _pairs(reference.runs, entry.runs):
-        ratio = paired_ratio(*zip(*disturbed, strict=True))
-        return Ratio(ratio.least, ratio.most), len(disturbed)
-    return None, 0
-
-
-def _pairs(reference: Sequence[Run], runs: Sequence[Run]) -> list[tuple[float, float]]:
-    """Images per second of a run and of the reference's run, for each round that has both, in the order of rounds."""
-    speeds = {run.round_key: run.images_per_second for run in reference}
-    return [
-        (run.images_per_second, speed)
-        for run in sorted(runs, key=lambda run: (run.record.round, run.record.started))
-        if run.images_per_second and (speed := speeds.get(run.round_key))
+    pairs = paired_runs(reference, entry)
+    if have_turns(reference, entry):
+        rounds = _rounds_of_turns(reference, entry)
+        return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
+    speeds = [
+        (run.images_per_second, other.images_per_second)
+        for run, other in pairs
+        if run.images_per_second
+        and other.images_per_second
+        and not (entry.leaves_out(run) or reference.leaves_out(other))
     ]
+    return (paired_ratio(*zip(*speeds, strict=True)), len(speeds)) if speeds else (None, 0)
+
+
+def have_turns(reference: Entry, entry: Entry) -> bool:
+    """Whether the ratio of two entries is from pairs of turns, and not of whole runs."""
+    # Programs of different variants were not alive together: the turns of their runs are no pairs.
+    return entry.variant == reference.variant and any(
+        len(_cycles(run.turns) & _cycles(other.turns)) >= MIN_CYCLES for run, other in paired_runs(reference, entry)
+    )
+
+
+def num_pairs(reference: Entry, entry: Entry) -> int:
+    """The number of pairs of turns that the ratio of two entries is from; 0 without turns."""
+    if not have_turns(reference, entry):
+        return 0
+    return sum(map(len, _rounds_of_turns(reference, entry)))
+
+
+def paired_runs(reference: Entry, entry: Entry) -> list[tuple[Run, Run]]:
+    """The measured runs of an entry, each with the reference's run of the same round, in the order of the rounds."""
+    others = {run.round_key: run for run in reference.runs if run.is_measured}
+    pairs = [(run, others[run.round_key]) for run in entry.runs if run.is_measured and run.round_key in others]
+    return sorted(pairs, key=lambda pair: (pair[0].record.round, pair[0].record.started))
+
+
+def _rounds_of_turns(reference: Entry, entry: Entry) -> list[list[tuple[tuple[int, int], float]]]:
+    """The pairs of turns that count, for `ratio_of_turns`; without the rounds that have too few."""
+    pairs = paired_runs(reference, entry)
+    rounds = [
+        pairs_of_turns(entry.turns(run), reference.turns(other), *_steps_per_epoch(run, other)) for run, other in pairs
+    ]
+    return [of_round for of_round in rounds if len(of_round) >= MIN_CYCLES]
+
+
+def _steps_per_epoch(*runs: Run) -> list[int]:
+    return [run.result.plan.steps_per_epoch for run in runs if run.result]
+
+
+def _cycles(turns: Sequence[TurnLine]) -> set[int]:
+    return {turn.cycle for turn in turns}
+
+
+def pairs_of_turns(
+    turns: Sequence[TurnLine], reference: Sequence[TurnLine], steps_per_epoch: int, reference_steps_per_epoch: int
+) -> list[tuple[tuple[int, int], float]]:
+    """For turns of the same cycle: how many epochs begin in each, and the logarithm of the ratio of their speeds."""
+    by_cycle = {turn.cycle: turn for turn in reference}
+    pairs = []
+    for turn in turns:
+        if (paired := by_cycle.get(turn.cycle)) is not None:
+            starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
+            pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
+    return pairs

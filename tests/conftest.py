@@ -28,6 +28,8 @@ MODES = ("plain", "tuned")
 # One thread per device: tests run in parallel, and with more threads than cores they would take five times as long.
 # On a machine with GPUs, only the tests about GPUs use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
+# For compare.py, where a test does not look at speeds.
+ONE_ROUND = ("--repeats", 1, "--disturbed", "keep")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The cache holds proofs and the results of probes of this processor. All processes of one test run share a cache, which
 # is removed at the end of that test run.

@@ -33,8 +33,10 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
     """As `setup_devices`, for any implementation that uses TensorFlow; `title`: its name in messages."""
-    num_gpus = len(tf.config.list_physical_devices("GPU"))
-    config = resolve_devices(config, title, num_gpus, Launch.read(), strategies)
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:  # otherwise TensorFlow takes the whole GPU, and the programs that train in turns with it find none
+        tf.config.experimental.set_memory_growth(gpu, True)
+    config = resolve_devices(config, title, len(gpus), Launch.read(), strategies)
     settings = Settings()
     if config.mode == "tuned":
         from tf_impl.tuning import tuned_settings

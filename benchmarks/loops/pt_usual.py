@@ -1,6 +1,5 @@
 """MNIST in PyTorch as its tutorials train it: torchvision's data set, transforms for each image, a DataLoader."""
 
-import time
 from pathlib import Path
 
 import torch
@@ -8,11 +7,10 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
-from benchmarks.paired import write_speed
+from benchmarks.loops.timed import TimedSteps
 from common.data.datasets import NORMALISATION
 from common.data.published import MNIST
 from common.platform.program import as_program
-from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
@@ -50,22 +48,18 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
 
     model.train()
-    images_done = 0
+    timed = TimedSteps(config)
     for step, (images, labels) in enumerate(loader):
         if step == config.max_steps:
             break
-        if step == WARMUP_STEPS:
-            start = time.perf_counter()
         images, labels = images.to(device), labels.to(device)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-        images_done += len(images) if step >= WARMUP_STEPS else 0
         if step % config.log_every_n_steps == 0:
             print(f"step {step}: loss {loss.item():.4f}")
-    loss.item()
-    write_speed(config.run_dir, images_per_second=images_done / (time.perf_counter() - start))
+        timed.step()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """MNIST in Lightning as its tutorials train it: a module that logs, PyTorch's usual DataLoader, a plain Trainer."""
 
-import time
 from typing import Any
 
 import lightning.pytorch as pl
@@ -8,9 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.loops.pt_usual import make_loader
-from benchmarks.paired import write_speed
+from benchmarks.loops.timed import TimedSteps
 from common.platform.program import as_program
-from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
@@ -36,25 +34,24 @@ class Model(pl.LightningModule):
 
 
 class Clock(pl.Callback):
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, index: int) -> None:
-        if index == WARMUP_STEPS:
-            self.start = time.perf_counter()
+    def __init__(self, config: TrainConfig) -> None:
+        self.timed = TimedSteps(config)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, index: int
     ) -> None:
-        self.end = time.perf_counter()
+        self.timed.step()
 
 
 def main() -> None:
     config = setup_devices(parse_train_config("benchmarks.loops.ptl_usual", "Lightning as in tutorials."))
-    clock = Clock()
     trainer = pl.Trainer(
-        max_steps=config.max_steps, accelerator=config.accelerator, default_root_dir=config.run_dir, callbacks=[clock]
+        max_steps=config.max_steps,
+        accelerator=config.accelerator,
+        default_root_dir=config.run_dir,
+        callbacks=[Clock(config)],
     )
     trainer.fit(Model(config), make_loader(config))
-    images = (config.max_steps - WARMUP_STEPS) * config.batch_size
-    write_speed(config.run_dir, images_per_second=images / (clock.end - clock.start))
 
 
 if __name__ == "__main__":

@@ -1,27 +1,29 @@
 """MNIST in TensorFlow as its tutorials train it: arrays of floats, `model.compile`, `model.fit`."""
 
 import os
-import time
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 
-from benchmarks.paired import write_speed
+from benchmarks.loops.timed import TimedSteps
 from common.experiment import Experiment
 from common.platform.program import as_program
-from common.record.recorder import WARMUP_STEPS
 from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
 from tf_impl.replicas import setup_devices
 
 
 class Clock(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == WARMUP_STEPS:
-            self.start = time.perf_counter()
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        self.timed = TimedSteps(config)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.timed.step()
 
 
 def main() -> None:
@@ -36,12 +38,8 @@ def main() -> None:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    clock = Clock()
-    model.fit(
-        images, dataset.train_labels[:count], batch_size=config.batch_size, epochs=1, verbose=2, callbacks=[clock]
-    )
-    timed = (config.max_steps - WARMUP_STEPS) * config.batch_size
-    write_speed(config.run_dir, images_per_second=timed / (time.perf_counter() - clock.start))
+    labels, clock = dataset.train_labels[:count], Clock(config)
+    model.fit(images, labels, batch_size=config.batch_size, epochs=1, verbose=2, callbacks=[clock])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""CPU limits that a container or a scheduler sets for this process: Linux's control groups, versions 1 and 2.
+"""Limits of CPU and memory that a container or a scheduler sets: Linux's control groups, versions 1 and 2.
 
 Sources, in the kernel's Documentation: admin-guide/cgroup-v2.rst (cpu.max, cpu.stat); for version 1
 scheduler/sched-bwc.rst.
@@ -37,6 +37,20 @@ def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int
             found.append((int(said.get("nr_throttled", 0)), int(said.get("nr_periods", 0))))
     stopped, periods = max(found, default=(0, 0))
     return (periods, stopped) if periods else None
+
+
+def memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
+    """Bytes that this process's control groups may still use, as with `docker run --memory`; None without a limit.
+
+    Only of version 2. What the page cache holds counts as free, since the kernel gives it up.
+    """
+    found = []
+    for folder in _folders(groups, own):
+        with suppress(OSError, ValueError):  # no such file, or "max": this group has no limit
+            limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+            said = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            found.append(limit - used + int(said.get("file", 0)))
+    return min(found, default=None)
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:

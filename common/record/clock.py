@@ -1,12 +1,12 @@
 """The clock of a run: it times start-up, the training of each epoch, each evaluation, and the steps after warm-up.
 
-The clock is monotonic (`time.perf_counter`) and is read after the device has finished. Start-up lasts from the start of
-the first process to the end of the first step, or of the first call if a call takes several steps. Start-up, training
-and evaluation are timed separately. timeline.py makes sure that every second is counted once.
+The clock is monotonic, stands still while the process is stopped (stops.py), and is read after the device has finished.
+Start-up lasts from the start of the first process to the end of the first step, or of the first call if a call takes
+several steps. Start-up, training and evaluation are timed separately. timeline.py makes sure that every second is
+counted once.
 """
 
 import math
-import time
 from collections.abc import Callable
 
 from common.record.monitor import Monitor
@@ -21,7 +21,9 @@ class RunClock:
       startup_seconds: None before the first step.
       epoch_train_seconds: training seconds of each epoch, without the first call.
       eval_seconds: seconds of each evaluation.
-      timed_seconds: seconds of the steps after warm-up.
+      timed_seconds: seconds of the timed steps: those after warm-up or, in turns, those that the turns time.
+      turn_seconds: the same of the latest turn.
+      waiting_since: when the run last began to wait for its turn.
     """
 
     def __init__(self, timeline: Timeline, monitor: Monitor | None, synchronize: Callable[[], None]) -> None:
@@ -31,6 +33,9 @@ class RunClock:
         self.epoch_train_seconds: list[float] = []
         self.eval_seconds: list[float] = []
         self.timed_seconds = 0.0
+        self.turn_seconds = 0.0
+        self.waiting_since, self._phase_before = math.nan, timeline.phase
+        self._timing = False
         self._segment_start = self._timed_start = math.nan
         self._seconds_before = 0.0
 
@@ -50,24 +55,48 @@ class RunClock:
         """Called after the first step."""
         self.synchronize()
         if self.monitor:
-            self.monitor.start()
+            self.monitor.resume()
             self.monitor.energy.resume()
         now = self.timeline.enter("training")
         self.startup_seconds = now - self.timeline.process_start
         self._segment_start = now - self._seconds_before
 
-    def end_warmup(self) -> None:
+    def start_timing(self) -> None:
+        """Called between two steps; from here on steps are timed, until the run waits for its next turn."""
         self.synchronize()
-        self._timed_start = time.perf_counter()
+        self._timing, self._timed_start = True, self.timeline.now()
+        self.turn_seconds = 0.0
 
-    def end_training(self, timed: bool) -> None:
-        """`timed`: whether the epoch has steps after warm-up."""
+    def end_training(self) -> None:
         self.synchronize()
         now = self.timeline.enter("rest")
         if self.monitor:
             self.monitor.energy.pause()
         self.epoch_train_seconds.append(now - self._segment_start)
-        if timed:
+        self._add_timed(now)
+
+    def start_waiting(self) -> None:
+        """Called after a step or after an evaluation; the time until `end_waiting` counts for neither."""
+        self.synchronize()
+        self._phase_before = self.timeline.phase
+        self.waiting_since = self.timeline.enter("waiting")
+        if self._phase_before == "training":
+            self._add_timed(self.waiting_since)
+        self._timing = False
+        if self.monitor:
+            self.monitor.energy.pause()
+            self.monitor.pause()
+
+    def end_waiting(self) -> None:
+        if self.monitor:
+            self.monitor.resume()
+            if self._phase_before == "training":
+                self.monitor.energy.resume()
+        self._segment_start += self.timeline.enter(self._phase_before) - self.waiting_since
+
+    def _add_timed(self, now: float) -> None:
+        if self._timing:
+            self.turn_seconds += now - self._timed_start
             self.timed_seconds += now - self._timed_start
 
     def start_evaluation(self) -> None:
@@ -77,11 +106,11 @@ class RunClock:
         """`trained`: whether this was the evaluation after the last step."""
         self.eval_seconds.append(self.timeline.enter("rest") - self._segment_start)
         if self.monitor and trained:
-            self.monitor.stop()
+            self.monitor.pause()
 
     def seconds_in_epoch(self) -> float:
         """Training seconds of the current epoch so far."""
-        return time.perf_counter() - self._segment_start
+        return self.timeline.now() - self._segment_start
 
     def end(self) -> float:
         """Seconds from the start of the first process until now."""

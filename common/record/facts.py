@@ -49,6 +49,7 @@ def of_measurements(
         "epoch_train_seconds": clock.epoch_train_seconds,
         "eval_seconds": clock.eval_seconds,
         "wall_seconds": clock.end(),
+        "stopped_seconds": timeline.stops.seconds if timeline.stops else 0.0,
         "phase_seconds": timeline.seconds,
         "images_per_second": timed_images / clock.timed_seconds if timed_images else None,
         "peak_memory_bytes": measured.peak_memory_bytes,

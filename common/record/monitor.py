@@ -17,40 +17,77 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class Monitor:
-    """Measures from `start` to `stop`; measures energy only while `energy` is running.
+    """Measures from `resume` to `pause`, as often as they are called; energy only while `energy` is running.
 
     Args:
       first_pid: id of the run's first process; its descendants are included.
       num_gpus: number of GPUs that the run uses; 0 on the CPU.
+
+    Attributes:
+      latest: the load in the latest stretch of time from `resume` to `pause`, or in several of them that together are
+        long enough to be measured.
     """
 
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
-        self._busy_seconds = 0.0
         gpus = visible_gpus(num_gpus) if num_gpus else []
         self.energy = EnergyMeter((gpu_counters(gpus) if gpus else []) if num_gpus else cpu_counters())
         self._gpus = GpuSampler(gpus) if gpus else None
-        self._started = self._cpu_seconds = 0.0
-        self.cpu_utilisation: float | None = None
-        self.other_load: float | None = None
-        self.gpu_utilisation: float | None = None
+        self._since: tuple[float, float, float] | None = None
+        self._seconds = self._own_seconds = self._other_seconds = 0.0
+        self._recent = (0.0, 0.0, 0.0)
+        self.latest = Load.of(*self._recent)
 
-    def start(self) -> None:
-        self._cpu_seconds, self._started = cpu_seconds(self._first_pid), time.perf_counter()
-        self._busy_seconds = busy_seconds()
+    def resume(self) -> None:
+        self._since = time.perf_counter(), cpu_seconds(self._first_pid), busy_seconds()
         if self._gpus:
-            self._gpus.start()
+            self._gpus.resume()
 
-    def stop(self) -> None:
-        """Sets `cpu_utilisation` (a share of the cores that the run may use), `other_load` and `gpu_utilisation`."""
-        seconds = time.perf_counter() - self._started
-        used = cpu_seconds(self._first_pid) - self._cpu_seconds
-        others = busy_seconds() - self._busy_seconds - used
-        # Linux counts CPU time in hundredths of a second, so a share of a very short time means nothing.
-        known = seconds >= LEAST_SECONDS
-        self.cpu_utilisation = used / seconds / num_cores() if known else None
-        self.other_load = max(0.0, others / seconds / (os.cpu_count() or 1)) if known else None
-        self.gpu_utilisation = self._gpus.stop() if self._gpus else None
+    def pause(self) -> None:
+        if self._since is None:
+            return
+        before, self._since = self._since, None
+        own = cpu_seconds(self._first_pid) - before[1]
+        other = max(0.0, busy_seconds() - before[2] - own)
+        seconds = time.perf_counter() - before[0]
+        self._recent = (self._recent[0] + seconds, self._recent[1] + own, self._recent[2] + other)
+        if self._recent[0] >= LEAST_SECONDS:
+            self.latest, self._recent = Load.of(*self._recent), (0.0, 0.0, 0.0)
+        self._seconds, self._own_seconds = self._seconds + seconds, self._own_seconds + own
+        self._other_seconds += other
+        if self._gpus:
+            self._gpus.pause()
+
+    @property
+    def cpu_utilisation(self) -> float | None:
+        """Processor time of the run as a share of that of the cores that it may use."""
+        return self._own_seconds / self._seconds / num_cores() if self._seconds >= LEAST_SECONDS else None
+
+    @property
+    def other_load(self) -> float | None:
+        return Load.of(self._seconds, self._own_seconds, self._other_seconds).other
+
+    @property
+    def gpu_utilisation(self) -> float | None:
+        return self._gpus.share if self._gpus else None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Shares of all the machine's cores that a run and that others used; None for too short a time.
+
+    Linux counts processor time in hundredths of a second, so a share of a very short time means nothing.
+    """
+
+    own: float | None
+    other: float | None
+
+    @classmethod
+    def of(cls, seconds: float, own_seconds: float, other_seconds: float) -> "Load":
+        if seconds < LEAST_SECONDS:
+            return cls(None, None)
+        whole = seconds * (os.cpu_count() or 1)
+        return cls(own_seconds / whole, other_seconds / whole)
 
 
 @dataclass(frozen=True)
@@ -211,28 +248,49 @@ def visible_gpus(count: int) -> list[Any]:
         return []
 
 
+def free_gpu_memory(count: int) -> list[int]:
+    """Bytes that are free on each of the first `count` GPUs that CUDA sees; empty if NVML is not available."""
+    gpus = visible_gpus(count) if count else []
+    if not gpus:
+        return []
+    import pynvml
+
+    try:
+        return [int(pynvml.nvmlDeviceGetMemoryInfo(gpu).free) for gpu in gpus]
+    except pynvml.NVMLError:
+        return []
+
+
 class GpuSampler:
-    """Samples the share of the time in which the GPUs were busy, in a thread of its own."""
+    """Samples the share of the time in which the GPUs were busy, in a thread of its own, from `resume` to `pause`."""
 
     def __init__(self, gpus: list[Any]) -> None:
         self._gpus = gpus
         self._shares: list[float] = []
-        self._ended = threading.Event()
+        self._active = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def resume(self) -> None:
+        self._active.set()
+        if self._thread.ident is None:
+            self._thread.start()
 
-    def stop(self) -> float | None:
-        """Stops sampling. Returns the mean over all samples and GPUs, 0 to 1; None if there are no samples."""
-        self._ended.set()
-        self._thread.join()
+    def pause(self) -> None:
+        self._active.clear()
+
+    @property
+    def share(self) -> float | None:
+        """The mean over all samples and GPUs, 0 to 1; None if there are no samples."""
         return sum(self._shares) / len(self._shares) if self._shares else None
 
     def _sample(self) -> None:
         import pynvml
 
-        while not self._ended.wait(GPU_SAMPLE_SECONDS):
+        while True:
+            time.sleep(GPU_SAMPLE_SECONDS)
+            if not self._active.is_set():
+                self._active.wait()
+                continue
             try:
                 self._shares += [pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for gpu in self._gpus]
             except pynvml.NVMLError:

@@ -66,6 +66,8 @@ class TrainingProgress(Sink):
         speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
         train_seconds = sum(result.epoch_train_seconds)
         self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
+        if result.stopped_seconds:
+            self._line(f"the run was stopped for {result.stopped_seconds:.1f} s, which counts as no part of it")
         if result.config.profile:
             self._show_profile(result.config.run_dir or Path())
         self._line(f"results: {result.config.run_dir}")

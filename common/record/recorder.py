@@ -28,9 +28,11 @@ from common.record.predictions import Predictions
 from common.record.profile import Profiler
 from common.record.profile_taker import ProfileTaker
 from common.record.progress import TrainingProgress
-from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, RunResult
+from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, RunResult, TurnLine
 from common.record.sinks import RunFiles, Sink
+from common.record.stops import Stops
 from common.record.timeline import Timeline
+from common.record.turns import Turn, Turns
 from common.spec.networks import Weights
 from common.spec.state import TrainState
 
@@ -79,6 +81,8 @@ class Recorder:
         self.experiment, self.config, self.plan = experiment, config, plan
         self.run_dir = config.run_dir or Path()
         self.timeline, self.writes, self.fetch = timeline, writes, fetch
+        if writes:
+            timeline.stops = Stops()
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
         measures = writes if measures is None else measures
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
@@ -88,12 +92,17 @@ class Recorder:
             logged = [LoggedRun(name, implementation, self.run_dir) for name in config.logger]
             self.sinks = [RunFiles(self.run_dir), TrainingProgress(title, device_name, plan), *logged, *sinks]
         self.at_end = ExitStack()
+        self.turns = Turns()
+        self.at_end.callback(self.turns.close)
 
         self.steps_done = self.startup_end = plan.first_step - 1
         self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
         self.profile = ProfileTaker(
             implementation, profiler if writes else None, plan, self.warmup_steps, config.profile, synchronize
         )
+        self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
+        self.timed_from, self.timed_images = self.steps_done, 0
+        self.waited_after = self.steps_done, 0.0  # the step and the training seconds before the last wait
         self.pending: list[tuple[Any, Any]] = []
         self.latest: list[tuple[Any, Any]] = []
         self.history = History(plan)
@@ -134,6 +143,8 @@ class Recorder:
         stops = (
             plan.first_step,
             self.warmup_steps,
+            self.turn.timed_after,
+            self.turn.until,
             done // every * every + every,
             plan.last_step(plan.epoch_of(done + 1)),
         )
@@ -154,17 +165,25 @@ class Recorder:
         self.steps_done += number
         if done < self.plan.first_step:
             self.startup_end = self.steps_done
+            self.waited_after = self.steps_done, 0.0
             self.clock.end_startup()
             if self.config.checkpoint_every is not None:
                 # Not earlier: there is no state for a checkpoint yet, and other processes may still be starting.
                 self.checkpointer.held = self.at_end.enter_context(hold_signals())
         if done < self.warmup_steps <= self.steps_done:
-            self.clock.end_warmup()
             self.warmup_steps = self.steps_done
+        if done < self.turn.timed_after <= self.steps_done:
+            self._start_timing()
         self.profile.look(self.steps_done, self.run_dir)
         if self.steps_done // every > done // every or self.checkpointer.needs_losses(self.steps_done):
             self._flush()
             self.checkpointer.look(self.steps_done)
+        if self.turns.are_taken and self.steps_done >= self.turn.until and not self._ends_epoch():
+            self._flush()
+            self._wait_for_turn()
+
+    def _ends_epoch(self) -> bool:
+        return self.steps_done == self.plan.last_step(self.plan.epoch_of(self.steps_done))
 
     def _fetch(self) -> Sequence[tuple[float, float]]:
         """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
@@ -176,7 +195,7 @@ class Recorder:
 
     def end_training(self) -> None:
         """Called after the last step of an epoch, before its evaluation."""
-        self.clock.end_training(timed=self.steps_done > self.warmup_steps)
+        self.clock.end_training()
         self._flush()
 
     def _flush(self) -> None:
@@ -213,6 +232,51 @@ class Recorder:
         if self.checkpointer.every is not None:
             self._fetch()
             self.checkpointer.look(self.steps_done, evaluated=True)
+        if self.turns.are_taken and self.steps_done >= self.turn.until:
+            self._wait_for_turn()
+
+    # --- Turns ---
+
+    def _wait_for_turn(self) -> None:
+        """Ends a turn, or the warm-up before the first one, and waits for the next.
+
+        All processes of the run call it after the same step and, if that step ends an epoch, after the evaluation.
+        """
+        self.clock.start_waiting()
+        if self.steps_done > self.timed_from and self.turn.cycle:
+            self._end_turn()
+        steps, seconds = self.steps_done, self.timeline.seconds["training"]
+        trained = steps - self.waited_after[0]
+        seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
+        self.waited_after = steps, seconds
+        self.turn = self.turns.wait(steps, seconds_per_step) or self.turn
+        self.clock.end_waiting()
+        if self.turn.timed_after == self.steps_done < self.turn.until:  # without steps that only wake up threads
+            self._start_timing()
+
+    def _start_timing(self) -> None:
+        self.timed_from = self.steps_done
+        self.clock.start_timing()
+
+    def _end_turn(self) -> None:
+        """Passes what a turn has measured to the sinks."""
+        images = self.plan.images(self.timed_from + 1, self.steps_done)
+        self.timed_images += images
+        if self.monitor is None:
+            return
+        line = TurnLine(
+            kind="turn",
+            cycle=self.turn.cycle,
+            first_step=self.timed_from + 1,
+            last_step=self.steps_done,
+            images=images,
+            seconds=self.clock.turn_seconds,
+            ended=self.clock.waiting_since,
+            own_load=self.monitor.latest.own,
+            other_load=self.monitor.latest.other,
+        )
+        for sink in self.sinks:
+            sink.turn(line)
 
     # --- Checkpoints ---
 
@@ -275,7 +339,9 @@ class Recorder:
         names = {parameter.name for parameter in experiment.network.parameters}
         assert set(weights) == names, set(weights) ^ names
         write_arrays(self.run_dir / WEIGHTS_FILE, weights)
-        images = [plan.images(one + 1, plan.total_steps) for one in (self.startup_end, self.warmup_steps)]
+        if not self.timed_images:  # the run had no turns
+            self.timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
+        images = plan.images(self.startup_end + 1, plan.total_steps)
         result = RunResult(
             schema_version=SCHEMA_VERSION,
             implementation=self.implementation,
@@ -285,7 +351,7 @@ class Recorder:
             first_loss_tolerance=facts.tolerance_of(experiment, self.history.losses[0]),
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
-            **facts.of_measurements(self.clock, measured, self.monitor.energy.source, *images),
+            **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, self.timed_images),
             warmup_steps=self.warmup_steps,
             device_peak_memory_bytes=device_peak_memory_bytes,
             device_name=self.device_name,

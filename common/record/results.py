@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -42,7 +42,8 @@ class RunResult(BaseModel):
       warmup_steps: number of steps left out of `images_per_second`, including the first step.
       images_per_second: training examples divided by training seconds, all devices together; null if no step is left
         after warm-up.
-      wall_seconds: from the start of the first process until this file was written.
+      wall_seconds: from the start of the first process until this file was written, without `stopped_seconds`.
+      stopped_seconds: while training, the process was stopped for so long, as by Ctrl-Z; no other time contains them.
       phase_seconds: the parts of `wall_seconds`, see `common.record.timeline`; they add up to it.
       peak_memory_bytes: resident memory of all the run's processes, see `common.platform.machine`.
       device_peak_memory_bytes: memory of the GPUs, summed; null on the CPU.
@@ -72,7 +73,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[12]
+    schema_version: Literal[13]
     implementation: str
     config: TrainConfig
     config_sha256: Sha256
@@ -95,6 +96,7 @@ class RunResult(BaseModel):
     epoch_train_seconds: list[Seconds]
     eval_seconds: list[Seconds]
     wall_seconds: Seconds
+    stopped_seconds: Seconds
     warmup_steps: int = Field(ge=0)
     images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
     phase_seconds: dict[Phase, Seconds]
@@ -182,9 +184,42 @@ class EpochLine(BaseModel):
     eval_seconds: Seconds
 
 
-MetricsLine = PlanLine | StepLine | EpochLine
+class TurnLine(BaseModel):
+    """A turn of training in a round whose programs train in turns, see `common.record.turns`.
+
+    Attributes:
+      cycle: number of the turn, from 1; the turns of one cycle follow each other, one of each program of the round.
+      first_step, last_step: the steps that are timed; the first steps of a turn are not.
+      images: number of training examples in these steps.
+      seconds: training time of these steps, without evaluation.
+      ended: end of the turn on the machine's monotonic clock (`time.perf_counter`), which all its processes share.
+      own_load, other_load: shares of all the machine's cores that the run itself and that other programs used, or other
+        tenants of the hardware, over the whole turn or, if that is too short to be measured, over several turns; null
+        before the first measurement.
+    """
+
+    kind: Literal["turn"]
+    cycle: int = Field(gt=0)
+    first_step: int = Field(gt=0)
+    last_step: int = Field(gt=0)
+    images: int = Field(gt=0)
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+    ended: float = Field(allow_inf_nan=False)
+    own_load: float | None = Field(ge=0, allow_inf_nan=False)
+    other_load: float | None = Field(ge=0, allow_inf_nan=False)
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / self.seconds
+
+    def epochs_begun(self, steps_per_epoch: int) -> int:
+        """Number of epochs whose first step is one of the timed steps."""
+        return (self.last_step - 1) // steps_per_epoch - (self.first_step - 2) // steps_per_epoch
+
+
+MetricsLine = PlanLine | StepLine | EpochLine | TurnLine
 _METRICS_LINE: TypeAdapter[MetricsLine] = TypeAdapter(Annotated[MetricsLine, Field(discriminator="kind")])
-Line = TypeVar("Line", PlanLine, StepLine, EpochLine)
+Line = TypeVar("Line", PlanLine, StepLine, EpochLine, TurnLine)
 
 
 def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:

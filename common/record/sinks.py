@@ -8,7 +8,7 @@ from typing import Any
 
 from common.experiment import Experiment
 from common.platform.files import writing
-from common.record.results import METRICS_FILE, EpochLine, RunResult, write_result
+from common.record.results import METRICS_FILE, EpochLine, RunResult, TurnLine, write_result
 
 
 class Sink:
@@ -29,6 +29,9 @@ class Sink:
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
         """Called after an evaluation; `images_per_second` is the speed of the epoch's training."""
+
+    def turn(self, turn: TurnLine) -> None:
+        """Called at the end of a turn."""
 
     def finish(self, result: RunResult) -> None:
         """Called when the run has succeeded."""
@@ -58,6 +61,9 @@ class RunFiles(Sink):
         with writing(self._path):
             self._path.stat()  # fails now if the folder is gone, and not after the last epoch
         self._write(epoch.model_dump())
+
+    def turn(self, turn: TurnLine) -> None:
+        self._write(turn.model_dump())
 
     def finish(self, result: RunResult) -> None:
         write_result(self._run_dir, result)

@@ -6,12 +6,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, Self
 
 from common.platform.machine import process_start
+from common.record.stops import Stops
 
 # imports: interpreter and libraries, of every process that rank 0 waits for. data: reading and checking it.
 # build: network, weights, processes, tracing, compiling, and the first step. training: all steps but the first.
-# rest: fetching an epoch's last losses, loaders made anew, predictions, files.
-Phase = Literal["imports", "data", "build", "training", "evaluation", "rest"]
-PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "rest")
+# rest: fetching an epoch's last losses, loaders made anew, predictions, files. waiting: for the next turn, while the
+# other programs of the round train.
+Phase = Literal["imports", "data", "build", "training", "evaluation", "rest", "waiting"]
+PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "rest", "waiting")
+
+
+SHOWN_PHASES = tuple(phase for phase in PHASES if phase != "waiting")  # those that are the run's own
 
 
 @dataclass
@@ -22,6 +27,7 @@ class Timeline:
       first_pid: id of the process that the user started.
       process_start: start time of that process, on the clock of `time.perf_counter`, which is the same in all processes
         of a machine.
+      stops: the stops of this process, whose time is in no phase; None in a process that does not measure.
     """
 
     first_pid: int
@@ -29,6 +35,7 @@ class Timeline:
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     phase: Phase = "imports"
     since: float = 0.0
+    stops: Stops | None = None
 
     @classmethod
     def begin(cls, first_pid: int) -> Self:
@@ -41,9 +48,13 @@ class Timeline:
         """Start time of the first process, UTC."""
         return datetime.now(UTC) - timedelta(seconds=time.perf_counter() - self.process_start)
 
+    def now(self) -> float:
+        """The time on the run's clock: that of `time.perf_counter`, which stands still while the process is stopped."""
+        return time.perf_counter() - (self.stops.seconds if self.stops else 0.0)
+
     def enter(self, phase: Phase) -> float:
-        """Ends the current phase and begins `phase`; returns the time of this change, by `time.perf_counter`."""
-        now = time.perf_counter()
+        """Ends the current phase and begins `phase`; returns the time of this change, on the run's clock."""
+        now = self.now()
         self.seconds[self.phase] += now - self.since
         self.phase, self.since = phase, now
         return now

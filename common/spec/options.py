@@ -71,7 +71,7 @@ class DataOptions(BaseModel):
         "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
 
-    epochs: int = option("training", 10, gt=0, le=10**6, description="passes over the training set")
+    epochs: int = option("training", 20, gt=0, le=10**6, description="passes over the training set")
     max_steps: int = option("training", -1, ge=-1, le=MAX_COUNT, description="stop after N steps; -1: no limit")
     batch_size: int = option("training", 64, gt=0, le=MAX_COUNT, description="global batch size, all devices together")
     label_smoothing: float = option(

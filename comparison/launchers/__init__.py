@@ -37,12 +37,15 @@ class Launcher(Protocol):
     @property
     def place(self) -> str: ...
 
-    def run(self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower) -> None:
+    def run(
+        self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower, turns: bool = False
+    ) -> None:
         """Runs all programs to their ends. An interrupt, such as Ctrl-C, ends the running programs.
 
         Args:
           at_once: number of groups that may run at the same time on one machine; 1 if programs are timed.
           timeout: seconds after which a program is ended and counts as failed.
+          turns: whether the programs of a group train in turns, see `comparison.turns`; else one runs after the other.
 
         Raises:
           UserError: no program at all can be started.

@@ -20,12 +20,13 @@ WORK_FILE, NUMBER_FILE, OUTPUT_FILE = "job.json", "submitted.json", "output.txt"
 
 
 class Work(BaseModel):
-    """`job.json`: the programs that a job runs one after the other."""
+    """`job.json`: the programs that a job runs; `turns`: in turns instead of one after the other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     programs: list[Program]
     timeout: float
+    turns: bool
 
 
 class Submitted(BaseModel):
@@ -44,13 +45,13 @@ class JobFolder:
     path: Path
 
     @classmethod
-    def make(cls, comparison: Path, group: Group, timeout: float) -> "JobFolder":
+    def make(cls, comparison: Path, group: Group, timeout: float, turns: bool) -> "JobFolder":
         """Makes a new folder and removes an older one. Raises FileError if it can't be written."""
         folder = cls(comparison.absolute() / JOBS_DIR / group[0].run_dir.relative_to(comparison.absolute()))
         with writing(folder.path):
             shutil.rmtree(folder.path, ignore_errors=True)
             folder.path.mkdir(parents=True)
-        write_model(folder.path / WORK_FILE, Work(programs=list(group), timeout=timeout))
+        write_model(folder.path / WORK_FILE, Work(programs=list(group), timeout=timeout, turns=turns))
         return folder
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The program of a queue's job: it runs the programs of the job's folder on its machine, one after the other.
+"""The program of a queue's job: it runs the programs of the job's folder on its machine, which form a round.
 
     python -m comparison.launchers.on_node FOLDER
 
@@ -10,12 +10,15 @@ import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.platform.errors import UserError
 from common.platform.program import as_program, exit_now, signals_as_ctrl_c
+from common.record.results import MetricsLine
 from comparison.launchers.job_folder import JobFolder
-from comparison.runner import run_program
+from comparison.launchers.this_machine import run_group
+from comparison.program import Ended, Program
 
 PROGRAM = "comparison.launchers.on_node"
 
@@ -29,10 +32,28 @@ def main(path: Path) -> int:
             f"{path}: not on {platform.node()}; --output-dir must be a folder that all machines of the cluster share"
         )
     work = folder.work()
-    for place, program in enumerate(work.programs):
-        if not folder.has_ended(place):
-            folder.write_ended(place, run_program(program, work.timeout, lambda line: None))
+    places = {program.run_dir: place for place, program in enumerate(work.programs)}
+    left = [program for program in work.programs if not folder.has_ended(places[program.run_dir])]
+    run_group(left, work.timeout, _Writer(folder, places), work.turns)
     return 0
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """A `Follower` that stores in the job's folder how its programs have ended."""
+
+    folder: JobFolder
+    places: dict[Path, int]
+
+    def started(self, program: Program) -> None:
+        pass
+
+    def see(self, program: Program, line: MetricsLine) -> None:
+        pass
+
+    def ended(self, program: Program, ended: Ended) -> None:
+        if program.run_dir in self.places:  # not of the first row once more, which compare.py does not know of
+            self.folder.write_ended(self.places[program.run_dir], ended)
 
 
 if __name__ == "__main__":

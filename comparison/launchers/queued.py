@@ -93,14 +93,16 @@ class Queued:
     def place(self) -> str:
         return f"{self.queue.name} {self.queue.options}"
 
-    def run(self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower) -> None:
+    def run(
+        self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower, turns: bool = False
+    ) -> None:
         waiting = [list(group) for group in groups if group]
         followed = self._taken_over(waiting)
         try:
             asked = 0.0
             while waiting or followed:
                 while waiting and len(followed) < MOST_JOBS:
-                    if not self._hand_over(waiting, followed, timeout):
+                    if not self._hand_over(waiting, followed, timeout, turns):
                         break
                 for one in followed:
                     self._look(one, follower)
@@ -114,13 +116,13 @@ class Queued:
             self._cancel(followed)
             raise
 
-    def _hand_over(self, waiting: list[list[Program]], followed: list[_Followed], timeout: float) -> bool:
+    def _hand_over(self, waiting: list[list[Program]], followed: list[_Followed], timeout: float, turns: bool) -> bool:
         """Submits the first group as a job; False if the queue accepts no more jobs for now."""
         group = [program.model_copy(update={"starter": self.queue.starter(program)}) for program in waiting[0]]
         for program in group:
             with writing(program.run_dir):
                 clear_unfinished(program.run_dir)  # files that appear there from now on are the job's
-        folder = JobFolder.make(self.folder, group, timeout)
+        folder = JobFolder.make(self.folder, group, timeout, turns)
         try:
             number = self.queue.submit(folder.path, group, timeout)
         except UserError:

@@ -25,6 +25,7 @@ INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 PALETTES = ((INK, FAINT, PAPER), ("#e6e9ec", "#3a424b", "#14181c"))
 
 WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
+PANEL_WIDTH = 345  # pixels of a panel without its axis; that of a whole chart is then about WIDTH
 PNG_SCALE = 2
 STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
@@ -56,7 +57,9 @@ class Chart:
       about: what its marks mean, in words that a newcomer knows.
       words: what it shows, for people who can't see it.
       layers: the layers, which lie on top of each other, the lowest first.
-      height: of the whole chart, in pixels.
+      height: of the whole chart, in pixels; of a chart with panels, of each panel without its axis and legend.
+      below: the layers of a second panel below the first one, with the same x axis; empty for a chart without panels.
+        A chart with panels has no layers for pointers.
     """
 
     name: str
@@ -65,18 +68,30 @@ class Chart:
     words: str
     layers: Sequence[alt.Chart]
     height: float = HEIGHT
+    below: Sequence[alt.Chart] = ()
 
     def description(self) -> dict[str, Any]:
         """The chart as a Vega-Lite specification."""
-        chart = alt.layer(*self.layers).properties(width=WIDTH, height=self.height, background=PAPER)
+        chart: Any = alt.layer(*self.layers)
+        fit: dict[str, Any] = {}
+        if self.below:  # Vega can't fit a chart with panels into a width
+            panels = [one.properties(width=PANEL_WIDTH, height=self.height) for one in (chart, alt.layer(*self.below))]
+            chart = alt.vconcat(*panels).resolve_scale(x="shared")
+        else:
+            chart = chart.properties(width=WIDTH, height=self.height)
+            fit = {"autosize": {"type": "fit", "contains": "padding"}}
+        chart = chart.properties(background=PAPER)
         with alt.data_transformers.enable("default", max_rows=None):
             found: dict[str, Any] = chart.to_dict()
-        return found | {"config": STYLE, "autosize": {"type": "fit", "contains": "padding"}}
+        return found | {"config": STYLE} | fit
 
     def draw(self) -> "Drawn":
         description = self.description()
-        still = [layer for layer in description["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
-        svg = vl_convert.vegalite_to_svg(description | {"layer": still})
+        still = description
+        if not self.below:
+            layers = [layer for layer in description["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
+            still = description | {"layer": layers}
+        svg = vl_convert.vegalite_to_svg(still)
         return Drawn(self.name, self.title, self.about, self.words, svg, description)
 
 

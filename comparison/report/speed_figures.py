@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from common.record.timeline import PHASES
+from common.record.timeline import SHOWN_PHASES
 from comparison.report.charts import INK, PAPER, Chart
 from comparison.report.looks import Looks, legend_height
 from comparison.row_values import phase_seconds
@@ -142,8 +142,8 @@ def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
     yield Chart(
         "ratio",
         "Speed ratio",
-        "A point is the ratio of images per second, from pairs of runs made one right after the other. The line is its"
-        " 95 % interval: where it does not contain 1, one of the two is faster.",
+        "A point is the ratio of images per second, from pairs of turns or, without turns, of whole runs that followed"
+        " each other. The line is its 95 % interval: where it does not contain 1, one of the two is faster.",
         f"Ratio of speeds with 95 % intervals: {'; '.join(words)}",
         [
             same,
@@ -161,10 +161,10 @@ def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
         seconds = phase_seconds(entry.typical_run)
         found += [
             {"row": entry.title, "phase": phase, "seconds": seconds[phase], "order": order}
-            for order, phase in enumerate(PHASES)
+            for order, phase in enumerate(SHOWN_PHASES)
         ]
-        words.append(f"{entry.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in PHASES))
-    scale = alt.Scale(domain=[*PHASES], range=[*PHASE_COLOURS])
+        words.append(f"{entry.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in SHOWN_PHASES))
+    scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("phase:N"), alt.Tooltip("seconds:Q", format=".2f")]
     bars = (
         alt.Chart(pd.DataFrame(found))
@@ -187,5 +187,5 @@ def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
         " rest: making loaders again, predictions, files, ending the processes.",
         f"Seconds in each phase: {'; '.join(words)}",
         [bars],
-        AXIS + LINE * len(entries) + legend_height(PHASES),
+        AXIS + LINE * len(entries) + legend_height(SHOWN_PHASES),
     )

@@ -7,6 +7,7 @@ from comparison.report.confusion import confusions
 from comparison.report.curve_figures import curves, lockstep
 from comparison.report.learning_figures import learning_curves
 from comparison.report.speed_figures import breakdown, ratios, throughput, time_to_target
+from comparison.report.turn_figures import turns
 from comparison.table import Table
 
 
@@ -17,6 +18,7 @@ def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator
         return
     yield from throughput(entries)
     yield from ratios(entries)
+    yield from turns(entries)
     yield from time_to_target(entries, target_accuracy)
     yield from breakdown(entries)
     yield from curves(entries)

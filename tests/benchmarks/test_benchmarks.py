@@ -4,6 +4,7 @@ import ast
 import json
 import sys
 
+import numpy as np
 import pytest
 from conftest import REPOSITORY, run
 from rich.console import Console
@@ -11,48 +12,128 @@ from rich.console import Console
 from benchmarks import limit, usual
 from benchmarks.devices import SPEED_UP
 from benchmarks.machine import PASSES, share_of_peak
-from benchmarks.paired import BenchmarkConfig, ModesConfig, Pair, Program, make_folder, measure, report, write_speed
+from benchmarks.paired import (
+    BenchmarkConfig,
+    ModesConfig,
+    Pair,
+    Program,
+    make_folder,
+    measure,
+    measure_in_turns,
+    ratios_of_runs,
+    report,
+    report_turns,
+    write_speed,
+)
 from benchmarks.paired import run as run_program
 from benchmarks.settings import LEFT_OUT, PAIRS, SETTINGS
 from benchmarks.without import MEASURES, NOTHING
 from common.platform.errors import UserError
-from common.record.results import read_step_losses
+from common.record.results import PlanLine, TurnLine, read_metrics, read_step_losses
 from common.spec.options import TrainConfig
+from comparison.program import Ended
 
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "as_program" in path.read_text())
+WITHOUT_ROUNDS = ("rules", "normalisation", "rounding", "draws", "network", "scaling", "turns")
 
 
-def test_ratios_are_of_the_same_round_and_their_median_is_held_to_the_reach(tmp_path, capsys):
-    samples = {"ours": [10.0, 30.0, 200.0], "usual": [5.0, 10.0, 150.0]}
-    pairs = [Pair("ours", "usual", 2.0), Pair("usual", "ours", 2.0), Pair("ours", None, 40)]
-    assert pairs[0].values(samples) == [2, 3, 200 / 150]
-    report("speed", "images_per_second", samples, pairs, tmp_path, Console(width=80), {"config": {}})
+def test_ratios_of_runs_are_of_the_same_round(tmp_path, capsys):
+    samples = {"ours": [20.0, 60.0, 200.0], "usual": [10.0, 30.0, 100.0]}
+    ratios = ratios_of_runs(samples, [Pair("ours", "usual", 2.5), Pair("usual", "ours", 0.4)])
+    assert [ratio.estimate for ratio in ratios.values()] == pytest.approx([2, 1 / 2])
+    report("speed", "images_per_second", samples, ratios, tmp_path, Console(width=80), {"config": {}}, {"ours": 40})
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines if "/ usual" in line] == ["yes"]
-    assert [line.split()[-1] for line in lines if "/ ours" in line] == ["NO"]
+    assert [line.split()[-1] for line in lines if "ours" in line] == ["yes", "NO", "yes"]
     stored = json.loads((tmp_path / "speed.json").read_text())
-    assert stored["samples"] == samples and [pair["median"] for pair in stored["pairs"]][1:] == [2, 1 / 2, 30]
+    assert stored["samples"] == samples and stored["ratios"][0]["ratio"]["verdict"] == "faster"
     assert stored["machine"]["cores"] > 0 and stored["command"].startswith("python -m benchmarks.")
 
 
-def test_programs_take_turns_in_rotating_order(tmp_path, monkeypatch):
+def write_turns(run_dir, speeds, other_load=0.0, steps_per_epoch=1000):
+    run_dir.mkdir(parents=True)
+    lines = [PlanLine(kind="plan", total_steps=1000, steps_per_epoch=steps_per_epoch, num_epochs=1)]
+    for cycle, speed in enumerate(speeds, start=1):
+        values = {"images": 100, "seconds": 100 / speed, "ended": cycle, "own_load": 0.5, "other_load": other_load}
+        steps = {"cycle": cycle, "first_step": 10 * cycle, "last_step": 10 * cycle + 5}
+        lines.append(TurnLine(kind="turn", **steps, **values))
+    (run_dir / "metrics.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in lines))
+
+
+def test_ratios_in_turns_are_of_the_same_cycle_and_without_disturbed_turns(tmp_path, capsys):
+    drift = np.linspace(1, 3, 20)
+    write_turns(tmp_path / "a", 300 * drift)
+    write_turns(tmp_path / "b", 100 * drift)
+    write_turns(tmp_path / "noisy", 100 * drift, other_load=0.5)
+    run_dirs = {name: [tmp_path / name] for name in ("a", "b", "noisy")}
+    pairs = [Pair("a", "b", 2.9), Pair("a", "noisy")]
+    report_turns("speed", run_dirs, pairs, tmp_path, Console(width=80), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(next(line for line in lines if "a / b" in line).split()) == "a / b 3.000 3.000-3.000 >= 2.9 yes"
+    assert "not measured" in next(line for line in lines if "a / noisy" in line)
+    stored = json.loads((tmp_path / "speed.json").read_text())
+    assert len(stored["turns"]["a"][0]) == 20
+
+
+def test_programs_that_pairs_connect_are_alive_together(tmp_path, monkeypatch):
+    rounds = []
+
+    def fake(programs, timeout, follower):
+        rounds.append("".join(program.words[-1] for program in programs))
+        for program in programs:
+            write_turns(program.run_dir, [100.0])
+            follower.ended(program, Ended.unknown("x").model_copy(update={"failure": None}))
+
+    monkeypatch.setattr("benchmarks.paired.run_in_turns", fake)
+    programs = [Program(name, name, TrainConfig()) for name in "abcde"]
+    pairs = [Pair("a", "c"), Pair("d", "b"), Pair("e", "a")]
+    run_dirs = measure_in_turns(programs, pairs, 2, tmp_path, Console(quiet=True))
+    assert rounds == ["ace", "bd"] * 2
+    assert run_dirs["d"] == [tmp_path / "round-1" / "d", tmp_path / "round-2" / "d"]
+
+
+def test_programs_run_in_rotating_order(tmp_path, monkeypatch):
     order = []
 
     def fake(program, run_dir):
         order.append(program.name)
-        return {"images_per_second": len(order)}
+        return {"efficiency": len(order)}
 
     monkeypatch.setattr("benchmarks.paired.run", fake)
     programs = [Program(name, "nothing", TrainConfig()) for name in "abc"]
-    samples = measure(programs, 3, tmp_path, Console(quiet=True))
+    samples = measure(programs, 3, tmp_path, Console(quiet=True), "efficiency")
     assert "".join(order) == "abc" + "bca" + "cab"
     assert samples == {"a": [1, 6, 8], "b": [2, 4, 9], "c": [3, 5, 7]}
 
 
+TURNS_LOOP = """
+import sys
+from pathlib import Path
+from benchmarks.loops.timed import TimedSteps
+from common.spec.command_line import parse_train_config
+timed = TimedSteps(parse_train_config("x", "x"))
+for _ in range(timed.config.max_steps):
+    timed.step()
+"""
+
+
+def test_a_loop_without_a_recorder_takes_turns(tmp_path, monkeypatch):
+    (tmp_path / "turns_loop.py").write_text(TURNS_LOOP)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    config = TrainConfig(max_steps=200, batch_size=7, epochs=1)
+    programs = [Program(name, "turns_loop", config) for name in "ab"]
+    run_dirs = measure_in_turns(programs, [Pair("a", "b")], 1, tmp_path / "runs", Console(quiet=True))
+    for (run_dir,) in run_dirs.values():
+        turns = read_metrics(run_dir, TurnLine)
+        assert len(turns) >= 10 and turns[0].first_step == 14  # after ten steps of warm-up and three of waking
+        for turn in turns:
+            assert turn.images == 7 * (turn.last_step - turn.first_step + 1)
+        assert {turn.cycle for turn in turns} == set(range(1, len(turns) + 1))
+
+
 def test_a_program_that_fails_ends_the_benchmark_with_its_log(tmp_path):
-    with pytest.raises(UserError, match=r"broken: ended with status 1; see .*log.txt"):
+    with pytest.raises(UserError, match=r"broken: exit status 1; see .*log.txt"):
         run_program(Program("broken", "no_such_module", TrainConfig()), tmp_path / "run")
     assert "No module named no_such_module" in (tmp_path / "run" / "log.txt").read_text()
 
@@ -84,7 +165,7 @@ def test_speeds_are_written_as_they_are(tmp_path):
 def test_each_script_runs_alone(script):
     text = run(sys.executable, "-m", f"benchmarks.{script}", "--help").stdout
     assert "--output-dir" in text
-    assert ("--rounds" in text) == (script not in ("rules", "normalisation", "rounding", "draws", "network", "scaling"))
+    assert ("--rounds" in text) == (script not in WITHOUT_ROUNDS)
 
 
 def test_rows_are_implementations_in_modes_and_what_is_to_be_reached_is_told_of_rows():

@@ -11,7 +11,7 @@ from common.platform.files import arrays_sha256, write_model
 from common.platform.launch import Launch
 from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
-from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, write_result
+from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_settings
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
@@ -33,6 +33,7 @@ class MadeUp:
       loss_factor: factor on the losses of the run itself.
       proof_factor: factor on the losses in 64 bits; None where there is no proof.
       proof_failure: why the run in 64 bits has no result.
+      turns: the turns of its training, see `made_up_turns`.
       tuned: the settings of `--mode tuned`.
       changes: other values for fields of the result.
     """
@@ -48,14 +49,37 @@ class MadeUp:
     throttled: float | None = None
     failure: str | None = None
     session: int = 1
+    turns: tuple[TurnLine, ...] = ()
     tuned: Settings = Settings()
     changes: dict | None = None
+
+
+def made_up_turns(speeds, began=0.0, every=1.0, loads=None):
+    """Turns of one step with these speeds in images per second, and with these loads of others.
+
+    Args:
+      began, every: when the first turn begins, and the time from one turn to the next, in seconds.
+    """
+    return tuple(
+        TurnLine(
+            kind="turn",
+            cycle=number + 1,
+            first_step=number + 1,
+            last_step=number + 1,
+            images=64,
+            seconds=64 / speed,
+            ended=began + number * every + 64 / speed,
+            own_load=0.9,
+            other_load=loads[number] if loads else 0.0,
+        )
+        for number, speed in enumerate(speeds)
+    )
 
 
 def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
     """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
     tuning = {"verify": "never"} if "tune_over" in options else {}  # tests of tuning need no proofs
-    options = CompareConfig(**{"epochs": 2, "train_size": 640, **tuning, **options})
+    options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **tuning, **options})
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
     request = Request(
@@ -117,7 +141,8 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     epochs = len(truth.accuracies)
     threads = 1 if asked.threads_per_device == "auto" else asked.threads_per_device
     config = asked.replace(epochs=epochs, threads_per_device=threads)
-    config = resolve_settings(resolve_devices(config, "X", 0, Launch.read({}), ("ddp",)), truth.tuned)
+    launch = replace(Launch.read({}), num_nodes=config.nodes)
+    config = resolve_settings(resolve_devices(config, "X", 0, launch, ("ddp",)), truth.tuned)
     experiment = Experiment.make(config)
     dataset, plan = experiment.dataset, experiment.plan
     losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * factor
@@ -138,6 +163,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         seconds = {"train_seconds": 2.0, "eval_seconds": 0.5}
         training = {"train_loss": 2 / epoch, "train_accuracy": correct / count}
         lines.append({"kind": "epoch", "epoch": epoch, **training, **evaluation, **seconds})
+    lines += [turn.model_dump() for turn in truth.turns]
     (run_dir / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     logits = np.eye(dataset.num_classes)[dataset.test_labels]
@@ -174,6 +200,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "epoch_train_seconds": [2.0] * epochs,
         "eval_seconds": [0.5] * epochs,
         "wall_seconds": wall,
+        "stopped_seconds": 0.0,
         "phase_seconds": phases | {"rest": wall - sum(phases.values())},
         "warmup_steps": 5,
         "images_per_second": truth.speed,

@@ -1,6 +1,17 @@
 """Simulated timings of two implementations on a realistic machine, to test the statistics against a known truth."""
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import numpy as np
+
+from common.record.results import TurnLine
+from common.spec.batches import Plan
+from comparison.jobs import first_rounds, make_variants
+from comparison.options import CompareConfig
+from comparison.rounds import further_rounds
+from comparison.store import Run
+from comparison.table import Entry, speed_ratio
 
 
 def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_start=1.3):
@@ -66,3 +77,106 @@ def busy(rng, count):
 
 def quiet(rng, count):
     return np.zeros(count), rng.uniform(0, 0.05, count)
+
+
+# --- Turns of programs that are alive together, see comparison/turns.py ---
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, and what the turns on it suffer. All sizes are of the logarithm of a duration.
+
+    Attributes:
+      between: standard deviation between processes of the same program.
+      noise: standard deviation of a turn's own noise, which is lognormal.
+      correlated: autocorrelation of that noise from cycle to cycle.
+      stalls: share of the turns that stall, by 0.5 on average, exponentially distributed.
+      walk: standard deviation of the machine's random walk from one turn to the next.
+      wave: amplitude of its sinusoid, with a period of 20 to 200 turns; 0.35 is a factor of two in 2 to 20 seconds.
+      bursts: share of the turns that other programs slow, 1.2 to 3 times, in bursts of three turns on average.
+      seen: share of these turns in which the load meter sees them.
+    """
+
+    between: float = 0.02
+    noise: float = 0.1
+    correlated: float = 0.0
+    stalls: float = 0.02
+    walk: float = 0.02
+    wave: float = 0.35
+    bursts: float = 0.0
+    seen: float = 1.0
+
+    def round(self, rng, cycles, ratio):
+        """Speeds of an implementation and of a reference in each cycle, and the share of the cores others used."""
+        order = _orders(rng, cycles)
+        slots = np.arange(2 * cycles)
+        course = rng.normal(0, self.walk, 2 * cycles).cumsum()
+        course += self.wave * np.sin(2 * np.pi * (slots / rng.uniform(20, 200) + rng.random()))
+        own = rng.normal(0, self.noise, (cycles, 2))
+        for cycle in range(1, cycles) if self.correlated else ():
+            own[cycle] = self.correlated * own[cycle - 1] + np.sqrt(1 - self.correlated**2) * own[cycle]
+        own += rng.exponential(0.5, (cycles, 2)) * (rng.random((cycles, 2)) < self.stalls)
+        hit = _in_bursts(rng, 2 * cycles, self.bursts)
+        others = hit * rng.uniform(np.log(1.2), np.log(3), 2 * cycles)
+        load = hit * (rng.random(2 * cycles) < self.seen) * 0.5
+        place = 2 * np.arange(cycles)[:, None] + order
+        durations = own + (course + others)[place] + rng.normal(0, self.between, 2)
+        return np.array([ratio, 1.0]) * np.exp(-durations), load[place]
+
+
+def _orders(rng, cycles):
+    """0 or 1 for each row in each cycle: whether it is first or second; even cycles reverse the order before them."""
+    first = rng.integers(0, 2, cycles)
+    first[1::2] = 1 - first[: cycles - cycles % 2 : 2]
+    return np.stack([first, 1 - first], axis=1)
+
+
+def _in_bursts(rng, count, share, length=3):
+    """For each turn whether it is in a burst."""
+    begins = rng.random(count) < share / length
+    return np.convolve(begins, np.ones(length))[:count] > 0
+
+
+def in_turns(rng, machine, ratio=1.0, cycles=20, **options):
+    """The ratio that a comparison of two rows with these options finds, and its number of rounds.
+
+    All rounds that comparison/rounds.py asks for are made, with the turns of `machine`.
+    """
+    config = CompareConfig(implementations=["tf", "pt"], **options)
+    variants = make_variants(config, config.train_config())
+    made = {}
+
+    def make(number):
+        speeds, load = machine.round(rng, cycles, ratio)
+        made[number] = {name: run(name, number, speeds[:, row], load[:, row]) for row, name in enumerate(("pt", "tf"))}
+
+    def read(job):
+        return made[job.round][job.implementation] if job.round in made else None
+
+    for number in range(1, first_rounds(config) + 1):
+        make(number)
+    while missing := further_rounds(config, variants, read)[1]:
+        make(missing[0].round)
+    return speed_ratio(*(Entry(name, "plain", {}, [runs[name] for runs in made.values()]) for name in ("tf", "pt")))
+
+
+def run(name, number, speeds, load=None, steps_per_epoch=40, steps=10):
+    """The run of row `name` in a round, whose turns of `steps` steps had these speeds and this load by others."""
+    total = steps * len(speeds)
+    result = SimpleNamespace(plan=Plan.make(steps_per_epoch, 1, -(-total // steps_per_epoch), total), resumed_from=None)
+    record = SimpleNamespace(name=name, seed=0, round=number, session=1, group=1, started="")
+    turns = [
+        TurnLine(
+            kind="turn",
+            cycle=index + 1,
+            first_step=index * steps + 1,
+            last_step=(index + 1) * steps,
+            images=1,
+            seconds=1 / speed,
+            ended=index,
+            own_load=0.5,
+            other_load=0.0 if load is None else load[index],
+        )
+        for index, speed in enumerate(speeds)
+    ]
+    return Run(record, None, result, turns=turns)

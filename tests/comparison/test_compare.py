@@ -10,9 +10,10 @@ import sys
 import time
 
 import pytest
-from conftest import gone, read_csv, run, wait_for
+from conftest import ONE_ROUND, gone, read_csv, run, wait_for
 
-SHORT = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
+FEW_STEPS = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
+SHORT = (*FEW_STEPS, "--repeats", 1)
 
 
 def run_dir(output, name, number=1):
@@ -30,9 +31,9 @@ def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     text, rows = compare(project, tmp_path / "r", "one", "two")
     assert [row["status"] for row in rows] == ["ok", "ok"] and {row["table"] for row in rows} == {"1"}
     assert float(rows[0]["ratio"]) == 1
-    speeds = [float(row["images_per_second"]) for row in rows]
-    assert rows[1]["ratio"] == "" and "too few to be sure" in text  # one round has no ratio
-    assert float(rows[1]["ratio_min"]) == float(rows[1]["ratio_max"]) == pytest.approx(speeds[1] / speeds[0])
+    assert float(rows[1]["ratio_low"]) < float(rows[1]["ratio"]) < float(rows[1]["ratio_high"])
+    assert text.splitlines()[-2].endswith("; of these processes, others may differ)")  # there is one round only
+    assert int(rows[0]["num_turns"]) == int(rows[1]["num_turns"]) >= 10
     assert rows[0]["loss_difference_all_steps"] == "" and float(rows[1]["loss_difference_all_steps"]) == 0
     assert "cnn on digits: 500 training and 355 test images, 53,002 parameters" in text
     assert "batch 20, 2 epochs, 50 steps, seed 0\n" in text and "mode plain: 32-bit\n" in text
@@ -55,7 +56,7 @@ def test_the_same_table_is_written_in_three_forms(project, tmp_path):
     page = (tmp_path / "r" / "results.md").read_text()
     written = [line for line in page.splitlines() if line.startswith("| two ")]
     text = run(sys.executable, "compare.py", "--report-only", tmp_path / "r", "--details", "true", cwd=project).stdout
-    shown = [line.split() for line in text.splitlines() if line.startswith("two ") and "trained" not in line]
+    shown = [line.split() for line in text.splitlines() if re.match("two (?!and|trained)", line)]
     assert [" ".join(line.replace("|", " ").split()) for line in written] == [" ".join(line) for line in shown]
     runs = read_csv(tmp_path / "r" / "runs.csv")
     assert [run["implementation"] for run in runs] == ["one", "two"] and float(runs[0]["imports_seconds"]) > 0
@@ -142,7 +143,8 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
     assert gone(map(int, pids))
     assert "interrupted; no result yet: runs/seed-0/round-1/hang and 1 more" in err and "Traceback" not in err
     assert f"python compare.py --resume {tmp_path / 'r'} makes the rest" in err
-    assert "one " in out and not run_dir(tmp_path / "r", "two").exists() and (tmp_path / "r" / "report.html").exists()
+    assert "one " in out and (tmp_path / "r" / "report.html").exists()
+    assert not (run_dir(tmp_path / "r", "two") / "result.json").exists()  # it still waits to be let go
     assert [row["implementation"] for row in read_csv(tmp_path / "r" / "results.csv")] == ["one"]
 
 
@@ -291,7 +293,7 @@ def records(output):
 
 
 def test_rounds_and_seeds_are_run_in_rotating_order_and_summed_up(project, tmp_path):
-    options = (*SHORT, "--repeats", 2, "--seeds", 0, 1)
+    options = (*FEW_STEPS, "--repeats", 2, "--seeds", 0, 1)
     text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
     started = [line.partition(":")[0] for line in text.splitlines() if line.endswith(": starting")]
     assert started == [
@@ -314,7 +316,7 @@ def test_rounds_and_seeds_are_run_in_rotating_order_and_summed_up(project, tmp_p
 
 def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     output = tmp_path / "r"
-    command = (sys.executable, "compare.py", "--implementations", "one", "two", "--repeats", 2, *SHORT)
+    command = (sys.executable, "compare.py", "--implementations", "one", "two", "--repeats", 2, *FEW_STEPS)
     run(*command, "--output-dir", output, cwd=project)
     before = records(output)
     shutil.rmtree(output / "runs/seed-0/round-2/two")  # never started
@@ -333,7 +335,7 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
 
 
 def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
-    options = (*SHORT, "--repeats", 3, "--seeds", 0, 1)
+    options = (*FEW_STEPS, "--repeats", 3, "--seeds", 0, 1)
     text, rows = compare(project, tmp_path / "r", "one", "busy", options=options)
     seeds = {0: 4, 1: 5}  # seed 1 reaches the limit: half as many extra rounds, rounded up
     assert set(records(tmp_path / "r")) == {
@@ -383,7 +385,7 @@ def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_pa
 
 def test_a_report_is_made_again_from_the_stored_runs_alone(project, tmp_path):
     output, moved = tmp_path / "r", tmp_path / "moved"
-    compare(project, output, "one", "two", options=(*SHORT, "--repeats", 3))
+    compare(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 3))
     made = ("results.csv", "runs.csv", "results.md", "results.json", "results.schema.json", "report.html")
     before = {name: (output / name).read_text() for name in made}
     for name in made:
@@ -405,7 +407,8 @@ def test_two_comparisons_side_by_side(project, tmp_path):
 
 
 def test_a_sweep_has_a_table_of_its_own(project, tmp_path):
-    options = ("--epochs", 2, "--train-size", 500, "--sweep", "batch-size=10,20", "devices=1,2", "--scaling", "strong")
+    sweep = ("--sweep", "batch-size=10,20", "devices=1,2", "--scaling", "strong")
+    options = ("--epochs", 2, "--train-size", 500, *ONE_ROUND, *sweep)
     text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
     assert len(rows) == 8 and {row["variant"] for row in rows} == {
         f"batch-size={size},devices={devices},scaling=strong" for size in (10, 20) for devices in (1, 2)
@@ -418,7 +421,8 @@ def test_a_sweep_has_a_table_of_its_own(project, tmp_path):
 
 
 def test_a_learning_rate_is_tuned_before_it_is_used(project, tmp_path):
-    options = ("--epochs", 2, "--train-size", 500, "--sweep", "batch-size=10,20", "--sweep-learning-rate", "tune")
+    sweep = ("--sweep", "batch-size=10,20", "--sweep-learning-rate", "tune")
+    options = ("--epochs", 2, "--train-size", 500, *ONE_ROUND, *sweep)
     text, rows = compare(project, tmp_path / "r", "one", "two", options=(*options, "--tune-over", 0.1, 0.2))
     assert text.count("tuning): starting") == 4 and len(rows) == 4
     assert {row["learning_rate"] for row in rows} == {"0.1"}  # all rates do equally well, so the first one is used

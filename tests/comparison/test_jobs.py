@@ -1,11 +1,12 @@
 import pytest
-from made_up import MadeUp, comparison
+from made_up import MadeUp, comparison, write_run
 
 from common.platform.errors import UserError
 from common.spec.update_rule import peak_rate
 from comparison.jobs import comparison_jobs, make_variants, tuning_jobs
-from comparison.options import CompareConfig
-from comparison.store import epochs_to, tuned
+from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
+from comparison.request import find_runs, summarise
+from comparison.store import Request, epochs_to, tuned
 
 
 def study(**options):
@@ -58,6 +59,15 @@ def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_a
     }
     _, variants = study(sweep=["devices=1,2"], scaling="weak", threads_per_device=3)
     assert [(one.config.batch_size, one.config.threads_per_device) for one in variants] == [(64, 3), (128, 3)]
+
+
+def test_weak_scaling_multiplies_the_batch_by_the_devices_on_all_nodes():
+    for devices, batches in ((1, [32, 32, 96]), (2, [32, 64, 32, 192])):
+        _, variants = study(sweep=["num-nodes=1,3"], devices=devices, batch_size=32)
+        assert [one.config.batch_size for one in variants] == batches
+        assert {one.config.threads_per_device for one in variants} == {"auto"}  # each node has as many devices
+    with pytest.raises(UserError, match="num-nodes=auto,2: should be numbers of nodes"):
+        study(sweep=["num-nodes=auto,2"])
 
 
 def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
@@ -158,3 +168,30 @@ def test_sweeps_that_can_not_be_are_told(sweep, message):
 def test_a_rule_for_the_learning_rate_needs_a_sweep_that_changes_the_batch():
     with pytest.raises(UserError, match="no sweep changes the batch size"):
         study(sweep=["momentum=0,0.9"], sweep_learning_rate="linear")
+
+
+@pytest.mark.parametrize("first", ["retake", "keep"])
+@pytest.mark.parametrize("kinds", [REPORT_WITH, RESUME_WITH])
+def test_stored_rounds_are_judged_anew(tmp_path, first, kinds):
+    def make(job):
+        return MadeUp(speed=1000.0 * job.round, other_load=0.5 * (job.round == 2))
+
+    options = {"implementations": ["tf", "pt"], "repeats": 4, "verify": "never"}
+    comparison(tmp_path, make, **options, disturbed=first)
+    request = Request.read(tmp_path, "--report-only")
+    _, missing = find_runs(tmp_path, request)
+    assert [job.round for job in missing] == ([5, 5] if first == "retake" else [])
+    for number, job in enumerate(missing, 100):
+        write_run(tmp_path, job, make(job), number)
+
+    def judged(request, disturbed):
+        given = CompareConfig(disturbed=disturbed)
+        request = request.model_copy(update={"options": given.applied_to(request.options, tmp_path, kinds)})
+        runs, missing = find_runs(tmp_path, request)
+        (table,) = summarise(tmp_path, request, runs, len(missing)).tables
+        return request, len(runs), [job.round for job in missing], table.rows[1].speed.num_rounds
+
+    request, *kept = judged(request, "keep")
+    assert kept == ([10, [], 5] if first == "retake" else [8, [], 4])
+    _, *retaken = judged(request, "retake")
+    assert retaken == ([10, [], 4] if first == "retake" else [8, [5, 5], 3])

@@ -161,7 +161,7 @@ def test_a_program_that_fails_is_told_as_on_this_machine(queue, tmp_path, monkey
 
 def test_jobs_of_a_compare_py_that_is_gone_are_followed(queue, tmp_path):
     groups = [[program(tmp_path, "a"), program(tmp_path, "b")]]
-    folder = JobFolder.make(tmp_path, groups[0], 60)
+    folder = JobFolder.make(tmp_path, groups[0], 60, turns=False)
     folder.mark_submitted("slurm", queue.submit(folder.path, groups[0], 60))
     notes, said = Notes(), []
     later = [[program(tmp_path, name, session=2) for name in "abc"]]
@@ -174,7 +174,7 @@ def test_jobs_of_a_compare_py_that_is_gone_are_followed(queue, tmp_path):
 
 def test_what_a_job_has_finished_is_taken_over_by_this_machine(queue, tmp_path):
     group = [program(tmp_path, "a")]
-    folder = JobFolder.make(tmp_path, group, 60)
+    folder = JobFolder.make(tmp_path, group, 60, turns=False)
     folder.mark_submitted("slurm", queue.submit(folder.path, group, 60))
     assert queue.jobs["1"].wait(60) == 0
     notes = Notes()
@@ -186,7 +186,7 @@ def test_what_a_job_has_finished_is_taken_over_by_this_machine(queue, tmp_path):
 
 def test_this_machine_begins_nothing_beside_jobs_that_may_run(queue, tmp_path, monkeypatch):
     group = [program(tmp_path, "a")]
-    JobFolder.make(tmp_path, group, 60).mark_submitted("slurm", "12")
+    JobFolder.make(tmp_path, group, 60, turns=False).mark_submitted("slurm", "12")
     options = CompareConfig()
     states = {"12": "RUNNING"}
     monkeypatch.setattr(Slurm, "states", lambda self, numbers: states)
@@ -234,7 +234,7 @@ def test_a_queue_that_is_full_or_silent_is_waited_for(queue, tmp_path):
 
 def test_a_job_that_comes_back_leaves_out_what_has_ended(queue, tmp_path):
     group = [program(tmp_path, "a"), program(tmp_path, "b", "hang")]
-    folder = JobFolder.make(tmp_path, group, 60)
+    folder = JobFolder.make(tmp_path, group, 60, turns=False)
     folder.mark_submitted("slurm", queue.submit(folder.path, group, 60))
     wait_for(lambda: (tmp_path / "runs" / "b" / "metrics.jsonl").exists())
     queue.jobs["1"].kill()

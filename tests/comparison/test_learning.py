@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import changed_code, run, train
+from conftest import ONE_ROUND, changed_code, run, train
 from made_up import MadeUp, comparison, write_files
 from rich.console import Console
 
@@ -278,7 +278,7 @@ def test_an_implementation_that_learns_nothing_is_found(tmp_path):
         forgets,
         "    for parameter in list(model.parameters())[:-1]:\n        parameter.grad = None\n" + forgets,
     )
-    command = ("compare.py", "--check-learning", "--verify", "never", "--epochs", 2, "--output-dir", tmp_path / "found")
-    done = run(sys.executable, *command, cwd=folder, expect=1)
+    options = ("--check-learning", "--verify", "never", "--epochs", 2, *ONE_ROUND, "--output-dir", tmp_path / "found")
+    done = run(sys.executable, "compare.py", *options, cwd=folder, expect=1)
     assert "PyTorch: does not learn: it did not learn 64 training images by heart in 200 steps" in done.stdout
     assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in done.stdout

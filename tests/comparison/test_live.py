@@ -48,3 +48,4 @@ def test_bars_fit_80_columns_and_plain_lines_are_plain(tmp_path):
         "TensorFlow (seed 0, round 1): done after 100.0 s",
         "PyTorch (seed 0, round 1): starting",
     ]
+    assert shown(tmp_path / "c", False, 3).splitlines()[6] == "runs: 3 of 9, 6:00 left"

@@ -109,6 +109,7 @@ def test_the_page_names_every_column_in_order(found):
     options = {*fields_of_kind(TrainConfig, "data", "network", "training", "machine", "setting")}
     assert documented("runs") == [name for name in found.runs.columns if name not in {*which, *options}]
     assert options < {*found.runs.columns}
+    assert [*which, *documented("turns")] == [*found.turns.columns]
     assert [*which, *documented("epochs")] == [*found.epochs.columns]
     assert [*which, *documented("steps")] == [*found.steps.columns]
 

@@ -5,19 +5,23 @@ import html
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
-from made_up import MadeUp, comparison
+from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
+from comparison.columns import row_tables
 from comparison.report.charts import draw
 from comparison.report.code_lines import count_lines, lines_of_training
-from comparison.report.findings import findings
+from comparison.report.findings import decision, findings
 from comparison.report.gallery import find_mistakes
 from comparison.report.page import write_report
 from comparison.report.table_figures import table_charts
 from comparison.report.training_steps import training_steps
+from comparison.report.turn_figures import MAX_TURNS, ticks
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -66,6 +70,23 @@ def sweep(tmp_path_factory):
     write_report(
         comparison(folder, noisy, repeats=3, sweep=["devices=1,2"], target_accuracy=0.95, threads_per_device=1)
     )
+    return folder
+
+
+def in_turns(job, count=40):
+    """The machine drifts; in every tenth turn another program slows PyTorch down; a round begins every hour."""
+    own = {"tf": 8000, "pt": 27000, "ptl": 25500}[job.implementation]
+    hit = [job.implementation == "pt" and number % 10 == 3 for number in range(count)]
+    noise = np.random.default_rng(job.round).normal(1, 0.02, count)
+    speeds = own * (1 + 0.3 * np.sin(np.arange(count) / 9)) * noise / np.where(hit, 5, 1)
+    turns = made_up_turns(speeds.tolist(), 3600.0 * job.round, loads=[0.6 * one for one in hit])
+    return MadeUp(speed=own, turns=turns, proof_factor=2.0 if job.implementation == "ptl" else 1.0)
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("turns")
+    write_report(comparison(folder, in_turns, repeats=2))
     return folder
 
 
@@ -150,10 +171,12 @@ def scrolled_through(page):
 
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["simple", "sweep"])
+@pytest.mark.parametrize("kind", ["simple", "sweep", "turns"])
 def test_every_figure_is_drawn_and_nothing_is_cut_off(request, browser, kind, width, scheme):
     page = opened(browser, request.getfixturevalue(kind), width, color_scheme=scheme)
     expected = set(TABLE_CHARTS)
+    if kind == "turns":
+        expected = expected - {"time-to-target", "confusion-tf-ptl", "confusion-pt"} | {"turns", "confusion-tf-pt-ptl"}
     if kind == "sweep":
         expected = {f"{name}{suffix}" for name in TABLE_CHARTS for suffix in ("", "-2", "-3")}
         expected |= {f"sweep-{name}" for name in SWEEP_CHARTS}
@@ -350,15 +373,76 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     assert answers["Which starts fastest?"] == ["PyTorch, 1.9 s (TensorFlow 3.2, Lightning 3.6)."]
     assert answers["Which needs the least memory?"] == ["TensorFlow, 700 MiB (PyTorch 750, Lightning 800)."]
     assert answers["Was it the same training?"][0].startswith("same training: yes")
-    assert "1 more were disturbed" in answers["How reliable is this?"][0]
+    assert answers["How reliable is this?"] == [
+        "4 of 5 rounds of pairs on one machine; 1 left out: other programs disturbed it; one seed, so accuracy has no"
+        " spread. The ranges in brackets are 95 % intervals. Read the 1 warning below first."
+    ]
     assert "Measure your own case" in answers["What next?"][0]
-    answers = found(tmp_path / "1", make)
+    answers = found(tmp_path / "1", make, repeats=1)
     assert answers["How reliable is this?"][0].startswith("Not very: 1 round of pairs")
     assert "--resume DIR --repeats 5 makes more rounds" in answers["What next?"][0]
     assert found(tmp_path / "0", lambda job: MadeUp(failure="exit status 1")) == {}
     alone = found(tmp_path / "alone", make, implementations=["pt"])
     assert alone["Which is fastest?"] == ["Nothing to compare: only one row has a speed."]
     assert "Which starts fastest?" not in alone
+
+
+def trusted(folder, make, **options):
+    """The answers about reliability and what next, and the shares of the fastest in the table to decide by."""
+    summary = comparison(folder, make, implementations=["tf", "pt"], **options)
+    answers = {one.question: one.answers for one in findings(summary, summary.tables[0])}
+    table = decision(summary.tables[0])
+    headings = [heading for heading, _ in table.headings]
+    shares = [[cell.shown for cell in cells] for _, cells, _ in table.lines]
+    found = [line[headings.index("of the fastest")] for line in shares] if "of the fastest" in headings else None
+    return answers["How reliable is this?"][0], answers["What next?"][0], found
+
+
+def test_it_tells_how_many_rounds_and_turns_count(tmp_path):
+    trust, _, shares = trusted(tmp_path / "2", in_turns, repeats=2)
+    assert trust.startswith("2 rounds on one machine, with 72 pairs of turns; 8 of 160 turns are left out: other")
+    assert "these processes only" not in trust and shares == ["30%", "100%"]
+    answers = found(tmp_path / "3", in_turns, repeats=2)  # Lightning trains differently: its pairs are of no ratio
+    assert answers["How reliable is this?"][0].startswith("2 rounds on one machine, with 72 pairs of turns; 8 of 240")
+    trust, step, _ = trusted(tmp_path / "1", in_turns, repeats=1)
+    assert trust.startswith("1 round on one machine, with 36 pairs of turns; 4 of 80 turns are left out: other")
+    assert "With one round they hold for these processes only: --repeats 5 makes more." in trust
+    assert step.startswith("python compare.py --resume DIR --repeats 5 makes more rounds")
+
+    def half(job):  # the second round is disturbed from its beginning to its end
+        loads = [0.8 * (job.round == 2)] * 40
+        return replace(in_turns(job), turns=made_up_turns([1000.0 + job.round] * 40, loads=loads))
+
+    trust, _, shares = trusted(tmp_path / "half", half, repeats=2)
+    assert trust.startswith("1 of 2 rounds on one machine, with 40 pairs of turns; 80 of 160 turns are left out: other")
+    assert shares is None  # the same speed: there is no difference
+
+
+def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
+    def make(job, load=0.8):
+        loads = [load * (job.implementation == "pt")] * 40
+        turns = made_up_turns([8000.0 if job.implementation == "tf" else 500.0] * 40, loads=loads)
+        return MadeUp(speed=3000, other_load=0.6, turns=turns)
+
+    trust, step, shares = trusted(tmp_path / "busy", make, target_accuracy=0.5)
+    assert trust.startswith("Speed is not measured: other programs used 60% of the cores; end other programs, leave")
+    assert step.startswith("On a quieter machine, python compare.py --resume DIR --repeats 5") and shares is None
+    (table,) = comparison(tmp_path / "again", make, implementations=["tf", "pt"], target_accuracy=0.5).tables
+    assert [heading for heading, _ in decision(table).headings][:2] == ["test accuracy", "memory, MiB"]
+    for cells in row_tables(table.rows, details=False):
+        assert not any(word in heading for heading in cells.columns for word in ("images/s", "ratio", "interval"))
+    trust, _, _ = trusted(tmp_path / "keep", make, repeats=2, disturbed="keep")
+    assert trust.startswith("2 rounds on one machine, with 80 pairs of turns; one seed")
+    trust, _, _ = trusted(tmp_path / "short", lambda job: MadeUp(speed=None))
+    assert trust.startswith("Speed is not measured: the training is too short for a speed")
+    trust, step, _ = trusted(tmp_path / "other", lambda job: MadeUp(proof_factor=1.0 + (job.implementation == "pt")))
+    assert trust.startswith("Speed is not measured: no other row is proved to be the same training as the first one")
+
+
+@pytest.mark.parametrize(("verify", "others"), [("auto", ["yes", "no"]), ("never", ["not checked"] * 2)])
+def test_only_the_first_row_is_called_the_first_row(tmp_path, verify, others):
+    summary = comparison(tmp_path, in_turns, verify=verify)
+    assert [cells[-1].shown for _, cells, _ in decision(summary.tables[0]).lines] == ["first row", *others]
 
 
 def test_a_sweep_has_an_index_of_its_tables(browser, tmp_path):
@@ -395,8 +479,69 @@ def test_lines_of_code_are_those_that_do_something():
     assert 100 < plain < 200 < tuned and lines_of_training("one", "plain") is None
 
 
-def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep):
-    for folder in (simple, sweep):
+def chart_of_turns(summary):
+    """The chart's description in words, and the data of its ratios, their intervals, and the speeds."""
+    (chart,) = (one for one in table_charts(summary.tables[0]) if one.name == "turns")
+    data = chart.description()["datasets"].values()
+    frames = [pd.DataFrame(one) for one in data if len(one) and "row" in one[0]]
+    (intervals,) = [one for one in frames if "low" in one] or [None]
+    speeds = max(frames, key=lambda one: one["row"].nunique())
+    (ratios,) = [one for one in frames if one is not intervals and one is not speeds] or [None]
+    return chart, ratios, intervals, speeds
+
+
+def test_the_ratio_is_drawn_over_the_turns(tmp_path):
+    chart, ratios, intervals, speeds = chart_of_turns(summary := comparison(tmp_path, in_turns, repeats=2))
+    assert chart.title == "Ratio over the turns" and "TensorFlow" in chart.words
+    assert speeds.groupby("row").size().to_dict() == {"TensorFlow": 80, "PyTorch": 80, "Lightning": 80}
+    assert {*ratios["row"]} == {"PyTorch"}  # Lightning trains differently: it has no ratio
+    hit = ratios["turn"] % 10 == 4
+    assert (ratios["counts"] == "no: disturbed").tolist() == hit.tolist() and hit.sum() == 8
+    assert np.allclose(ratios["value"], 27000 / 8000 / np.where(hit, 5, 1), rtol=1e-3)  # neither drift nor noise
+    speed = summary.tables[0].entry("pt").row.speed
+    assert intervals.iloc[0].to_dict() == {
+        "row": "PyTorch",
+        "value": speed.ratio,
+        "low": speed.ratio_low,
+        "high": speed.ratio_high,
+    }
+    assert 0 <= speeds["x"].min() < 1 and 79 < speeds["x"].max() < 82  # the hour between the rounds is left out
+    assert speeds[speeds["round"] == 2]["x"].min() > speeds[speeds["round"] == 1]["x"].max()
+
+
+def test_speeds_are_drawn_over_the_turns_where_there_is_no_ratio(tmp_path):
+    def make(job):
+        return replace(in_turns(job), proof_factor=1.0 if job.implementation == "tf" else 2.0)
+
+    chart, ratios, intervals, speeds = chart_of_turns(comparison(tmp_path, make, repeats=1))
+    assert (chart.title, ratios, intervals) == ("Speed over the turns", None, None) and len(speeds) == 120
+    assert chart.draw().svg.count("<svg") == 1
+
+
+def test_of_many_turns_only_some_are_drawn(tmp_path):
+    options = {"implementations": ["tf", "pt"], "repeats": 2}
+    summary = comparison(tmp_path, lambda job: in_turns(job, 3000), **options)
+    chart, ratios, _, speeds = chart_of_turns(summary)
+    assert "one turn in 15" in chart.about
+    assert MAX_TURNS // 2 < len(ratios) <= MAX_TURNS and len(speeds) <= 2 * MAX_TURNS
+    assert len(chart.draw().svg) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.97, 1.06, [0.98, 1, 1.02, 1.04, 1.06]),
+        (0.3, 12, [0.5, 1, 2, 5, 10]),
+        (5800, 9900, [6000, 7000, 8000, 9000]),
+        (0.001, 40, [0.001, 0.01, 0.1, 1, 10]),
+    ],
+)
+def test_logarithmic_axes_have_round_numbers(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep, turns):
+    for folder in (simple, sweep, turns):
         page = (folder / "report.html").read_text()
         assert len(page) < 5e6
         own = re.sub(r'<script type="module" id="vega">.*?</script>', "", page, flags=re.DOTALL)

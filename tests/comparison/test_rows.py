@@ -243,7 +243,7 @@ def test_how_sure_is_said_in_words(tmp_path):
 
     options = {"implementations": ["tf", "pt"], "verify": "never"}
     assert conclusions(comparison(tmp_path / "8", make, repeats=8, **options).tables[0]) == [
-        "TensorFlow and PyTorch: no difference in speed is shown: ratio 0.99 (0.95 to 1.04)",
+        "TensorFlow and PyTorch: no significant difference in speed: ratio 0.99 (0.95 to 1.04)",
         "same training: not proved",
     ]
     assert conclusions(comparison(tmp_path / "2", make, repeats=2, **options).tables[0])[0] == (

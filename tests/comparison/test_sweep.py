@@ -2,6 +2,7 @@ import pytest
 from made_up import MadeUp, comparison
 
 from comparison.conclusions import study_conclusions
+from comparison.report.sweep_figures import study_charts
 from comparison.sweep import make_study
 
 
@@ -27,6 +28,48 @@ def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path
     }
     batches = {table.first_result.config.batch_size for table in summary.tables if table.variant["scaling"] == "weak"}
     assert batches == {128, 256}
+
+
+def test_nodes_are_swept_as_devices_are(tmp_path):
+    factor = {("1", "strong"): 1.0, ("1", "weak"): 1.1, ("2", "strong"): 1.6, ("2", "weak"): 2.09}
+
+    def make(job):
+        values = dict(job.variant.values)
+        return MadeUp(speed=1000 * factor[values["num-nodes"], values["scaling"]] * (1 + 0.2 * (job.round % 3)))
+
+    options = {"repeats": 4, "implementations": ["pt"], "devices": 2, "threads_per_device": 1}
+    summary = comparison(tmp_path, make, sweep=["num-nodes=1,2"], **options)
+    study = make_study(summary)
+    found = {(one.x, one.series): (one.speed_up.estimate, one.ideal, *one.efficiencies) for one in study.rows}
+    assert (study.kind, study.option) == ("devices", "num-nodes")
+    assert found == {
+        ("1", "PyTorch, strong"): (1.0, 1.0, 1.0),
+        ("2", "PyTorch, strong"): pytest.approx((1.6, 2.0, 0.8)),
+        ("1", "PyTorch, weak"): (1.0, 1.0, 1.0),
+        ("2", "PyTorch, weak"): pytest.approx((1.9, 2.0, 0.95)),
+    }
+    assert study_conclusions(study)[:2] == [
+        "PyTorch, strong: 1.60 times as fast on 2 nodes (1.60 to 1.60), 80% of the ideal",
+        "PyTorch, weak: 1.90 times as fast on 2 nodes (1.90 to 1.90), 95% of the ideal",
+    ]
+    assert {"sweep-speed-up", "sweep-efficiency"} < {chart.draw().name for chart in study_charts(study)}
+
+
+def test_nodes_times_devices_is_what_counts(tmp_path):
+    def make(job):
+        values = dict(job.variant.values)
+        return MadeUp(speed=1000 * (int(values["num-nodes"]) * int(values["devices"])) ** 0.5)
+
+    options = {"repeats": 3, "implementations": ["pt"], "threads_per_device": 1, "scaling": "strong"}
+    study = make_study(comparison(tmp_path, make, sweep=["num-nodes=1,2", "devices=1,2"], **options))
+    assert study.option == "total devices"
+    assert {(one.series, one.x): (one.speed_up.estimate, one.ideal) for one in study.rows} == {
+        ("PyTorch, 1, strong", "1"): (1, 1),
+        ("PyTorch, 1, strong", "2"): pytest.approx((2**0.5, 2)),
+        ("PyTorch, 2, strong", "2"): pytest.approx((2**0.5, 2)),
+        ("PyTorch, 2, strong", "4"): pytest.approx((2, 4)),
+    }
+    assert study_conclusions(study)[1].startswith("PyTorch, 2, strong: 2.00 times as fast with 4 devices")
 
 
 def test_other_options_swept_with_the_devices_keep_their_own_base(tmp_path):

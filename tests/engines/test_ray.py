@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_is_replaced_and_training_goes_on(ray_cluster, t
 @needs_ray
 def test_a_comparison_is_made_by_jobs(ray_cluster, tmp_path):
     folder = tmp_path / "r"
-    command = (sys.executable, "compare.py", "--launcher", "ray", *CPU, "--output-dir", folder)
+    command = (sys.executable, "compare.py", "--launcher", "ray", "--repeats", 1, *CPU, "--output-dir", folder)
     options = ("--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1)
     text = run(*command, *options, **ray_cluster).stdout
     assert "Ray: job" in text and "runs/seed-0/round-1/pt and 1 more" in text
@@ -66,7 +66,7 @@ def test_a_comparison_is_made_by_jobs(ray_cluster, tmp_path):
 @needs_ray
 @pytest.mark.slow
 def test_runs_of_two_nodes(ray_cluster, tmp_path):
-    command = (sys.executable, "compare.py", "--launcher", "ray", *CPU, "--output-dir", tmp_path / "r")
+    command = (sys.executable, "compare.py", "--launcher", "ray", "--repeats", 1, *CPU, "--output-dir", tmp_path / "r")
     options = ("--implementations", "tf", "pt", "ptl", "--epochs", 1, "--num-nodes", 2, "--devices", 1)
     run(*command, *options, **ray_cluster)
     rows = read_csv(tmp_path / "r" / "results.csv")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CPU, REPOSITORY, needs_slurm, read_csv, run, steps_taken, wait_for
+from conftest import CPU, ONE_ROUND, REPOSITORY, needs_slurm, read_csv, run, steps_taken, wait_for
 
 from common.record.results import read_result, read_step_losses
 from launch.make import job_files
@@ -99,7 +99,9 @@ def compare(slurm, output, *options, expect=0):
 @needs_slurm
 def test_a_comparison_is_made_by_jobs_and_goes_on_here(slurm_cluster, tmp_path):
     folder = tmp_path / "r"
-    text = compare(slurm_cluster, folder, "--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1)
+    text = compare(
+        slurm_cluster, folder, "--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1, *ONE_ROUND
+    )
     assert "Slurm: job" in text and "runs/seed-0/round-1/pt and 1 more" in text
     rows = read_csv(folder / "results.csv")
     assert [(row["mode"], row["status"], row["same_training"]) for row in rows] == [
@@ -114,7 +116,7 @@ def test_a_comparison_is_made_by_jobs_and_goes_on_here(slurm_cluster, tmp_path):
 @needs_slurm
 @pytest.mark.slow
 def test_runs_of_two_nodes(slurm_cluster, tmp_path):
-    options = ("--implementations", "tf", "pt", "ptl", "--epochs", 1, "--num-nodes", 2, "--devices", 1)
+    options = ("--implementations", "tf", "pt", "ptl", "--epochs", 1, "--num-nodes", 2, "--devices", 1, *ONE_ROUND)
     compare(slurm_cluster, tmp_path / "r", *options)
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["status"], row["devices"]) for row in rows] == [("ok", "2")] * 3

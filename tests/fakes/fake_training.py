@@ -10,6 +10,7 @@ from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.launch import Launch
 from common.platform.program import as_program
+from common.record import monitor
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -37,6 +38,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
             dataset = experiment.dataset
             images, labels = dataset.test_images[:-test_count_less], dataset.test_labels[:-test_count_less]
             experiment = replace(experiment, dataset=replace(dataset, test_images=images, test_labels=labels))
+        monitor.Load.of = lambda *_: monitor.Load(own=0.9, other=others(config))
         with Recorder(
             name,
             name,
@@ -58,7 +60,6 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
                 recorder.start_evaluation()
                 recorder.end_epoch(0.5 * count, count // 2, count)
             before_finish()
-            recorder.monitor.other_load = others(config)
             logits = np.eye(experiment.dataset.num_classes)[experiment.dataset.test_labels]
             logits[count // 2 :] = np.roll(logits[count // 2 :], 1, axis=1)  # the other half gets the next class
             recorder.save_predictions(logits)

@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from conftest import changed_code, copy_code, read_csv, run, train
+from conftest import ONE_ROUND, changed_code, copy_code, read_csv, run, train
 
 from comparison.lockstep import find_departure
 
@@ -253,7 +253,8 @@ def test_compare_calls_each_mistake_a_different_training(tmp_path, mutation):
     options = ("--train-size", 341, "--batch-size", 16, "--epochs", 3, "--nesterov", "true", "--weight-decay", 1e-3)
     command = (sys.executable, "compare.py", "--implementations", sound, implementation, "--devices", devices)
     output = tmp_path / "r"
-    run(*command, *options, "--precision", "bf16-mixed", "--output-dir", output, cwd=tmp_path / "copy", expect=1)
+    options += ("--precision", "bf16-mixed", *ONE_ROUND)
+    run(*command, *options, "--output-dir", output, cwd=tmp_path / "copy", expect=1)
     rows = read_csv(output / "results.csv")
     if mutation in CONTRADICTIONS:  # the stored predictions contradict the evaluation
         assert [row["status"] for row in rows] == ["ok", "failed"], rows
@@ -270,7 +271,8 @@ def test_compare_calls_each_mistake_a_different_training(tmp_path, mutation):
 @pytest.mark.parametrize("more", [(), ("--devices", 2), ("--max-steps", 30, "--train-size", 340, "--batch-size", 16)])
 def test_compare_accuses_nobody_without_a_mistake(tmp_path, more):
     names = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned")
-    run(sys.executable, "compare.py", *names, "--epochs", 3, *more, "--output-dir", tmp_path / "r", timeout=1200)
+    options = (*names, "--epochs", 3, *more, *ONE_ROUND)
+    run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
 
 
 @pytest.mark.parametrize(

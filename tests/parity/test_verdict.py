@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, read_csv, run
+from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run
 from PIL import Image
 
 from common.record.results import read_result, read_step_losses
@@ -156,7 +156,7 @@ def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number
 def test_large_batches_on_two_devices_are_not_accused(tmp_path, data_dir):
     options = ("--dataset", "mnist", "--data-dir", data_dir, "--model", "lenet", "--batch-size", 1024)
     options += ("--devices", 2, "--epochs", 1, "--threads-per-device", 1, "--output-dir", tmp_path / "r")
-    run(sys.executable, "compare.py", *options, timeout=1200)
+    run(sys.executable, "compare.py", *options, *ONE_ROUND, timeout=1200)
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [row["status"] for row in rows] == ["ok"] * 3
     assert max(float(row["loss_difference_first_steps"] or 0) for row in rows) > 1e-5
@@ -177,7 +177,7 @@ def test_pictures_of_ones_own_are_not_accused(tmp_path, data_dir):
     made = ("--images", tmp_path / "pictures", "--output", tmp_path / "arrays", "--image-shape", 32, 32, 3)
     run(sys.executable, "make_dataset.py", *made)
     options = ("--dataset", "arrays", "--data-dir", tmp_path / "arrays", "--batch-size", 50, "--epochs", 3)
-    run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
+    run(sys.executable, "compare.py", *options, *ONE_ROUND, "--output-dir", tmp_path / "r", timeout=1200)
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [row["status"] for row in rows] == ["ok"] * 3
     assert max(float(row["loss_difference_first_steps"] or 0) for row in rows) > 1e-5

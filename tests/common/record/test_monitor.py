@@ -8,7 +8,7 @@ from conftest import run
 
 from common.platform.machine import num_cores
 from common.record import monitor
-from common.record.monitor import EnergyMeter, Monitor, cpu_counters, gpu_counters, visible_gpus
+from common.record.monitor import EnergyMeter, Monitor, cpu_counters, free_gpu_memory, gpu_counters, visible_gpus
 
 
 def test_the_processor_time_of_children_counts():
@@ -23,10 +23,10 @@ used = lambda: sum(psutil.Process(child.pid).cpu_times()[:2])
 while not used():
     time.sleep(0.1)
 before, started = used(), time.monotonic()
-monitor = Monitor(os.getpid(), 0); monitor.start()
+monitor = Monitor(os.getpid(), 0); monitor.resume()
 while used() < before + 0.5:
     time.sleep(0.1)
-monitor.stop()
+monitor.pause()
 print(monitor.cpu_utilisation * num_cores(), (used() - before) / (time.monotonic() - started), monitor.gpu_utilisation)
 child.kill(); child.wait()
 """
@@ -37,12 +37,13 @@ child.kill(); child.wait()
 
 def test_idle_is_near_zero_and_too_short_is_unknown():
     watch = Monitor(os.getpid(), 0)
-    watch.start()
+    watch.resume()
     time.sleep(0.3)
-    watch.stop()
+    watch.pause()
     assert watch.cpu_utilisation is not None and watch.cpu_utilisation < 0.2 / num_cores()
-    watch.start()
-    watch.stop()
+    watch = Monitor(os.getpid(), 0)
+    watch.resume()
+    watch.pause()
     assert watch.cpu_utilisation is None
 
 
@@ -122,11 +123,11 @@ def test_energy_and_use_of_gpus(monkeypatch):
     monkeypatch.setattr(monitor, "GPU_SAMPLE_SECONDS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     watch = Monitor(os.getpid(), 2)
-    watch.start()
+    watch.resume()
     watch.energy.resume()
     time.sleep(0.1)
     watch.energy.pause()
-    watch.stop()
+    watch.pause()
     assert watch.energy.source == "NVML" and watch.energy.joules == pytest.approx(1.0)  # two GPUs, half a joule each
     assert watch.gpu_utilisation == pytest.approx(0.6)
 
@@ -147,6 +148,6 @@ def test_gpus_that_do_not_count_energy_leave_it_unknown(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(counts=False))
     assert gpu_counters(["0"]) == []
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
-    assert visible_gpus(1) == []
+    assert visible_gpus(1) == [] and free_gpu_memory(1) == []
     watch = Monitor(os.getpid(), 1)
     assert watch.energy.joules is None and watch.energy.source is None

@@ -7,9 +7,10 @@ from common.experiment import Experiment
 from common.platform.errors import DivergedError, UserError
 from common.record import monitor
 from common.record.recorder import Recorder
-from common.record.results import EpochLine, RunResult, read_metrics, read_result, read_step_losses
+from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.run_folder import new_run_dir, prepare_run_dir, with_run_dir
 from common.record.timeline import Timeline
+from common.record.turns import Turn
 from common.spec.options import TrainConfig
 
 
@@ -79,10 +80,46 @@ def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
     assert result.images_per_second == pytest.approx(50 / 6)
     assert result.wall_seconds == clock.now - 100 and result.peak_memory_bytes == 7
     # Only the test's own clock advances: 10 seconds until the recorder is made, then 5 until the end of the first step.
-    phases = {"imports": 10, "data": 0, "build": 5, "training": 11, "evaluation": 9, "rest": 3 * 100 + 3 * 50}
+    phases = {"imports": 10, "data": 0, "build": 5, "training": 11, "evaluation": 9, "rest": 450, "waiting": 0}
     assert result.phase_seconds == phases and sum(phases.values()) == result.wall_seconds
     assert log.count("synchronize") == 2 + 3  # after the first step, after warm-up, at the end of each epoch
     assert [item for item in log if item != "synchronize"] == [("fetch", 4)] * 3
+
+
+def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
+    """12 steps of a second: warm-up until 6; a turn that times 8 to 9, one that times 11 to 12; then the end."""
+    turns, reports = [Turn(1, 7, 9), Turn(2, 10, 12), Turn(0, 12, 12)], []
+
+    class Turns:
+        are_taken = True
+
+        def wait(self, done, seconds_per_step):
+            clock.now += 1000
+            reports.append((done, seconds_per_step))
+            return turns.pop(0)
+
+        def close(self):
+            pass
+
+    recorder, _ = make(tmp_path)
+    recorder.turns = Turns()
+    with recorder:
+        for _ in range(3):
+            recorder.start_epoch()
+            for _ in range(4):
+                clock.now += 1
+                recorder.step(1.0, 1)
+            recorder.end_training()
+            recorder.start_evaluation()
+            clock.now += 3
+            recorder.end_epoch(355.0, 300, 355)
+    result = finish(recorder)
+    assert reports == [(6, 1), (9, 1), (12, 1)]
+    lines = [(line.cycle, line.first_step, line.last_step, line.seconds) for line in read_metrics(tmp_path, TurnLine)]
+    assert lines == [(1, 8, 9, 2), (2, 11, 12, 2)]  # the evaluation between 8 and 9 is timed apart
+    assert result.epoch_train_seconds == [3, 4, 4] and result.eval_seconds == [3, 3, 3]
+    assert result.images_per_second == pytest.approx((5 + 10 + 10 + 5) / 4)
+    assert result.phase_seconds["waiting"] == 3000 and result.phase_seconds["training"] == 11
 
 
 def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):

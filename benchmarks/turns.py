@@ -1,0 +1,412 @@
+"""How good the ratios of compare.py are: runs compare.py again and again and looks at its intervals and verdicts.
+
+width: half-width of the intervals, and seconds of the command
+truth: PyTorch against a copy of itself: how often a difference is claimed; every second time beside a busy loop
+repeat: the same comparison again and again: how many intervals contain the median of all estimates
+sensitivity: PyTorch against a copy with 5 % more work in each step: how often it is found to be slower
+busy: the ratio beside a busy loop that comes and goes, over the ratio without it
+old-way: the intervals of `--turns never`, in the same number of seconds
+length: the ratio in shorter and longer turns
+waking: seconds of the first steps after waking up, over those of a usual step
+alone: images per second in turns, over those alone
+
+All train on the digits. `--output-dir` of an earlier call continues it: its comparisons count, too.
+
+    python -m benchmarks.turns --experiments width truth --comparisons 20
+"""
+
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+from rich.console import Console
+
+from benchmarks.paired import FolderConfig, make_table, write_document
+from common.platform.cli import parse_options
+from common.platform.errors import UserError
+from common.platform.files import write_text
+from common.platform.machine import REPOSITORY
+from common.platform.program import as_program
+from common.record.run_folder import new_run_dir
+from comparison.loading import Comparison, load
+
+Experiment = Literal["width", "truth", "repeat", "sensitivity", "busy", "old-way", "length", "waking", "alone"]
+Found = dict[str, Any]
+
+ALL = ("--implementations", "tf", "pt", "ptl")
+TWO = ("--implementations", "tf", "pt")
+BUSY_LOOP = "while True: pass"
+COMES_AND_GOES = """
+import time
+while True:
+    end = time.monotonic() + 3
+    while time.monotonic() < end: pass
+    time.sleep(3)
+"""
+SAME = 0.03  # of a ratio of equals
+MORE_WORK = 0.05
+# Times `PRODUCTS` products of matrices in the copy that does more work.
+PRODUCT = "torch.mm(EXTRA, EXTRA)"
+MATRIX = "EXTRA = torch.full((64, 64), 0.1)"
+TIME_PRODUCT = f"""
+import time, torch
+{MATRIX}
+seconds = []
+for _ in range(2000):
+    start = time.perf_counter()
+    {PRODUCT}
+    seconds.append(time.perf_counter() - start)
+print(sorted(seconds)[200])
+"""
+WAKING_STEPS = (0, 1, 2, 3, 5)
+TURN_SECONDS = (0.1, 0.2, 0.5, 1.0)
+
+
+class TurnsConfig(FolderConfig):
+    """`python -m benchmarks.turns --help` prints all options."""
+
+    experiments: list[Experiment] = Field(
+        ["width", "truth", "repeat", "sensitivity", "busy", "old-way", "length", "waking", "alone"],
+        min_length=1,
+        description="what is measured",
+    )
+    comparisons: int = Field(
+        10, ge=0, description="comparisons of each experiment to make now; its ways of comparing alternate"
+    )
+    pause: float = Field(0.0, ge=0, description="seconds between two comparisons")
+    options: str = Field("", description='further options for compare.py, in one text: --options="--repeats 3"')
+
+
+@dataclass(frozen=True)
+class Way:
+    """How compare.py is called.
+
+    Attributes:
+      tree: folder of the code.
+      beside: a Python program that runs meanwhile.
+      constants: new values of constants of comparison/turns.py.
+    """
+
+    arguments: tuple[str, ...]
+    tree: Path = REPOSITORY
+    beside: str | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    def command(self, folder: Path, options: str) -> list[str]:
+        arguments = ["compare.py", *self.arguments, *shlex.split(options), "--output-dir", str(folder)]
+        if not self.constants:
+            return [sys.executable, *arguments]
+        patched = f"from comparison import turns; vars(turns).update({dict(self.constants)})"
+        started = f"import runpy, sys; sys.argv = {arguments}; runpy.run_path('compare.py', run_name='__main__')"
+        return [sys.executable, "-c", f"{patched}\n{started}"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A comparison that has ended. `seconds`: of the whole command."""
+
+    folder: Path
+    seconds: float
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        return load(self.folder)
+
+    def row(self, implementation: str, mode: str = "plain") -> "pd.Series[Any]":
+        rows = self.comparison.rows
+        return rows[(rows["implementation"] == implementation) & (rows["mode"] == mode)].iloc[0]
+
+    def ratio(self, implementation: str) -> float:
+        """The estimate; NaN if there is none."""
+        return float(self.row(implementation)["ratio"])
+
+    def half_width(self, implementation: str) -> float:
+        """Of the interval, as a share of the ratio; NaN if there is no interval."""
+        row = self.row(implementation)
+        return math.sqrt(row["ratio_high"] / row["ratio_low"]) - 1
+
+    def verdict(self, implementation: str) -> str | None:
+        verdict = self.row(implementation)["verdict"]
+        return None if pd.isna(verdict) else str(verdict)
+
+
+Samples = dict[str, list[Sample]]  # name of a way -> its comparisons
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes comparisons, each in a folder of its own: `<folder>/<experiment>/<number>-<way>`."""
+
+    folder: Path
+    options: TurnsConfig
+    console: Console
+
+    def make(self, experiment: Experiment, ways: Mapping[str, Way]) -> Samples:
+        """Makes the comparisons that the options ask for; returns them after those of earlier calls."""
+        folder, names = self.folder.absolute() / experiment, list(ways)
+        earlier = len([*folder.glob("*.log")])
+        for number in range(earlier, earlier + self.options.comparisons):
+            time.sleep(self.options.pause if number > earlier else 0)
+            name = names[number % len(names)]
+            seconds = self.compare(folder / f"{number + 1:03}-{name}", ways[name])
+            self.console.print(f"{experiment} {number + 1}, {name}: {seconds:.0f} s")
+        return {
+            name: [
+                Sample(path.with_suffix(""), json.loads(path.read_text())["seconds"])
+                for path in sorted(folder.glob(f"*-{name}.json"))
+            ]
+            for name in names
+        }
+
+    def compare(self, folder: Path, way: Way) -> float:
+        """Runs compare.py; returns its seconds, which it also writes beside the comparison's folder."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        log_path = Path(f"{folder}.log")
+        start = time.perf_counter()
+        with open(log_path, "w") as log, program_beside(way.beside):
+            command = way.command(folder, self.options.options)
+            status = subprocess.run(command, cwd=way.tree, stdout=log, stderr=log, check=False).returncode
+        seconds = time.perf_counter() - start
+        if status:
+            raise UserError(f"compare.py: ended with status {status}; see {log_path}")
+        write_text(Path(f"{folder}.json"), json.dumps({"seconds": seconds}) + "\n")
+        return seconds
+
+    def copy(self, name: str, products: int = 0) -> Path:
+        """A copy of the code with one more implementation, `name`: PyTorch's, with `products` more in each step."""
+        tree = self.folder.absolute() / f"tree-{name}"
+        if tree.exists():
+            return tree
+        made = tree.with_suffix(".part")
+        shutil.rmtree(made, ignore_errors=True)
+        for path in (*REPOSITORY.glob("*_impl"), REPOSITORY / "common", REPOSITORY / "comparison"):
+            shutil.copytree(path, made / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(REPOSITORY / "compare.py", made)
+        shutil.copytree(made / "pt_impl", made / f"{name}_impl")
+        for path in (made / f"{name}_impl").glob("*.py"):
+            text = re.sub(r"\bpt_impl\b", f"{name}_impl", path.read_text()).replace('"pt"', f'"{name}"')
+            if path.name == "train.py" and products:
+                step = "            recorder.step(*shares)\n"
+                assert text.count(step) == 1
+                more = f"            for _ in range({products}):\n                {PRODUCT}\n"
+                text = text.replace(step, more + step).replace("\nShares =", f"\n{MATRIX}\nShares =", 1)
+            path.write_text(text)
+        made.rename(tree)
+        return tree
+
+
+@contextmanager
+def program_beside(text: str | None) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", text]) if text else None
+    try:
+        yield
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
+# --- Experiments: each prints what it finds, and returns it with all samples ---
+
+
+def width(maker: Maker) -> Found:
+    samples = maker.make("width", {"turns": Way(ALL)})["turns"]
+    found = {name: [one.half_width(name) for one in samples] for name in ("pt", "ptl")}
+    seconds = [one.seconds for one in samples]
+    for name, values in found.items():
+        maker.console.print(f"half-width of the interval of {name} / tf: median {middle(values):.1%}")
+    maker.console.print(f"seconds of compare.py: median {middle(seconds):.0f}")
+    return {"half_widths": found, "seconds": seconds}
+
+
+def truth(maker: Maker) -> Found:
+    way = Way(("--implementations", "pt", "pt2"), maker.copy("pt2"))
+    samples = maker.make("truth", {"quiet": way, "busy": Way(way.arguments, way.tree, BUSY_LOOP)})
+    table = make_table("PyTorch against itself", "", "comparisons", "wrong", "no verdict", f"within {SAME:.0%}")
+    found: Found = {}
+    for name, ones in samples.items():
+        verdicts, ratios = [one.verdict("pt2") for one in ones], [one.ratio("pt2") for one in ones]
+        found[name] = {"verdicts": verdicts, "ratios": ratios}
+        wrong = sum(verdict in ("faster", "slower") for verdict in verdicts)
+        close = np.mean([1 - SAME <= ratio <= 1 + SAME for ratio in ratios if not math.isnan(ratio)] or [math.nan])
+        table.add_row(name, str(len(ones)), str(wrong), str(verdicts.count(None)), f"{close:.0%}")
+    maker.console.print(table)
+    return found
+
+
+def repeat(maker: Maker) -> Found:
+    samples = maker.make("repeat", {"turns": Way(ALL)})["turns"]
+    table = make_table("the same comparison", "", "comparisons", "median", "intervals with it", "standard deviation")
+    found: Found = {}
+    for name in ("pt", "ptl"):
+        rows = [one.row(name) for one in samples if not math.isnan(one.ratio(name))]
+        found[name] = [[float(row[column]) for column in ("ratio", "ratio_low", "ratio_high")] for row in rows]
+        median = middle([ratio for ratio, _, _ in found[name]])
+        inside = sum(low <= median <= high for _, low, high in found[name])
+        deviation = float(np.std(np.log([ratio for ratio, _, _ in found[name]]), ddof=1)) if len(rows) > 1 else math.nan
+        table.add_row(f"{name} / tf", str(len(samples)), f"{median:.3f}", f"{inside}/{len(rows)}", f"{deviation:.1%}")
+    maker.console.print(table)
+    return found
+
+
+def sensitivity(maker: Maker) -> Found:
+    number = calibrate(maker)
+    arguments = ("--implementations", "pt", "slow", "--ratio-within", "2%", "--repeats", "10")
+    samples = maker.make("sensitivity", {"turns": Way(arguments, maker.copy("slow", number))})["turns"]
+    verdicts, ratios = [one.verdict("slow") for one in samples], [one.ratio("slow") for one in samples]
+    maker.console.print(
+        f"{MORE_WORK:.0%} more work, {number} products of matrices a step: slower in {verdicts.count('slower')} of"
+        f" {len(samples)} comparisons; median ratio {middle(ratios):.3f}"
+    )
+    return {"products": number, "verdicts": verdicts, "ratios": ratios}
+
+
+def calibrate(maker: Maker) -> int:
+    """The number of products that take MORE_WORK of PyTorch's step; measured once for an output folder.
+
+    Both times are 10 % quantiles, since other programs only make them longer.
+    """
+    path = maker.folder / "products.json"
+    if not path.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            maker.compare(Path(folder) / "calibration", Way(("--implementations", "pt", "ptl", "--verify", "never")))
+            turns = load(Path(folder) / "calibration").turns
+        product = float(subprocess.run([sys.executable, "-c", TIME_PRODUCT], capture_output=True, check=True).stdout)
+        step = step_seconds(turns[turns["implementation"] == "pt"], 0.1)
+        write_text(path, json.dumps(max(1, round(MORE_WORK * step / product))) + "\n")
+    return int(json.loads(path.read_text()))
+
+
+def busy(maker: Maker) -> Found:
+    arguments = (*TWO, "--epochs", "200")
+    samples = maker.make("busy", {"quiet": Way(arguments), "busy": Way(arguments, beside=COMES_AND_GOES)})
+    pairs = [*zip(samples["busy"], samples["quiet"], strict=False)]
+    ratios = [one.ratio("pt") / other.ratio("pt") for one, other in pairs]
+    maker.console.print(f"pt / tf beside a busy loop over that without it: {', '.join(f'{one:.3f}' for one in ratios)}")
+    reasons = [one.comparison.warnings for one in samples["busy"] if one.verdict("pt") is None]
+    for warnings in reasons:
+        maker.console.print(f"no verdict: {' '.join(warnings)}")
+    verdicts = {name: [one.verdict("pt") for one in ones] for name, ones in samples.items()}
+    return {"ratios": ratios, "verdicts": verdicts, "no_verdict": reasons}
+
+
+def old_way(maker: Maker) -> Found:
+    arguments = (*TWO, "--repeats", "5", "--epochs", "80")
+    samples = maker.make("old-way", {"turns": Way(arguments), "never": Way((*arguments, "--turns", "never"))})
+    table = make_table("pt / tf", "", "comparisons", "seconds", "half-width")
+    found: Found = {}
+    for name, ones in samples.items():
+        found[name] = {"half_widths": [one.half_width("pt") for one in ones], "seconds": [one.seconds for one in ones]}
+        medians = [middle(values) for values in found[name].values()]
+        table.add_row(name, str(len(ones)), f"{medians[1]:.0f}", f"{medians[0]:.1%}")
+    maker.console.print(table)
+    times = middle(found["never"]["half_widths"]) / middle(found["turns"]["half_widths"])
+    maker.console.print(f"in turns the interval is {times:.1f} times as narrow")
+    return found
+
+
+def length(maker: Maker) -> Found:
+    arguments = (*TWO, "--epochs", "400")
+    ways = {f"{seconds}": Way(arguments, constants={"TURN_SECONDS": seconds}) for seconds in TURN_SECONDS}
+    found: Found = {}
+    for name, samples in maker.make("length", ways).items():
+        found[name] = [one.ratio("pt") for one in samples]
+        maker.console.print(f"pt / tf in turns of {name} s: median {middle(found[name]):.3f}")
+    return found
+
+
+def waking(maker: Maker) -> Found:
+    """A turn times one step after k steps of waking up, so its seconds are those of step k + 1."""
+    arguments = (*ALL, "--mode", "plain", "tuned")
+    constants = {f"{steps}": {"WAKING_STEPS": steps, "TURN_SECONDS": 1e-9} for steps in WAKING_STEPS}
+    ways = {name: Way(arguments, constants=values) for name, values in constants.items()} | {"usual": Way(arguments)}
+    table = make_table("seconds of a step, over a usual one", "", *(f"step {steps + 1}" for steps in WAKING_STEPS))
+    found: Found = {}
+    for name, samples in maker.make("waking", ways).items():
+        for turns in (one.comparison.turns for one in samples):
+            for (implementation, mode), of_row in turns.groupby(["implementation", "mode"]):
+                of_way = found.setdefault(f"{implementation} {mode}", {}).setdefault(name, [])
+                of_way.append(step_seconds(of_row))
+    for row, by_way in found.items():
+        usual = middle(by_way.get("usual", []))
+        table.add_row(row, *(f"{middle(by_way.get(str(steps), [])) / usual:.2f}" for steps in WAKING_STEPS))
+    maker.console.print(table)
+    return {"step_seconds": found}
+
+
+def alone(maker: Maker) -> Found:
+    rows = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned", "--epochs", "80")
+    ways = {}
+    for devices in ("1", "2"):
+        arguments = (*rows, "--devices", devices, "--threads-per-device", "1") if devices == "2" else rows
+        ways |= {f"turns-{devices}": Way(arguments), f"alone-{devices}": Way((*arguments, "--turns", "never"))}
+    samples = maker.make("alone", ways)
+    table = make_table("images per second in turns / alone", "", "1 device", "2 devices")
+    found: Found = {}
+    for implementation in ("tf", "keras", "pt", "ptl"):
+        for mode in ("plain", "tuned"):
+            found[f"{implementation} {mode}"] = ratios = {
+                devices: [
+                    one.row(implementation, mode)["images_per_second"]
+                    / other.row(implementation, mode)["images_per_second"]
+                    for one, other in zip(samples[f"turns-{devices}"], samples[f"alone-{devices}"], strict=False)
+                ]
+                for devices in ("1", "2")
+            }
+            table.add_row(f"{implementation} {mode}", *(f"{middle(values):.3f}" for values in ratios.values()))
+    maker.console.print(table)
+    return found
+
+
+def middle(values: list[float]) -> float:
+    """The median of those that are known; NaN if none is."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.median(known)) if known else math.nan
+
+
+def step_seconds(turns: pd.DataFrame, share: float = 0.5) -> float:
+    """A quantile, by default the median, over turns of the mean seconds of their steps."""
+    return float((turns["seconds"] / (turns["last_step"] - turns["first_step"] + 1)).quantile(share))
+
+
+EXPERIMENTS: dict[Experiment, Callable[[Maker], Found]] = {
+    "width": width,
+    "truth": truth,
+    "repeat": repeat,
+    "sensitivity": sensitivity,
+    "busy": busy,
+    "old-way": old_way,
+    "length": length,
+    "waking": waking,
+    "alone": alone,
+}
+
+
+def main() -> None:
+    options = parse_options(TurnsConfig, "python -m benchmarks.turns", "Measures how good compare.py's ratios are.")
+    console = Console(highlight=False)
+    folder = options.output_dir or new_run_dir("turns", Path("results"))
+    folder.mkdir(parents=True, exist_ok=True)
+    maker = Maker(folder, options, console)
+    for experiment in options.experiments:
+        write_document(experiment, folder, console, EXPERIMENTS[experiment](maker))
+
+
+if __name__ == "__main__":
+    with as_program("python -m benchmarks.turns"):
+        main()

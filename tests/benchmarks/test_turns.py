@@ -1,0 +1,101 @@
+"""benchmarks.turns: comparisons are continued, copies of an implementation, what is counted of made-up comparisons."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from benchmarks import turns
+from benchmarks.turns import Maker, Sample, TurnsConfig, Way
+from comparison.loading import Comparison
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A maker whose comparisons have the rows in `made.rows`, one after the other, and take three seconds."""
+
+    def fake(self, folder, way):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (folder.parent / f"{folder.name}.log").write_text("")
+        (folder.parent / f"{folder.name}.json").write_text('{"seconds": 3}')
+        return 3.0
+
+    def load(folder):
+        number = int(folder.name.split("-")[0]) - 1
+        names = [(name, mode) for name in ("tf", "keras", "pt", "pt2", "ptl") for mode in ("plain", "tuned")]
+        columns = ("implementation", "mode", "ratio", "ratio_low", "ratio_high", "verdict")
+        rows = pd.DataFrame([(*name, *maker.rows[number]) for name in names], columns=columns)
+        rows["images_per_second"] = 1000.0 * (number + 1)
+        return Comparison(rows, *[pd.DataFrame()] * 4, warnings=[], missing=0)
+
+    class MadeUp(Maker):
+        rows = []
+
+    monkeypatch.setattr(MadeUp, "compare", fake)
+    monkeypatch.setattr(turns, "load", load)
+    maker = MadeUp(tmp_path, TurnsConfig(comparisons=3), Console(width=80))
+    return maker
+
+
+def test_comparisons_alternate_and_later_calls_continue(made):
+    ways = {"quiet": Way(()), "busy": Way(())}
+    for _ in range(2):
+        samples = made.make("busy", ways)
+    assert {name: [one.folder.name for one in ones] for name, ones in samples.items()} == {
+        "quiet": ["001-quiet", "003-quiet", "005-quiet"],
+        "busy": ["002-busy", "004-busy", "006-busy"],
+    }
+
+
+def test_wrong_and_missing_verdicts_are_counted(made, monkeypatch, capsys):
+    monkeypatch.setattr(Maker, "copy", lambda self, name: self.folder)
+    made.rows += [
+        (1.0, 0.98, 1.02, "no difference shown"),
+        (math.nan, math.nan, math.nan, None),
+        (1.1, 1.05, 1.2, "faster"),
+    ]
+    found = turns.truth(made)
+    assert found["quiet"]["verdicts"] == ["no difference shown", "faster"] and found["busy"]["verdicts"] == [None]
+    lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.split()}
+    assert lines["quiet"] == ["2", "1", "0", "50%"] and lines["busy"][:3] == ["1", "0", "1"]
+
+
+def test_intervals_with_the_median_are_counted(made, capsys):
+    made.rows += [(1.0, 0.9, 1.1, "x"), (1.2, 1.15, 1.25, "x"), (1.1, 1.05, 1.2, "x")]
+    assert turns.repeat(made)["pt"] == [[1.0, 0.9, 1.1], [1.2, 1.15, 1.25], [1.1, 1.05, 1.2]]
+    assert "1.100" in (text := capsys.readouterr().out) and "2/3" in text
+
+
+def test_speeds_in_turns_are_divided_by_those_alone(made, capsys):
+    made.rows += [(1.0, 0.9, 1.1, "x")] * 6
+    for _ in range(2):
+        found = turns.alone(made)
+    assert found["keras tuned"] == {"1": [1 / 2, 5 / 6], "2": [3 / 4]}
+    assert "0.667" in capsys.readouterr().out
+
+
+def test_half_width_of_an_interval(made):
+    made.rows.append((1.0, 1 / 1.1, 1.1, "x"))
+    assert Sample(made.folder / "001-x", 1.0).half_width("pt") == pytest.approx(0.1)
+
+
+def test_a_copy_with_more_work_is_another_implementation(tmp_path):
+    maker = Maker(tmp_path, TurnsConfig(), Console(quiet=True))
+    tree = maker.copy("slow", products=3)
+    assert tree == maker.copy("slow", products=9)  # it is made once
+    train = (tree / "slow_impl" / "train.py").read_text()
+    assert train.count("for _ in range(3):") == 1 and "pt_impl" not in train
+    assert '"slow",' in (tree / "slow_impl" / "launch.py").read_text()
+    command = [sys.executable, "-m", "slow_impl", "--max-steps", "3", "--run-dir", str(tmp_path / "run")]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["implementation"] == "slow"
+
+
+def test_constants_of_turns_are_changed(tmp_path):
+    command = Way(("--help",), constants={"TURN_SECONDS": 9.0}).command(tmp_path, "")
+    command[-1] = command[-1].replace("runpy.run_path('compare.py', run_name='__main__')", "print(turns.TURN_SECONDS)")
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == "9.0\n"

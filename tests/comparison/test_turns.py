@@ -1,0 +1,234 @@
+"""Turns: the programs of a round train one at a time, and one that fails lets the others go on."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train, wait_for
+
+from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, read_result, read_step_losses
+from common.spec.options import TrainConfig
+from comparison import runner, turns
+from comparison.program import Program
+from comparison.turns import LEAST_CYCLES, WAKING_STEPS, run_in_turns, turn_steps
+
+
+class Notes:
+    """A follower that stores how programs ended; `look(name, line)` is called with each line of their metrics."""
+
+    def __init__(self, look=lambda name, line: None):
+        self.look, self.failures, self.started_at, self.trains_at = look, {}, {}, {}
+
+    def started(self, program):
+        self.started_at[program.run_dir.name] = time.monotonic()
+
+    def see(self, program, line):
+        if isinstance(line, PlanLine):
+            self.trains_at[program.run_dir.name] = time.monotonic()
+        self.look(program.run_dir.name, line)
+
+    def ended(self, program, ended):
+        self.failures[program.run_dir.name] = ended.failure
+
+
+@pytest.fixture
+def round_of(project, tmp_path, monkeypatch):
+    """A function that runs a round of fake implementations, each in a folder of its own name."""
+    monkeypatch.setattr(runner, "REPOSITORY", project)
+
+    def make(*names, notes=None, timeout=60, **options):
+        notes = notes or Notes()
+        options = {"epochs": 4, "train_size": 500, "batch_size": 20, "accelerator": "cpu", **options}
+        programs = [
+            Program(
+                implementation=name.partition("-")[0],
+                interpreter=sys.executable,
+                config=TrainConfig(**options, run_dir=tmp_path / name),
+            )
+            for name in names
+        ]
+        run_in_turns(programs, timeout, notes)
+        return notes
+
+    return make
+
+
+def test_a_program_alone_has_turns_too(round_of, tmp_path):
+    assert round_of("one").failures == {"one": None}
+    assert len(read_metrics(tmp_path / "one", TurnLine)) == 10
+
+
+def processes_of(folder):
+    return [one for one in psutil.Process().children(recursive=True) if str(folder) in " ".join(one.cmdline())]
+
+
+def test_one_trains_at_a_time_and_none_always_follows_the_same(round_of, tmp_path):
+    names = ("one", "two", "one-again")
+    notes = round_of(*names)
+    assert notes.failures == dict.fromkeys(names)
+    assert notes.trains_at["one"] < notes.started_at["two"] < notes.trains_at["two"] < notes.started_at["one-again"]
+    found = {name: read_metrics(tmp_path / name, TurnLine) for name in names}
+    # Ten steps of warm-up; the other 90 are ten turns of nine steps.
+    for name, lines in found.items():
+        steps = [(line.cycle, line.first_step, line.last_step, line.images) for line in lines]
+        firsts = [(cycle, 10 + 9 * (cycle - 1) + WAKING_STEPS + 1) for cycle in range(1, 11)]
+        assert steps == [(cycle, first, first + 5, 120) for cycle, first in firsts], name
+        assert len(read_step_losses(tmp_path / name)) == 100 and read_result(tmp_path / name).num_steps == 100
+        assert read_result(tmp_path / name).phase_seconds["waiting"] > 0
+    order = sorted((line.ended - line.seconds, line.ended, name) for name, lines in found.items() for line in lines)
+    assert all(ended <= began for (_, ended, _), (began, _, _) in zip(order, order[1:], strict=False))
+    cycles = [[name for _, _, name in order[start : start + 3]] for start in range(0, 30, 3)]
+    assert all(set(cycle) == set(names) for cycle in cycles)
+    assert all(second == first[::-1] for first, second in zip(cycles[::2], cycles[1::2], strict=True))
+
+
+def test_a_program_that_is_killed_in_its_turn_lets_the_others_go_on(round_of, tmp_path):
+    def kill(name, line):
+        if name == "two" and isinstance(line, StepLine) and line.step == 40:
+            for process in processes_of(tmp_path / "two"):
+                process.kill()
+
+    notes = round_of("one", "two", "crash", "one-again", notes=Notes(kill), log_every_n_steps=1)
+    assert notes.failures["two"].startswith("ended by signal 9")
+    assert (notes.failures["one"], notes.failures["crash"], notes.failures["one-again"]) == (
+        None,
+        "exit status 1",
+        None,
+    )
+    for name in ("one", "one-again"):
+        assert [line.cycle for line in read_metrics(tmp_path / name, TurnLine)] == list(range(1, 11))
+
+
+def test_a_program_that_hangs_in_its_turn_is_ended_and_the_others_go_on(round_of, tmp_path):
+    def stop(name, line):
+        if name == "two" and isinstance(line, StepLine) and line.step == 40:
+            for process in processes_of(tmp_path / "two"):
+                process.suspend()
+
+    notes = round_of("one", "two", notes=Notes(stop), timeout=8, log_every_n_steps=1)
+    assert notes.failures == {"one": None, "two": "still running after --timeout 8 seconds"}
+    assert len(read_metrics(tmp_path / "one", TurnLine)) == 10
+
+
+def test_programs_that_do_not_fit_together_train_in_groups_with_the_first_row(project, tmp_path, monkeypatch):
+    """Each uses a third of what is free at first; with the margin, two of them fit."""
+    monkeypatch.setattr(runner, "REPOSITORY", project)
+    monkeypatch.setattr(turns, "free_memory", lambda program: {"memory": 300 - 100 * len(alive)})
+    alive = set()
+
+    class Alive(Notes):
+        def started(self, program):
+            alive.add(program.run_dir.name)
+
+        def ended(self, program, ended):
+            alive.discard(program.run_dir.name)
+            self.failures[program.run_dir.name] = ended.failure, ended.group
+
+    options = {"epochs": 4, "train_size": 500, "batch_size": 20, "accelerator": "cpu"}
+    programs = [
+        Program(
+            implementation="one",
+            interpreter=sys.executable,
+            config=TrainConfig(**options, run_dir=tmp_path / name),
+            is_reference=name == "b",
+        )
+        for name in "abcd"
+    ]
+    notes = Alive()
+    run_in_turns(programs, 60, notes)
+    groups = {"b": 1, "a": 1, "b.group-2": 2, "c": 2, "b.group-3": 3, "d": 3}
+    assert notes.failures == {name: (None, group) for name, group in groups.items()}
+    assert all(len(read_metrics(tmp_path / name, TurnLine)) == 10 for name in groups)
+
+
+def test_waiting_for_others_does_not_count_for_the_timeout(round_of, tmp_path):
+    """`hang` uses up its own seconds at its end, while `one` waits to be let go."""
+    notes = round_of("hang", "one", timeout=6)
+    assert notes.failures == {"hang": "still running after --timeout 6 seconds", "one": None}
+
+
+def test_programs_whose_compare_py_is_gone_train_on(project, tmp_path, monkeypatch):
+    """Its connections are closed then, before the processes notice that it has ended."""
+    monkeypatch.setattr(runner, "REPOSITORY", project)
+    config = TrainConfig(epochs=2, train_size=500, batch_size=20, accelerator="cpu", run_dir=tmp_path / "one")
+    program = Program(implementation="one", interpreter=sys.executable, config=config)
+    member = turns.Member(program, 60, Notes())
+    member.start()
+    assert member.waits and member.done == 10
+    process = member.process
+    member.hang_up()
+    assert process.wait(30) == 0
+    assert read_metrics(tmp_path / "one", TurnLine) == [] and read_result(tmp_path / "one").num_steps == 50
+
+
+def test_time_in_which_compare_py_is_stopped_does_not_count(monkeypatch):
+    moments = iter((0.0, 1.0, 2.0, 3602.0, 3603.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    patience = runner.Patience(20)
+    for _ in range(4):
+        assert not patience.is_over()
+    assert patience.seconds == 20 - 1 - 1 - runner.STOPPED_SECONDS - 1
+
+
+def test_what_waits_uses_no_core_and_is_interrupted_at_once(round_of, tmp_path):
+    """Ctrl-C while a program has its turn: all end, and none has a result."""
+    used = []
+
+    def look(name, line):
+        if name == "two" and isinstance(line, StepLine) and line.step == 20:
+            (waits,) = processes_of(tmp_path / "one")
+            before = sum(waits.cpu_times()[:2])
+            time.sleep(1)
+            used.append(sum(waits.cpu_times()[:2]) - before)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        round_of("one", "two", notes=Notes(look), log_every_n_steps=1, epochs=1000)
+    assert used == [pytest.approx(0, abs=0.05)]
+    wait_for(lambda: not processes_of(tmp_path))
+    assert not list(tmp_path.glob("*/result.json"))
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_step", "steps_per_epoch", "left", "expected"),
+    [
+        ((0.01, 0.002), 100, 10_000, 20),  # 0.2 s of the slower one
+        ((1.0,), 100, 10_000, 1),
+        ((0.001,), 60, 10_000, 180),  # whole epochs
+        ((0.001,), 100, 100, 7),  # shorter, so that there are ten turns
+        ((0.001,), 100, 5, 1),
+    ],
+)
+def test_turns_are_equally_long_for_all(monkeypatch, seconds_per_step, steps_per_epoch, left, expected):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.2)
+
+    class Fake:
+        def __init__(self, seconds):
+            self.seconds_per_step, self.steps_per_epoch = [seconds], steps_per_epoch
+
+    assert turn_steps(left / LEAST_CYCLES, [Fake(seconds) for seconds in seconds_per_step]) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "names"),
+    [
+        ("plain", 2, ("tf", "pt")),
+        *(pytest.param(mode, devices, IMPLEMENTATIONS, marks=pytest.mark.slow) for mode in MODES for devices in (1, 2)),
+    ],
+)
+def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, devices, names):
+    """Epochs of 8 steps, the last one smaller; turns end in the middle of epochs and at their ends."""
+    options = ("--train-size", 250, "--batch-size", 32, "--epochs", 12, "--precision", 64, "--devices", devices)
+    options += ("--threads-per-device", 1, "--accelerator", "cpu", "--mode", mode)
+    command = (sys.executable, "compare.py", "--implementations", *names, "--verify", "never", *options, *ONE_ROUND)
+    run(*command, "--output-dir", tmp_path / "r")
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [(row["status"], row["num_rounds"]) for row in rows] == [("ok", "1")] * len(names)
+    for name in names:
+        folder = tmp_path / "r" / "runs" / "seed-0" / "round-1" / (name if mode == "plain" else f"{name}-{mode}")
+        assert len(read_metrics(folder, TurnLine)) >= 10
+        assert read_step_losses(folder) == read_step_losses(train(name, tmp_path / name, *options))
