@@ -292,19 +292,19 @@ def records(output):
     }
 
 
-def test_rounds_and_seeds_are_run_in_rotating_order_and_summed_up(project, tmp_path):
+def test_rounds_and_seeds_are_run_one_after_the_other_and_summed_up(project, tmp_path):
     options = (*FEW_STEPS, "--repeats", 2, "--seeds", 0, 1)
     text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
     started = [line.partition(":")[0] for line in text.splitlines() if line.endswith(": starting")]
     assert started == [
         "one (seed 0, round 1)",
         "two (seed 0, round 1)",
-        "two (seed 1, round 1)",
         "one (seed 1, round 1)",
+        "two (seed 1, round 1)",
         "one (seed 0, round 2)",
         "two (seed 0, round 2)",
-        "two (seed 1, round 2)",
         "one (seed 1, round 2)",
+        "two (seed 1, round 2)",
     ]
     assert [(row["num_runs"], row["num_rounds"], row["num_seeds"]) for row in rows] == [("4", "4", "2")] * 2
     assert rows[1]["verdict"] in ("faster", "slower", "no difference shown") and rows[1]["ratio_low"]

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import CPU, REPOSITORY, gone, read_csv, remount, run, steps_taken, train, wait_for
+from conftest import CPU, ONE_ROUND, REPOSITORY, gone, read_csv, remount, run, steps_taken, train, wait_for
 from test_compare import SHORT, run_dir
 
 from common.record.results import read_result, read_step_losses
@@ -164,7 +164,7 @@ LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 
 def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     """Its losses are those of an uninterrupted run. Its accuracy counts, its times do not."""
     output, options = tmp_path / "r", (*LONG, *CPU, "--checkpoint-every", 100)
-    command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options]
+    command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options, *ONE_ROUND]
     command = [*map(str, command), "--verify", "never"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_for(lambda: steps_taken(run_dir(output, "pt")) > 250, 60)
