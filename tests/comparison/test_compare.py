@@ -344,6 +344,8 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
         for number in range(1, most + 1)
         for name in ("one", "busy")
     }
+    notice = "other programs use 50% of the cores"  # as soon as it is seen, and once
+    assert text.count(notice) == 1 and text.index(notice) < text.index(": done")
     assert "other programs kept the machine busy: making 2 more rounds" in text
     assert [(row["num_runs"], row["num_rounds"], row["num_disturbed"]) for row in rows] == [("9", "3", "6")] * 2
     (line,) = [line for line in text.splitlines() if "disturbed" in line]
