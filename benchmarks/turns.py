@@ -1,18 +1,18 @@
 """How good the ratios of compare.py are: runs compare.py again and again and looks at its intervals and verdicts.
 
-width: half-width of the intervals, and seconds of the command
-truth: PyTorch against a copy of itself: how often a difference is claimed; every second time beside a busy loop
-repeat: the same comparison again and again: how many intervals contain the median of all estimates
+repeat: the same comparison again and again: width of its intervals, and how many contain the median of all estimates
+old-way: the same with `--turns never`: how much wider its intervals are than those of `repeat`
+busy: the same beside a busy loop that comes and goes: the ratio over the median of `repeat`
+truth: PyTorch against a copy of itself: how often a difference is claimed; every second time beside such a loop
 sensitivity: PyTorch against a copy with 5 % more work in each step: how often it is found to be slower
-busy: the ratio beside a busy loop that comes and goes, over the ratio without it
-old-way: the intervals of `--turns never`, in the same number of seconds
+processes: how much the speeds of fresh processes of the same program differ, and what changes that
 length: the ratio in shorter and longer turns
 waking: seconds of the first steps after waking up, over those of a usual step
 alone: images per second in turns, over those alone
 
 All train on the digits. `--output-dir` of an earlier call continues it: its comparisons count, too.
 
-    python -m benchmarks.turns --experiments width truth --comparisons 20
+    python -m benchmarks.turns --experiments repeat truth --comparisons 20
 """
 
 import json
@@ -33,24 +33,28 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from pydantic import Field
 from rich.console import Console
 
-from benchmarks.paired import FolderConfig, make_table, write_document
+from benchmarks.paired import FolderConfig, Pair, Program, make_table, measure_in_turns, write_document
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.machine import REPOSITORY
 from common.platform.program import as_program
+from common.record.results import TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
+from common.spec.options import TrainConfig
+from comparison.intervals import typical_speed
 from comparison.loading import Comparison, load
 
-Experiment = Literal["width", "truth", "repeat", "sensitivity", "busy", "old-way", "length", "waking", "alone"]
+Experiment = Literal["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"]
 Found = dict[str, Any]
 
 ALL = ("--implementations", "tf", "pt", "ptl")
+REPEATED = (*ALL, "--repeats", "4")
 TWO = ("--implementations", "tf", "pt")
-BUSY_LOOP = "while True: pass"
 COMES_AND_GOES = """
 import time
 while True:
@@ -73,6 +77,19 @@ for _ in range(2000):
     seconds.append(time.perf_counter() - start)
 print(sorted(seconds)[200])
 """
+# Ways to start processes of the same program: the implementation, words before the interpreter, options of the run.
+FRESH: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "pt": ("pt", (), {}),
+    "pt, no address randomisation": ("pt", ("setarch", "--addr-no-randomize"), {}),
+    "pt, huge pages": ("pt", ("env", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"), {}),
+    "pt, threads bound to cores": ("pt", ("env", "OMP_PROC_BIND=true"), {}),
+    "pt, one thread": ("pt", (), {"threads_per_device": 1}),
+    "ptl": ("ptl", (), {}),
+    "tf": ("tf", (), {}),
+    "tf, no address randomisation": ("tf", ("setarch", "--addr-no-randomize"), {}),
+    "tf, one thread": ("tf", (), {"threads_per_device": 1}),
+}
+PROCESSES = 8  # alive together
 WAKING_STEPS = (0, 1, 2, 3, 5)
 TURN_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
@@ -81,7 +98,7 @@ class TurnsConfig(FolderConfig):
     """`python -m benchmarks.turns --help` prints all options."""
 
     experiments: list[Experiment] = Field(
-        ["width", "truth", "repeat", "sensitivity", "busy", "old-way", "length", "waking", "alone"],
+        ["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"],
         min_length=1,
         description="what is measured",
     )
@@ -157,7 +174,7 @@ class Maker:
     console: Console
 
     def make(self, experiment: Experiment, ways: Mapping[str, Way]) -> Samples:
-        """Makes the comparisons that the options ask for; returns them after those of earlier calls."""
+        """Makes the comparisons that the options ask for; returns all that have been made, by the name of their way."""
         folder, names = self.folder.absolute() / experiment, list(ways)
         earlier = len([*folder.glob("*.log")])
         for number in range(earlier, earlier + self.options.comparisons):
@@ -165,13 +182,14 @@ class Maker:
             name = names[number % len(names)]
             seconds = self.compare(folder / f"{number + 1:03}-{name}", ways[name])
             self.console.print(f"{experiment} {number + 1}, {name}: {seconds:.0f} s")
-        return {
-            name: [
-                Sample(path.with_suffix(""), json.loads(path.read_text())["seconds"])
-                for path in sorted(folder.glob(f"*-{name}.json"))
-            ]
-            for name in names
-        }
+        return {name: self.made(experiment, name) for name in names}
+
+    def made(self, experiment: Experiment, name: str) -> list[Sample]:
+        """The comparisons of this and of earlier calls."""
+        return [
+            Sample(path.with_suffix(""), json.loads(path.read_text())["seconds"])
+            for path in sorted((self.folder.absolute() / experiment).glob(f"*-{name}.json"))
+        ]
 
     def compare(self, folder: Path, way: Way) -> float:
         """Runs compare.py; returns its seconds, which it also writes beside the comparison's folder."""
@@ -224,19 +242,66 @@ def program_beside(text: str | None) -> Iterator[None]:
 # --- Experiments: each prints what it finds, and returns it with all samples ---
 
 
-def width(maker: Maker) -> Found:
-    samples = maker.make("width", {"turns": Way(ALL)})["turns"]
-    found = {name: [one.half_width(name) for one in samples] for name in ("pt", "ptl")}
-    seconds = [one.seconds for one in samples]
-    for name, values in found.items():
-        maker.console.print(f"half-width of the interval of {name} / tf: median {middle(values):.1%}")
-    maker.console.print(f"seconds of compare.py: median {middle(seconds):.0f}")
-    return {"half_widths": found, "seconds": seconds}
+def repeat(maker: Maker) -> Found:
+    samples = maker.make("repeat", {"turns": Way(REPEATED)})["turns"]
+    headings = ("comparisons", "median", "intervals with it", "half-width", "standard deviation")
+    table = make_table("the same comparison", "", *headings)
+    found: Found = {"seconds": [one.seconds for one in samples]}
+    for name in ("pt", "ptl"):
+        rows = [one.row(name) for one in samples if not math.isnan(one.ratio(name))]
+        found[name] = [[float(row[column]) for column in ("ratio", "ratio_low", "ratio_high")] for row in rows]
+        median = middle([ratio for ratio, _, _ in found[name]])
+        inside = sum(low <= median <= high for _, low, high in found[name])
+        width = middle([one.half_width(name) for one in samples])
+        deviation = float(np.std(np.log([ratio for ratio, _, _ in found[name]]), ddof=1)) if len(rows) > 1 else math.nan
+        table.add_row(
+            f"{name} / tf",
+            str(len(samples)),
+            f"{median:.3f}",
+            f"{inside}/{len(rows)}",
+            f"{width:.1%}",
+            f"{deviation:.1%}",
+        )
+    maker.console.print(table)
+    maker.console.print(f"seconds of compare.py: median {middle(found['seconds']):.0f}")
+    return found
+
+
+def old_way(maker: Maker) -> Found:
+    never = maker.make("old-way", {"never": Way((*REPEATED, "--turns", "never"))})["never"]
+    samples = {"in turns": maker.made("repeat", "turns"), "--turns never": never}
+    table = make_table("half-width of the interval", "", "comparisons", "seconds", "pt / tf", "ptl / tf")
+    found: Found = {}
+    for name, ones in samples.items():
+        found[name] = {row: [one.half_width(row) for one in ones] for row in ("pt", "ptl")}
+        seconds = middle([one.seconds for one in ones])
+        table.add_row(
+            name, str(len(ones)), f"{seconds:.0f}", *(f"{middle(of_row):.1%}" for of_row in found[name].values())
+        )
+    maker.console.print(table)
+    for row in ("pt", "ptl"):
+        times = middle(found["--turns never"][row]) / middle(found["in turns"][row])
+        maker.console.print(f"{row} / tf: in turns the interval is {times:.1f} times as narrow")
+    return found
+
+
+def busy(maker: Maker) -> Found:
+    samples = maker.make("busy", {"busy": Way(REPEATED, beside=COMES_AND_GOES)})["busy"]
+    quiet = maker.made("repeat", "turns")
+    found: Found = {"no_verdict": [one.comparison.warnings for one in samples if one.verdict("pt") is None]}
+    for name in ("pt", "ptl"):
+        usual = middle([one.ratio(name) for one in quiet])
+        found[name] = [one.ratio(name) / usual for one in samples]
+        shown = ", ".join(f"{ratio:.3f}" for ratio in found[name])
+        maker.console.print(f"{name} / tf beside a busy loop, over the median without it: {shown}")
+    for warnings in found["no_verdict"]:
+        maker.console.print(f"no verdict: {' '.join(warnings)}")
+    return found
 
 
 def truth(maker: Maker) -> Found:
     way = Way(("--implementations", "pt", "pt2"), maker.copy("pt2"))
-    samples = maker.make("truth", {"quiet": way, "busy": Way(way.arguments, way.tree, BUSY_LOOP)})
+    samples = maker.make("truth", {"quiet": way, "busy": Way(way.arguments, way.tree, COMES_AND_GOES)})
     table = make_table("PyTorch against itself", "", "comparisons", "wrong", "no verdict", f"within {SAME:.0%}")
     found: Found = {}
     for name, ones in samples.items():
@@ -245,21 +310,6 @@ def truth(maker: Maker) -> Found:
         wrong = sum(verdict in ("faster", "slower") for verdict in verdicts)
         close = np.mean([1 - SAME <= ratio <= 1 + SAME for ratio in ratios if not math.isnan(ratio)] or [math.nan])
         table.add_row(name, str(len(ones)), str(wrong), str(verdicts.count(None)), f"{close:.0%}")
-    maker.console.print(table)
-    return found
-
-
-def repeat(maker: Maker) -> Found:
-    samples = maker.make("repeat", {"turns": Way(ALL)})["turns"]
-    table = make_table("the same comparison", "", "comparisons", "median", "intervals with it", "standard deviation")
-    found: Found = {}
-    for name in ("pt", "ptl"):
-        rows = [one.row(name) for one in samples if not math.isnan(one.ratio(name))]
-        found[name] = [[float(row[column]) for column in ("ratio", "ratio_low", "ratio_high")] for row in rows]
-        median = middle([ratio for ratio, _, _ in found[name]])
-        inside = sum(low <= median <= high for _, low, high in found[name])
-        deviation = float(np.std(np.log([ratio for ratio, _, _ in found[name]]), ddof=1)) if len(rows) > 1 else math.nan
-        table.add_row(f"{name} / tf", str(len(samples)), f"{median:.3f}", f"{inside}/{len(rows)}", f"{deviation:.1%}")
     maker.console.print(table)
     return found
 
@@ -292,32 +342,41 @@ def calibrate(maker: Maker) -> int:
     return int(json.loads(path.read_text()))
 
 
-def busy(maker: Maker) -> Found:
-    arguments = (*TWO, "--epochs", "200")
-    samples = maker.make("busy", {"quiet": Way(arguments), "busy": Way(arguments, beside=COMES_AND_GOES)})
-    pairs = [*zip(samples["busy"], samples["quiet"], strict=False)]
-    ratios = [one.ratio("pt") / other.ratio("pt") for one, other in pairs]
-    maker.console.print(f"pt / tf beside a busy loop over that without it: {', '.join(f'{one:.3f}' for one in ratios)}")
-    reasons = [one.comparison.warnings for one in samples["busy"] if one.verdict("pt") is None]
-    for warnings in reasons:
-        maker.console.print(f"no verdict: {' '.join(warnings)}")
-    verdicts = {name: [one.verdict("pt") for one in ones] for name, ones in samples.items()}
-    return {"ratios": ratios, "verdicts": verdicts, "no_verdict": reasons}
-
-
-def old_way(maker: Maker) -> Found:
-    arguments = (*TWO, "--repeats", "5", "--epochs", "80")
-    samples = maker.make("old-way", {"turns": Way(arguments), "never": Way((*arguments, "--turns", "never"))})
-    table = make_table("pt / tf", "", "comparisons", "seconds", "half-width")
+def processes(maker: Maker) -> Found:
+    """Each call makes new processes; only these count."""
+    folder = maker.folder / "processes"
+    folder = folder / f"{len([*folder.glob('*')]) + 1:03}"
+    table = make_table(f"speeds of {PROCESSES} processes", "", "standard deviation", "least", "most")
     found: Found = {}
-    for name, ones in samples.items():
-        found[name] = {"half_widths": [one.half_width("pt") for one in ones], "seconds": [one.seconds for one in ones]}
-        medians = [middle(values) for values in found[name].values()]
-        table.add_row(name, str(len(ones)), f"{medians[1]:.0f}", f"{medians[0]:.1%}")
+    for name, (implementation, starter, options) in FRESH.items():
+        config = TrainConfig(accelerator="cpu", epochs=80, **options)
+        names = [f"{name} {number}" for number in range(PROCESSES)]
+        programs = [Program(one, f"{implementation}_impl", config, starter=starter) for one in names]
+        pairs = [Pair(one, names[0]) for one in names[1:]]  # so that all are alive together
+        run_dirs = measure_in_turns(programs, pairs, 1, folder, Console(quiet=True))
+        turns = [read_metrics(run_dirs[one][0], TurnLine) for one in names]
+        speeds = np.array([[turn.images_per_second for turn in of_process] for of_process in turns])
+        found[name] = [typical_speed(of_process) for of_process in speeds / np.median(speeds, axis=0)]
+        deviation = deviation_between(speeds)
+        table.add_row(name, f"{deviation:.1%}", f"{min(found[name]):.3f}", f"{max(found[name]):.3f}")
     maker.console.print(table)
-    times = middle(found["never"]["half_widths"]) / middle(found["turns"]["half_widths"])
-    maker.console.print(f"in turns the interval is {times:.1f} times as narrow")
     return found
+
+
+def deviation_between(speeds: NDArray[np.float64]) -> float:
+    """Standard deviation of the logarithms of processes' speeds, without the noise of their turns.
+
+    It is the square root of the covariance between the first and the second half of the turns: what a process has in
+    both belongs to the process.
+
+    Args:
+      speeds: (processes, turns); turns of the same column followed each other.
+    """
+    relative = speeds / np.median(speeds, axis=0)
+    halves = [
+        np.log([typical_speed(of_process) for of_process in half]) for half in np.array_split(relative, 2, axis=1)
+    ]
+    return math.sqrt(max(0.0, float(np.cov(*halves)[0, 1])))
 
 
 def length(maker: Maker) -> Found:
@@ -385,12 +444,12 @@ def step_seconds(turns: pd.DataFrame, share: float = 0.5) -> float:
 
 
 EXPERIMENTS: dict[Experiment, Callable[[Maker], Found]] = {
-    "width": width,
-    "truth": truth,
     "repeat": repeat,
-    "sensitivity": sensitivity,
-    "busy": busy,
     "old-way": old_way,
+    "busy": busy,
+    "truth": truth,
+    "sensitivity": sensitivity,
+    "processes": processes,
     "length": length,
     "waking": waking,
     "alone": alone,

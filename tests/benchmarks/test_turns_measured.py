@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -16,7 +17,10 @@ from comparison.loading import Comparison
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A maker whose comparisons have the rows in `made.rows`, one after the other, and take three seconds."""
+    """A maker whose comparisons take three seconds and have the rows in `made.rows`, one after the other.
+
+    Those of an experiment in `made.other_rows` have the rows that stand there.
+    """
 
     def fake(self, folder, way):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -26,14 +30,15 @@ def made(tmp_path, monkeypatch):
 
     def load(folder):
         number = int(folder.name.split("-")[0]) - 1
+        values = maker.other_rows.get(folder.parent.name, maker.rows)[number]
         names = [(name, mode) for name in ("tf", "keras", "pt", "pt2", "ptl") for mode in ("plain", "tuned")]
         columns = ("implementation", "mode", "ratio", "ratio_low", "ratio_high", "verdict")
-        rows = pd.DataFrame([(*name, *maker.rows[number]) for name in names], columns=columns)
+        rows = pd.DataFrame([(*name, *values) for name in names], columns=columns)
         rows["images_per_second"] = 1000.0 * (number + 1)
         return Comparison(rows, *[pd.DataFrame()] * 4, warnings=[], missing=0)
 
     class MadeUp(Maker):
-        rows = []
+        rows, other_rows = [], {}
 
     monkeypatch.setattr(MadeUp, "compare", fake)
     monkeypatch.setattr(turns, "load", load)
@@ -67,7 +72,21 @@ def test_wrong_and_missing_verdicts_are_counted(made, monkeypatch, capsys):
 def test_intervals_with_the_median_are_counted(made, capsys):
     made.rows += [(1.0, 0.9, 1.1, "x"), (1.2, 1.15, 1.25, "x"), (1.1, 1.05, 1.2, "x")]
     assert turns.repeat(made)["pt"] == [[1.0, 0.9, 1.1], [1.2, 1.15, 1.25], [1.1, 1.05, 1.2]]
-    assert "1.100" in (text := capsys.readouterr().out) and "2/3" in text
+    (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if "pt / tf" in line]
+    assert line[3:] == ["3", "1.100", "2/3", "6.9%", "9.1%"]
+
+
+def test_other_ways_are_held_against_the_repeated_comparison(made, capsys):
+    made.rows += [(1.0, 1 / 1.1, 1.1, "x")] * 3
+    made.other_rows["old-way"] = [(1.0, 1 / 1.5, 1.5, "x")] * 3
+    unknown = math.nan, math.nan, math.nan, None
+    made.other_rows["busy"] = [(1.1, 1.0, 1.2, "x"), (0.9, 0.8, 1.0, "x"), unknown]
+    turns.repeat(made)
+    turns.old_way(made)
+    assert "pt / tf: in turns the interval is 5.0 times as narrow" in capsys.readouterr().out
+    found = turns.busy(made)
+    assert found["pt"][:2] == [1.1, 0.9] and len(found["no_verdict"]) == 1
+    assert "pt / tf beside a busy loop, over the median without it: 1.100, 0.900, nan" in capsys.readouterr().out
 
 
 def test_speeds_in_turns_are_divided_by_those_alone(made, capsys):
@@ -76,6 +95,14 @@ def test_speeds_in_turns_are_divided_by_those_alone(made, capsys):
         found = turns.alone(made)
     assert found["keras tuned"] == {"1": [1 / 2, 5 / 6], "2": [3 / 4]}
     assert "0.667" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("between", [0.0, 0.03])
+def test_differences_between_processes_are_told_from_the_noise_of_turns(between):
+    random = np.random.default_rng(0)
+    processes, cycles = random.normal(0, between, (200, 1)), random.normal(0, 0.5, 100)
+    speeds = np.exp(processes + cycles + random.normal(0, 0.2, (200, 100)))
+    assert turns.deviation_between(speeds) == pytest.approx(between, abs=0.01)
 
 
 def test_half_width_of_an_interval(made):
