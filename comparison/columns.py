@@ -102,9 +102,9 @@ LEARNING = [
     Column[Row]("", "learning", lambda row: row.learning.learning or ""),
 ]
 ABOUT_MAIN = (
-    "images/s: training images per second, the median of the runs; spread: the middle half of the runs or, with fewer"
-    " than four, lowest to highest. ratio: images/s divided by the first row's, from turns of training that"
-    " followed each other. same training: whether the first steps in 64 bits prove it equal"
+    "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
+    " half of the runs or, with fewer than four, lowest to highest. ratio: images/s divided by the first row's, from"
+    " turns of training that followed each other. same training: whether the first steps in 64 bits prove it equal"
     " to the first row's."
 )
 ABOUT_DETAILS = (

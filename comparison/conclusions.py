@@ -61,22 +61,22 @@ def _tuning(plain: Entry, tuned: Entry) -> str | None:
 
 
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
-    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
+    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`, and more if one of them stalls."""
     if ratio.estimate is None:
         found = _least_to_most(ratio)
         rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
         return f"{name} trained {found} times as fast as {other} in {rounds}, too few to be sure"
     if ratio.low is None or ratio.high is None:
         return f"{name} trained {ratio.estimate:.2f} times as fast as {other}"
-    of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
-    between = f"({ratio.low:.2f} to {ratio.high:.2f}{of_these})"
-    if ratio.verdict == "no difference shown":
-        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {between}"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
-        between = f"({1 / ratio.high:.2f} to {1 / ratio.low:.2f}{of_these})"
-        return f"{other} trained {1 / ratio.estimate:.2f} times as fast as {name} {between}"
-    return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {between}"
+        name, other, ratio = other, name, ratio.inverse()
+    of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
+    interval = f"({ratio.low:.2f} to {ratio.high:.2f}{of_these})"
+    stalls = f", or {ratio.with_stalls:.2f} with the stalls of these runs" if ratio.stalls_matter else ""
+    if ratio.verdict == "no difference shown":
+        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {interval}{stalls}"
+    return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {interval}{stalls}"
 
 
 def _least_to_most(ratio: Ratio) -> str:

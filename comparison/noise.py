@@ -13,7 +13,7 @@ from comparison.store import Run
 from comparison.table import Entry, Table
 
 OFF = 0.10  # no warning for a run that differs from the median by less: it misleads nobody
-WORTH_A_WORD = 0.05  # no warning for a ratio that differs from 1 by less
+WORTH_A_WORD = 0.05  # no warning for a ratio that differs from 1 by less, or for stalls that take less
 CROWDED = 1.0  # threads that want to run minus cores, on average; a warning above this number
 THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
 
@@ -29,6 +29,7 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
         where = in_brackets(table.variant)
         for entry in table.entries:
             who = f"{entry.title}{where}"
+            yield from _stalled(entry, who)
             yield from _stopped(entry, who)
             yield from _throttled(entry, who)
             yield from _crowded(entry, who)
@@ -88,6 +89,14 @@ def _of_rounds(part: int, whole: int) -> str:
 
 def _place(run: Run) -> str:
     return f"seed {run.record.seed}, round {run.record.round}"
+
+
+def _stalled(entry: Entry, who: str) -> Iterator[str]:
+    if (entry.stalled or 0.0) > WORTH_A_WORD:
+        yield (
+            f"{who}: stalls take {entry.stalled:.0%} of its training time: turns that last much longer than usual,"
+            " though no other program was seen; images/s and ratios are of usual turns; docs/noise.md has more"
+        )
 
 
 def _stopped(entry: Entry, who: str) -> Iterator[str]:

@@ -46,10 +46,12 @@ class Speed(Part):
       num_rounds: number of rounds that the ratio is from.
       num_disturbed: number of disturbed rounds.
       num_turns: number of turns that count.
+      stalled: share of the time of these turns which slow ones take longer than usual ones.
       ratio, ratio_low, ratio_high, verdict: of images per second to those of the table's first row, from turns of the
         same cycle or, without turns, from runs of the same round; then None with fewer than three rounds; see
         `comparison.intervals`.
       ratio_min, ratio_max: the lowest and the highest ratio of a single round.
+      ratio_with_stalls: the ratio of all images over all seconds of the same turns.
     """
 
     images_per_second: float | None = None
@@ -60,11 +62,13 @@ class Speed(Part):
     num_rounds: int = Field(0, ge=0)
     num_disturbed: int = Field(0, ge=0)
     num_turns: int = Field(0, ge=0)
+    stalled: Share | None = None
     ratio_min: float | None = None
     ratio_max: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    ratio_with_stalls: float | None = None
     verdict: Verdict | None = None
 
     @property

@@ -150,11 +150,13 @@ def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
         num_rounds=num_rounds,
         num_disturbed=len(entry.disturbed),
         num_turns=sum(len(entry.turns(run)) for run in entry.measured_runs),
+        stalled=entry.stalled,
         ratio_min=ratio and ratio.least,
         ratio_max=ratio and ratio.most,
         ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
         ratio_low=ratio and ratio.low,
         ratio_high=ratio and ratio.high,
+        ratio_with_stalls=ratio and ratio.with_stalls,
         verdict=ratio and ratio.verdict,
     )
 

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.record.results import RunResult, TurnLine
 from common.spec.options import Mode
-from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns
+from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
 from comparison.jobs import Values, row_name, row_title
 from comparison.learning import Fit, SmallSet
 from comparison.row import Row
@@ -60,6 +60,16 @@ class Entry:
         if self.leaves_out(run):
             return []
         return run.turns if self.keep_disturbed else run.quiet_turns
+
+    @property
+    def stalled(self) -> float | None:
+        """Share of the time of all turns that count which slow ones take longer than usual ones; None without turns."""
+        usual = seconds = 0.0
+        for turns in map(self.turns, self.measured_runs):
+            if turns:
+                usual += sum(turn.images for turn in turns) / typical_speed([turn.images_per_second for turn in turns])
+                seconds += sum(turn.seconds for turn in turns)
+        return max(0.0, 1 - usual / seconds) if seconds else None
 
     @property
     def measured(self) -> list[RunResult]:
@@ -136,7 +146,9 @@ def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
     pairs = paired_runs(reference, entry)
     if have_turns(reference, entry):
         rounds = _rounds_of_turns(reference, entry)
-        return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
+        if not rounds:
+            return None, 0
+        return replace(ratio_of_turns(rounds), with_stalls=_ratio_of_totals(reference, entry)), len(rounds)
     speeds = [
         (run.images_per_second, other.images_per_second)
         for run, other in pairs
@@ -178,6 +190,16 @@ def _rounds_of_turns(reference: Entry, entry: Entry) -> list[list[tuple[tuple[in
     return [of_round for of_round in rounds if len(of_round) >= MIN_CYCLES]
 
 
+def _ratio_of_totals(reference: Entry, entry: Entry) -> float:
+    """The ratio of all images over all seconds, of the same pairs of turns as `_rounds_of_turns`."""
+    rounds = [paired_turns(entry.turns(run), reference.turns(other)) for run, other in paired_runs(reference, entry)]
+    turns, others = zip(*(pair for pairs in rounds if len(pairs) >= MIN_CYCLES for pair in pairs), strict=True)
+    speed, other_speed = (
+        sum(one.images for one in all_) / sum(one.seconds for one in all_) for all_ in (turns, others)
+    )
+    return speed / other_speed
+
+
 def _steps_per_epoch(*runs: Run) -> list[int]:
     return [run.result.plan.steps_per_epoch for run in runs if run.result]
 
@@ -190,10 +212,14 @@ def pairs_of_turns(
     turns: Sequence[TurnLine], reference: Sequence[TurnLine], steps_per_epoch: int, reference_steps_per_epoch: int
 ) -> list[tuple[tuple[int, int], float]]:
     """For turns of the same cycle: how many epochs begin in each, and the logarithm of the ratio of their speeds."""
-    by_cycle = {turn.cycle: turn for turn in reference}
     pairs = []
-    for turn in turns:
-        if (paired := by_cycle.get(turn.cycle)) is not None:
-            starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
-            pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
+    for turn, paired in paired_turns(turns, reference):
+        starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
+        pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
     return pairs
+
+
+def paired_turns(turns: Sequence[TurnLine], reference: Sequence[TurnLine]) -> list[tuple[TurnLine, TurnLine]]:
+    """Each turn with the reference's turn of the same cycle."""
+    by_cycle = {turn.cycle: turn for turn in reference}
+    return [(turn, by_cycle[turn.cycle]) for turn in turns if turn.cycle in by_cycle]

@@ -2,8 +2,9 @@ import itertools
 import json
 
 import jsonschema
+import numpy as np
 import pytest
-from made_up import MACHINE, MadeUp, comparison
+from made_up import MACHINE, MadeUp, comparison, made_up_turns
 
 from common.data.datasets import load_dataset
 from common.resolve import Settings
@@ -335,3 +336,28 @@ def test_a_limit_on_the_processors_instructions_is_told_beside_the_table_and_in_
     for name in ("results.csv", "results.md", "report.html"):
         assert told in (tmp_path / name).read_text(), name
     assert "AVX512_CORE_FP16" in (tmp_path / "runs.csv").read_text()
+
+
+@pytest.mark.parametrize("implementations", [("tf", "pt"), ("pt", "tf")])
+def test_stalls_are_told_beside_the_ratio_of_usual_turns(tmp_path, implementations):
+    """Every tenth turn of TensorFlow takes ten times as long; those of the second comparison are of others' making."""
+
+    def make(job, load=0.0):
+        slow = np.arange(40) % 10 == 5
+        speeds = np.where(slow, 100.0, 1000.0) if job.implementation == "tf" else np.full(40, 1500.0)
+        return MadeUp(turns=made_up_turns(speeds.tolist(), loads=[load * one for one in slow]))
+
+    options = {"implementations": implementations, "repeats": 3}
+    summary = comparison(tmp_path / "own", make, **options)
+    said = "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50), or 2.85 with the stalls of these runs"
+    assert conclusions(summary.tables[0])[0] == said
+    rows = {row.implementation: row.speed for row in summary.tables[0].rows}
+    assert rows["tf"].stalled == pytest.approx(36 / 76) and rows["pt"].stalled == pytest.approx(0)
+    expected = 2.85 if implementations[0] == "tf" else 1 / 2.85
+    assert rows[implementations[1]].ratio_with_stalls == pytest.approx(expected)
+    (warning,) = [one for one in summary.warnings if "stalls" in one]
+    assert warning.startswith("TensorFlow: stalls take 47% of its training time")
+
+    summary = comparison(tmp_path / "others", lambda job: make(job, load=0.6), **options)
+    assert conclusions(summary.tables[0])[0] == "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50)"
+    assert not [one for one in summary.warnings if "stalls" in one]
