@@ -157,6 +157,13 @@ class Sample:
         row = self.row(implementation)
         return math.sqrt(row["ratio_high"] / row["ratio_low"]) - 1
 
+    def images_per_second_of_turns(self, implementation: str, mode: str) -> float:
+        """Of all turns of the median run."""
+        turns = self.comparison.turns
+        of_row = turns[(turns["implementation"] == implementation) & (turns["mode"] == mode)]
+        sums = of_row.groupby("run_dir")[["images", "seconds"]].sum()
+        return float((sums["images"] / sums["seconds"]).median())
+
     def verdict(self, implementation: str) -> str | None:
         verdict = self.row(implementation)["verdict"]
         return None if pd.isna(verdict) else str(verdict)
@@ -409,6 +416,7 @@ def waking(maker: Maker) -> Found:
 
 
 def alone(maker: Maker) -> Found:
+    """Speeds of whole trainings, with stalls: images per second of usual turns would leave them out in turns only."""
     rows = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned", "--epochs", "80")
     ways = {}
     for devices in ("1", "2"):
@@ -421,7 +429,7 @@ def alone(maker: Maker) -> Found:
         for mode in ("plain", "tuned"):
             found[f"{implementation} {mode}"] = ratios = {
                 devices: [
-                    one.row(implementation, mode)["images_per_second"]
+                    one.images_per_second_of_turns(implementation, mode)
                     / other.row(implementation, mode)["images_per_second"]
                     for one, other in zip(samples[f"turns-{devices}"], samples[f"alone-{devices}"], strict=False)
                 ]

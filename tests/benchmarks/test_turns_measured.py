@@ -35,7 +35,11 @@ def made(tmp_path, monkeypatch):
         columns = ("implementation", "mode", "ratio", "ratio_low", "ratio_high", "verdict")
         rows = pd.DataFrame([(*name, *values) for name in names], columns=columns)
         rows["images_per_second"] = 1000.0 * (number + 1)
-        return Comparison(rows, *[pd.DataFrame()] * 4, warnings=[], missing=0)
+        # Half of the turns of each of three runs stall.
+        of_run = rows[["implementation", "mode"]].assign(images=rows["images_per_second"])
+        runs = [of_run.assign(run_dir=run, seconds=seconds) for run in "abc" for seconds in (0.3, 0.7)]
+        frames = dict.fromkeys(("runs", "epochs", "steps"), pd.DataFrame())
+        return Comparison(rows, turns=pd.concat(runs), **frames, warnings=[], missing=0)
 
     class MadeUp(Maker):
         rows, other_rows = [], {}
@@ -93,8 +97,9 @@ def test_speeds_in_turns_are_divided_by_those_alone(made, capsys):
     made.rows += [(1.0, 0.9, 1.1, "x")] * 6
     for _ in range(2):
         found = turns.alone(made)
-    assert found["keras tuned"] == {"1": [1 / 2, 5 / 6], "2": [3 / 4]}
-    assert "0.667" in capsys.readouterr().out
+    # The nth comparison has n thousand images per second, and twice as many in its turns.
+    assert found["keras tuned"] == {"1": [2 * 1 / 2, 2 * 5 / 6], "2": [2 * 3 / 4]}
+    assert "1.333" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("between", [0.0, 0.03])
