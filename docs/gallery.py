@@ -59,7 +59,7 @@ EXHIBITS = (
         "Plain and tuned",
         "What each framework costs as its documentation teaches it, and what tuning gains, in a network so small that"
         " the framework's own work decides.",
-        "--mode plain tuned --implementations tf keras pt ptl --epochs 40 --repeats 8",
+        "--mode plain tuned --implementations tf keras pt ptl --epochs 40 --repeats 4",
         ("throughput", "ratio"),
     ),
     Exhibit(
