@@ -193,11 +193,12 @@ def _rounds_of_turns(reference: Entry, entry: Entry) -> list[list[tuple[tuple[in
 def _ratio_of_totals(reference: Entry, entry: Entry) -> float:
     """The ratio of all images over all seconds, of the same pairs of turns as `_rounds_of_turns`."""
     rounds = [paired_turns(entry.turns(run), reference.turns(other)) for run, other in paired_runs(reference, entry)]
-    turns, others = zip(*(pair for pairs in rounds if len(pairs) >= MIN_CYCLES for pair in pairs), strict=True)
-    speed, other_speed = (
-        sum(one.images for one in all_) / sum(one.seconds for one in all_) for all_ in (turns, others)
-    )
-    return speed / other_speed
+    pairs = [pair for of_round in rounds if len(of_round) >= MIN_CYCLES for pair in of_round]
+    return _speed_of_all([turn for turn, _ in pairs]) / _speed_of_all([other for _, other in pairs])
+
+
+def _speed_of_all(turns: Sequence[TurnLine]) -> float:
+    return sum(turn.images for turn in turns) / sum(turn.seconds for turn in turns)
 
 
 def _steps_per_epoch(*runs: Run) -> list[int]:

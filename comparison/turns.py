@@ -124,7 +124,8 @@ def _train(members: list["Member"]) -> None:
         order = order[::-1] if cycle % 2 == 0 else random.sample(order, len(order))
         for member in order:
             member.take(Turn(cycle, until - steps, until))
-        done = until
+        # A program that takes several steps in one call may be further than it was told.
+        done = max(until, *(member.done for member in members))
 
 
 def turn_steps(most: float, members: Sequence["Member"]) -> int:

@@ -101,7 +101,8 @@ class Recorder:
             implementation, profiler if writes else None, plan, self.warmup_steps, config.profile, synchronize
         )
         self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
-        self.timed_from, self.timed_images = self.steps_done, 0
+        self.timed_from: int | None = None  # the turn times the steps after this one; None: none so far
+        self.timed_images = 0
         self.waited_after = self.steps_done, 0.0  # the step and the training seconds before the last wait
         self.pending: list[tuple[Any, Any]] = []
         self.latest: list[tuple[Any, Any]] = []
@@ -243,8 +244,9 @@ class Recorder:
         All processes of the run call it after the same step and, if that step ends an epoch, after the evaluation.
         """
         self.clock.start_waiting()
-        if self.steps_done > self.timed_from and self.turn.cycle:
-            self._end_turn()
+        if self.timed_from is not None and self.steps_done > self.timed_from:
+            self._end_turn(self.timed_from + 1)
+        self.timed_from = None
         steps, seconds = self.steps_done, self.timeline.seconds["training"]
         trained = steps - self.waited_after[0]
         seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
@@ -258,16 +260,16 @@ class Recorder:
         self.timed_from = self.steps_done
         self.clock.start_timing()
 
-    def _end_turn(self) -> None:
-        """Passes what a turn has measured to the sinks."""
-        images = self.plan.images(self.timed_from + 1, self.steps_done)
+    def _end_turn(self, first_step: int) -> None:
+        """Passes what a turn has measured, from `first_step` on, to the sinks."""
+        images = self.plan.images(first_step, self.steps_done)
         self.timed_images += images
         if self.monitor is None:
             return
         line = TurnLine(
             kind="turn",
             cycle=self.turn.cycle,
-            first_step=self.timed_from + 1,
+            first_step=first_step,
             last_step=self.steps_done,
             images=images,
             seconds=self.clock.turn_seconds,

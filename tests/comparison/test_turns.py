@@ -1,5 +1,6 @@
 """Turns: the programs of a round train one at a time, and one that fails lets the others go on."""
 
+import itertools
 import os
 import signal
 import sys
@@ -213,6 +214,27 @@ def test_turns_are_equally_long_for_all(monkeypatch, seconds_per_step, steps_per
     assert turn_steps(left / LEAST_CYCLES, [Fake(seconds) for seconds in seconds_per_step]) == expected
 
 
+def test_a_turn_begins_where_the_farthest_program_waits():
+    """The second program takes ten steps in each call, and so goes beyond the end of its turn."""
+    given = []
+
+    class Fake:
+        waits, done, total_steps, steps_per_epoch, seconds_per_step = True, 10, 500, 23, [0.01]
+
+        def __init__(self, steps_per_call):
+            self.steps_per_call = steps_per_call
+
+        def take(self, turn):
+            given.append((self.done, turn))
+            while self.done < turn.until:
+                self.done += self.steps_per_call
+
+    turns._train([Fake(1), Fake(10)])
+    assert len(given) >= 20
+    for done, turn in given:
+        assert done + WAKING_STEPS <= turn.timed_after < turn.until
+
+
 @pytest.mark.parametrize(
     ("mode", "devices", "names"),
     [
@@ -230,5 +252,7 @@ def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, de
     assert [(row["status"], row["num_rounds"]) for row in rows] == [("ok", "1")] * len(names)
     for name in names:
         folder = tmp_path / "r" / "runs" / "seed-0" / "round-1" / (name if mode == "plain" else f"{name}-{mode}")
-        assert len(read_metrics(folder, TurnLine)) >= 10
+        lines = read_metrics(folder, TurnLine)
+        assert len(lines) >= 10
+        assert all(line.last_step < later.first_step for line, later in itertools.pairwise(lines))
         assert read_step_losses(folder) == read_step_losses(train(name, tmp_path / name, *options))

@@ -86,9 +86,9 @@ def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
     assert [item for item in log if item != "synchronize"] == [("fetch", 4)] * 3
 
 
-def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
-    """12 steps of a second: warm-up until 6; a turn that times 8 to 9, one that times 11 to 12; then the end."""
-    turns, reports = [Turn(1, 7, 9), Turn(2, 10, 12), Turn(0, 12, 12)], []
+def take_turns(recorder, clock, *turns):
+    """Trains 12 steps of a second; returns what is reported before each of the turns."""
+    turns, reports = [*turns], []
 
     class Turns:
         are_taken = True
@@ -101,7 +101,6 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
         def close(self):
             pass
 
-    recorder, _ = make(tmp_path)
     recorder.turns = Turns()
     with recorder:
         for _ in range(3):
@@ -113,6 +112,13 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
             recorder.start_evaluation()
             clock.now += 3
             recorder.end_epoch(355.0, 300, 355)
+    return reports
+
+
+def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
+    """Warm-up until 6; a turn that times 8 to 9, one that times 11 to 12; then the end."""
+    recorder, _ = make(tmp_path)
+    reports = take_turns(recorder, clock, Turn(1, 7, 9), Turn(2, 10, 12), Turn(0, 12, 12))
     result = finish(recorder)
     assert reports == [(6, 1), (9, 1), (12, 1)]
     lines = [(line.cycle, line.first_step, line.last_step, line.seconds) for line in read_metrics(tmp_path, TurnLine)]
@@ -120,6 +126,14 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
     assert result.epoch_train_seconds == [3, 4, 4] and result.eval_seconds == [3, 3, 3]
     assert result.images_per_second == pytest.approx((5 + 10 + 10 + 5) / 4)
     assert result.phase_seconds["waiting"] == 3000 and result.phase_seconds["training"] == 11
+
+
+def test_a_turn_that_has_timed_nothing_has_no_line(tmp_path, clock):
+    """The second turn is told of a step that was taken before it began."""
+    recorder, _ = make(tmp_path)
+    take_turns(recorder, clock, Turn(1, 7, 9), Turn(2, 8, 10), Turn(3, 11, 12), Turn(0, 12, 12))
+    lines = [(line.cycle, line.first_step, line.last_step, line.seconds) for line in read_metrics(tmp_path, TurnLine)]
+    assert lines == [(1, 8, 9, 2), (3, 12, 12, 1)]
 
 
 def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
