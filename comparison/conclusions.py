@@ -61,7 +61,7 @@ def _tuning(plain: Entry, tuned: Entry) -> str | None:
 
 
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
-    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`, and more if one of them stalls."""
+    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
         found = _least_to_most(ratio)
         rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
@@ -73,10 +73,9 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
         name, other, ratio = other, name, ratio.inverse()
     of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
     interval = f"({ratio.low:.2f} to {ratio.high:.2f}{of_these})"
-    stalls = f", or {ratio.with_stalls:.2f} with the stalls of these runs" if ratio.stalls_matter else ""
     if ratio.verdict == "no difference shown":
-        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {interval}{stalls}"
-    return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {interval}{stalls}"
+        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {interval}"
+    return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {interval}"
 
 
 def _least_to_most(ratio: Ratio) -> str:

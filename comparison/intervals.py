@@ -48,8 +48,6 @@ class Ratio:
     Attributes:
       least, most: the lowest and the highest ratio of a single round; of any two runs if they are not paired.
       of_these_processes: whether the interval says nothing of fresh processes, since it is from one round.
-      with_stalls: the ratio of all images over all seconds of the same turns. It differs from the estimate if one of
-        the two stalls now and then, since the estimate is of usual turns. None without turns.
     """
 
     least: float
@@ -59,14 +57,6 @@ class Ratio:
     high: float | None = None
     verdict: Verdict | None = None
     of_these_processes: bool = False
-    with_stalls: float | None = None
-
-    @property
-    def stalls_matter(self) -> bool:
-        """Whether the ratio with stalls lies outside the interval."""
-        if self.low is None or self.high is None or self.with_stalls is None:
-            return False
-        return not self.low <= self.with_stalls <= self.high
 
     def inverse(self) -> "Ratio":
         """The ratio of the reference to this entry."""
@@ -79,7 +69,6 @@ class Ratio:
             high=self.low and 1 / self.low,
             verdict=verdict.get(self.verdict, self.verdict),
             of_these_processes=self.of_these_processes,
-            with_stalls=self.with_stalls and 1 / self.with_stalls,
         )
 
     def is_within(self, share: float) -> bool:

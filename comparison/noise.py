@@ -94,8 +94,9 @@ def _place(run: Run) -> str:
 def _stalled(entry: Entry, who: str) -> Iterator[str]:
     if (entry.stalled or 0.0) > WORTH_A_WORD:
         yield (
-            f"{who}: stalls take {entry.stalled:.0%} of its training time: turns that last much longer than usual,"
-            " though no other program was seen; images/s and ratios are of usual turns; docs/noise.md has more"
+            f"{who}: stalls take {entry.stalled:.0%} of the time of its turns, which now and then last much longer than"
+            " usual, though no other program was seen; images/s and ratios are of usual turns; waiting for turns may"
+            " lengthen stalls: --turns never shows what they cost in a training alone"
         )
 
 

@@ -51,7 +51,6 @@ class Speed(Part):
         same cycle or, without turns, from runs of the same round; then None with fewer than three rounds; see
         `comparison.intervals`.
       ratio_min, ratio_max: the lowest and the highest ratio of a single round.
-      ratio_with_stalls: the ratio of all images over all seconds of the same turns.
     """
 
     images_per_second: float | None = None
@@ -68,7 +67,6 @@ class Speed(Part):
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
-    ratio_with_stalls: float | None = None
     verdict: Verdict | None = None
 
     @property

@@ -156,7 +156,6 @@ def _speed(reference: Entry, entry: Entry, parted: bool) -> Speed:
         ratio=1.0 if is_reference and speeds and not parted else ratio and ratio.estimate,
         ratio_low=ratio and ratio.low,
         ratio_high=ratio and ratio.high,
-        ratio_with_stalls=ratio and ratio.with_stalls,
         verdict=ratio and ratio.verdict,
     )
 

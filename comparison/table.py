@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from common.record.results import RunResult, TurnLine
 from common.spec.options import Mode
@@ -146,9 +146,7 @@ def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
     pairs = paired_runs(reference, entry)
     if have_turns(reference, entry):
         rounds = _rounds_of_turns(reference, entry)
-        if not rounds:
-            return None, 0
-        return replace(ratio_of_turns(rounds), with_stalls=_ratio_of_totals(reference, entry)), len(rounds)
+        return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
     speeds = [
         (run.images_per_second, other.images_per_second)
         for run, other in pairs
@@ -190,17 +188,6 @@ def _rounds_of_turns(reference: Entry, entry: Entry) -> list[list[tuple[tuple[in
     return [of_round for of_round in rounds if len(of_round) >= MIN_CYCLES]
 
 
-def _ratio_of_totals(reference: Entry, entry: Entry) -> float:
-    """The ratio of all images over all seconds, of the same pairs of turns as `_rounds_of_turns`."""
-    rounds = [paired_turns(entry.turns(run), reference.turns(other)) for run, other in paired_runs(reference, entry)]
-    pairs = [pair for of_round in rounds if len(of_round) >= MIN_CYCLES for pair in of_round]
-    return _speed_of_all([turn for turn, _ in pairs]) / _speed_of_all([other for _, other in pairs])
-
-
-def _speed_of_all(turns: Sequence[TurnLine]) -> float:
-    return sum(turn.images for turn in turns) / sum(turn.seconds for turn in turns)
-
-
 def _steps_per_epoch(*runs: Run) -> list[int]:
     return [run.result.plan.steps_per_epoch for run in runs if run.result]
 
@@ -213,14 +200,10 @@ def pairs_of_turns(
     turns: Sequence[TurnLine], reference: Sequence[TurnLine], steps_per_epoch: int, reference_steps_per_epoch: int
 ) -> list[tuple[tuple[int, int], float]]:
     """For turns of the same cycle: how many epochs begin in each, and the logarithm of the ratio of their speeds."""
-    pairs = []
-    for turn, paired in paired_turns(turns, reference):
-        starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
-        pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
-    return pairs
-
-
-def paired_turns(turns: Sequence[TurnLine], reference: Sequence[TurnLine]) -> list[tuple[TurnLine, TurnLine]]:
-    """Each turn with the reference's turn of the same cycle."""
     by_cycle = {turn.cycle: turn for turn in reference}
-    return [(turn, by_cycle[turn.cycle]) for turn in turns if turn.cycle in by_cycle]
+    pairs = []
+    for turn in turns:
+        if (paired := by_cycle.get(turn.cycle)) is not None:
+            starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
+            pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
+    return pairs

@@ -349,14 +349,11 @@ def test_stalls_are_told_beside_the_ratio_of_usual_turns(tmp_path, implementatio
 
     options = {"implementations": implementations, "repeats": 3}
     summary = comparison(tmp_path / "own", make, **options)
-    said = "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50), or 2.85 with the stalls of these runs"
-    assert conclusions(summary.tables[0])[0] == said
+    assert conclusions(summary.tables[0])[0] == "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50)"
     rows = {row.implementation: row.speed for row in summary.tables[0].rows}
     assert rows["tf"].stalled == pytest.approx(36 / 76) and rows["pt"].stalled == pytest.approx(0)
-    expected = 2.85 if implementations[0] == "tf" else 1 / 2.85
-    assert rows[implementations[1]].ratio_with_stalls == pytest.approx(expected)
     (warning,) = [one for one in summary.warnings if "stalls" in one]
-    assert warning.startswith("TensorFlow: stalls take 47% of its training time")
+    assert warning.startswith("TensorFlow: stalls take 47% of the time of its turns")
 
     summary = comparison(tmp_path / "others", lambda job: make(job, load=0.6), **options)
     assert conclusions(summary.tables[0])[0] == "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50)"
