@@ -79,8 +79,8 @@ EXHIBITS = (
     Exhibit(
         "devices",
         "One device and two",
-        "Speed-up on the CPU, where each device has its share of the cores. Its intervals are wide: the variants of a sweep"
-        " are not alive together, so their turns make no pairs.",
+        "Speed-up on the CPU, where each device has its share of the cores. Its intervals are wide: the variants of a"
+        " sweep are not alive together, so their turns make no pairs.",
         "--sweep devices=1,2 --scaling strong --epochs 40 --repeats 3",
         ("sweep-speed-up", "sweep-images-per-second"),
     ),
