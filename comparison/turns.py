@@ -117,8 +117,10 @@ def _train(members: list["Member"]) -> None:
     most = (total - done) / LEAST_CYCLES
     order = list(members)
     for cycle in itertools.count(1):
-        steps = turn_steps(most, [member for member in members if member.waits])
-        until = done + WAKING_STEPS + steps
+        left = [member for member in members if member.waits]
+        steps_per_call = max((member.steps_per_call for member in left), default=1)
+        steps = max(turn_steps(most, left), steps_per_call)
+        until = done + max(WAKING_STEPS, steps_per_call) + steps
         if until > total:
             return
         order = order[::-1] if cycle % 2 == 0 else random.sample(order, len(order))
@@ -170,6 +172,7 @@ class Member:
       group: number of its group of the round, see `run_in_turns`.
       done: number of steps taken when it last began to wait.
       seconds_per_step: of its latest turns, by its own clock; of the warm-up before the first one.
+      steps_per_call: the most steps of a call that can't be shorter.
     """
 
     program: Program
@@ -180,6 +183,7 @@ class Member:
     total_steps: int = 1
     steps_per_epoch: int = 1
     seconds_per_step: "deque[float]" = field(default_factory=lambda: deque(maxlen=5))
+    steps_per_call: int = 1
     process: "subprocess.Popen[bytes] | None" = None
     _waiting: dict[socket.socket, bool] = field(default_factory=dict)  # by connection
 
@@ -265,7 +269,7 @@ class Member:
             line = self._line_of(connection)
             if line:
                 found = json.loads(line)
-                self.done = found["step"]
+                self.done, self.steps_per_call = found["step"], found["steps_per_call"]
                 if found["seconds_per_step"]:
                     self.seconds_per_step.append(found["seconds_per_step"])
                 self._waiting[connection] = True

@@ -103,6 +103,7 @@ class Recorder:
         self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
         self.timed_from: int | None = None  # the turn times the steps after this one; None: none so far
         self.timed_images = 0
+        self.steps_per_call = 1  # see `Turns.wait`
         self.waited_after = self.steps_done, 0.0  # the step and the training seconds before the last wait
         self.pending: list[tuple[Any, Any]] = []
         self.latest: list[tuple[Any, Any]] = []
@@ -162,6 +163,8 @@ class Recorder:
           correct: share of the number of correct answers before the update; of the same shape.
         """
         done, every = self.steps_done, self.config.log_every_n_steps
+        if number > self.steps_to_go():
+            self.steps_per_call = max(self.steps_per_call, number)
         self.pending.append((loss, correct))
         self.steps_done += number
         if done < self.plan.first_step:
@@ -251,7 +254,7 @@ class Recorder:
         trained = steps - self.waited_after[0]
         seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
         self.waited_after = steps, seconds
-        self.turn = self.turns.wait(steps, seconds_per_step) or self.turn
+        self.turn = self.turns.wait(steps, seconds_per_step, self.steps_per_call) or self.turn
         self.clock.end_waiting()
         if self.turn.timed_after == self.steps_done < self.turn.until:  # without steps that only wake up threads
             self._start_timing()

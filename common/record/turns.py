@@ -50,13 +50,15 @@ class Turns:
                 self.are_taken = False
             self._answers = self._socket.makefile("r")
 
-    def wait(self, done: int, seconds_per_step: float | None) -> Turn | None:
+    def wait(self, done: int, seconds_per_step: float | None, steps_per_call: int) -> Turn | None:
         """Reports step `done` and waits for the next turn. Returns None if there are no more turns.
 
         Args:
           seconds_per_step: of the steps since the last wait, for the length of the next turns; None if not measured.
+          steps_per_call: the most steps of a call that can't be shorter, as in Keras; 1 if calls end where told.
         """
-        line = json.dumps({"step": done, "seconds_per_step": seconds_per_step}) + "\n"
+        report = {"step": done, "seconds_per_step": seconds_per_step, "steps_per_call": steps_per_call}
+        line = json.dumps(report) + "\n"
         try:
             self._socket.sendall(line.encode())
             answer = self._answers.readline()

@@ -93,7 +93,7 @@ def take_turns(recorder, clock, *turns):
     class Turns:
         are_taken = True
 
-        def wait(self, done, seconds_per_step):
+        def wait(self, done, seconds_per_step, steps_per_call):
             clock.now += 1000
             reports.append((done, seconds_per_step))
             return turns.pop(0)
