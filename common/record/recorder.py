@@ -163,7 +163,7 @@ class Recorder:
           correct: share of the number of correct answers before the update; of the same shape.
         """
         done, every = self.steps_done, self.config.log_every_n_steps
-        if number > self.steps_to_go():
+        if number > 1 and number > self.steps_to_go():  # not in every single step, which would cost time
             self.steps_per_call = max(self.steps_per_call, number)
         self.pending.append((loss, correct))
         self.steps_done += number
