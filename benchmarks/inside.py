@@ -6,7 +6,7 @@ differences that are measured here.
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class BesideBare(Sink):
         )
 
 
-def train_beside(make_bare: MakeBare, launch: ModuleType, config: TrainConfig) -> None:
+def train_beside(make_bare: MakeBare, launch: Any, config: TrainConfig) -> None:
     """A run in turns with the bare loop. `launch`: the implementation's module; its recorder gets one more sink."""
     launch.Recorder = partial(Recorder, sinks=[BesideBare(make_bare)])
     launch.main(config)

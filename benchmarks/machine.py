@@ -62,8 +62,8 @@ def main() -> None:
             if share is not None:
                 row = Row(result.implementation, result.config.mode)
                 shares.setdefault(f"{row.name} {result.config.precision}", []).append(share)
-        for name, values in shares.items():
-            console.print(f"{name}: {np.median(values):.1%} of the peak of its precision")
+        for name, ones in shares.items():
+            console.print(f"{name}: {np.median(ones):.1%} of the peak of its precision")
     write_document("machine", folder, console, {"flops_per_second": best, "shares_of_peak": shares})
 
 

@@ -20,7 +20,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import LOG_FILE, ModesConfig, make_folder, write_document
+from benchmarks.paired import ModesConfig, make_folder, write_document
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
@@ -29,6 +29,7 @@ from common.platform.machine import REPOSITORY
 from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
+from comparison.store import LOG_FILE
 
 GIB = 2**30
 REACH_BYTES = 2 * GIB

@@ -76,7 +76,7 @@ class ModesConfig(ImplementationsConfig):
 class Row:
     """An implementation in a mode, named as in the tables of compare.py: `pt`, `pt tuned`."""
 
-    implementation: Implementation
+    implementation: str
     mode: Mode
 
     @property

@@ -12,12 +12,13 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks.memory import watch_run
-from benchmarks.paired import LOG_FILE, BenchmarkConfig, make_folder, make_table, write_document
+from benchmarks.paired import BenchmarkConfig, make_folder, make_table, write_document
 from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
+from comparison.store import LOG_FILE
 
 WAYS = [("single_device", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2)]
 CONFIG = TrainConfig(
@@ -69,8 +70,8 @@ def main() -> None:
         "at most",
     )
     for name in held:
-        row, devices = name.rsplit(" ", 1)
-        table.add_row(row, devices, *(f"{median(one[name]):,.0f}" for one in (held, peak)))
+        row, count = name.rsplit(" ", 1)
+        table.add_row(row, count, *(f"{median(one[name]):,.0f}" for one in (held, peak)))
     console.print(table)
     write_document("sharding", folder, console, {"held_mib": held, "peak_mib": peak})
 

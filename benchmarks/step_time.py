@@ -10,6 +10,7 @@ that factor.
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -54,7 +55,7 @@ def main() -> None:
     table = Table(title="milliseconds of a step", box=None)
     for heading in ("network", "replicas", "measured", "by the model", "error"):
         table.add_column(heading, justify="right")
-    found = []
+    found: list[dict[str, Any]] = []
     for rate in options.rates:
         network = Network.fit([one for count in (2, 3, 4) for one in measure(count, rate, folder / f"network-{rate}")])
         for count in options.replicas:
@@ -83,7 +84,9 @@ def steps(base: TrainConfig, batch_size: int, replicas: int, rate: str | None, r
         place = run_dir.with_suffix(".nodes")
         place.mkdir()
         run_replicas(replicas, rate, place, ["-m", "pt_impl", *to_arguments(config)])
-        seconds.append(batch_size * replicas / read_result(run_dir).images_per_second)
+        speed = read_result(run_dir).images_per_second
+        assert speed is not None
+        seconds.append(batch_size * replicas / speed)
     return statistics.median(seconds)
 
 

@@ -315,7 +315,7 @@ def truth(maker: Maker) -> Found:
         verdicts, ratios = [one.verdict("pt2") for one in ones], [one.ratio("pt2") for one in ones]
         found[name] = {"verdicts": verdicts, "ratios": ratios}
         wrong = sum(verdict in ("faster", "slower") for verdict in verdicts)
-        close = np.mean([1 - SAME <= ratio <= 1 + SAME for ratio in ratios if not math.isnan(ratio)] or [math.nan])
+        close = np.mean([float(abs(ratio - 1) <= SAME) for ratio in ratios if not math.isnan(ratio)] or [math.nan])
         table.add_row(name, str(len(ones)), str(wrong), str(verdicts.count(None)), f"{close:.0%}")
     maker.console.print(table)
     return found
@@ -383,7 +383,7 @@ def deviation_between(speeds: NDArray[np.float64]) -> float:
     halves = [
         np.log([typical_speed(of_process) for of_process in half]) for half in np.array_split(relative, 2, axis=1)
     ]
-    return math.sqrt(max(0.0, float(np.cov(*halves)[0, 1])))
+    return math.sqrt(max(0.0, float(np.cov(halves[0], halves[1])[0, 1])))
 
 
 def length(maker: Maker) -> Found:
@@ -418,7 +418,7 @@ def waking(maker: Maker) -> Found:
 def alone(maker: Maker) -> Found:
     """Speeds of whole trainings, with stalls: images per second of usual turns would leave them out in turns only."""
     rows = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned", "--epochs", "80")
-    ways = {}
+    ways: dict[str, Way] = {}
     for devices in ("1", "2"):
         arguments = (*rows, "--devices", devices, "--threads-per-device", "1") if devices == "2" else rows
         ways |= {f"turns-{devices}": Way(arguments), f"alone-{devices}": Way((*arguments, "--turns", "never"))}

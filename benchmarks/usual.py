@@ -7,13 +7,13 @@ python -m benchmarks.usual --data-dir DIR
 
 from rich.console import Console
 
-from benchmarks.paired import Implementation, ModesConfig, Pair, Program, make_folder, measure_in_turns, report_turns
+from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
 
 # Implementation -> the framework of the tutorial it is compared with. TensorFlow's own tutorials train with Keras.
-TUTORIAL: dict[Implementation, Implementation] = {"tf": "tf", "pt": "pt", "ptl": "ptl", "keras": "tf"}
+TUTORIAL: dict[str, str] = {"tf": "tf", "pt": "pt", "ptl": "ptl", "keras": "tf"}
 # Targets of tuned mode on two CPU cores.
 REACH = {"tf tuned": 1.2, "pt tuned": 2.5, "ptl tuned": 2.5}
 

@@ -21,9 +21,9 @@ class BesideBusyLoops(Turns):
         super().__init__()
         self.loops = []
 
-    def wait(self, done: int, seconds_per_step: float | None) -> Turn | None:
+    def wait(self, done: int, seconds_per_step: float | None, steps_per_call: int) -> Turn | None:
         self.end_loops()
-        turn = super().wait(done, seconds_per_step)
+        turn = super().wait(done, seconds_per_step, steps_per_call)
         self.loops = [subprocess.Popen(BUSY_LOOP) for _ in range(number)]
         for loop in self.loops:
             os.sched_setaffinity(loop.pid, range(os.cpu_count() or 1))  # any core, even if this program has its own
@@ -43,5 +43,5 @@ class BesideBusyLoops(Turns):
 if __name__ == "__main__":
     number, module = int(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
-    recorder.Turns = BesideBusyLoops
+    recorder.Turns = BesideBusyLoops  # type: ignore[attr-defined]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -61,7 +61,7 @@ class TimedSteps:
                     other_load=self.monitor.latest.other,
                 )
             )
-        self.turn = self.turns.wait(self.done, seconds / steps) or self.turn
+        self.turn = self.turns.wait(self.done, seconds / steps, 1) or self.turn
         self.monitor.resume()
 
     def _write(self, line: PlanLine | TurnLine) -> None:
