@@ -59,9 +59,8 @@ def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Fol
 
 def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -> Iterator[str]:
     """Yields the lines of the change, and fills in its other fields."""
-    new_result, old_result = entry.runs[0].result, old.runs[0].result
-    assert new_result and old_result and entry.row and old.row
-    if settings := different_settings(old_result, new_result, same_seed=False):
+    new_result, old_result, same_seed = _alike(entry, old)
+    if settings := different_settings(old_result, new_result, same_seed):
         yield f"not the same experiment, so nothing is set side by side: {'; '.join(settings)}"
         return
     yield _training(entry, folders, change)
@@ -70,6 +69,8 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -
     machines = old_result.machine.differences(new_result.machine)
     if old_result.device_name != new_result.device_name:
         machines.append(f"device: {old_result.device_name} and {new_result.device_name}")
+    if old_result.cpu_instructions != new_result.cpu_instructions:
+        machines.append(f"instructions up to {old_result.cpu_instructions} and {new_result.cpu_instructions}")
     codes = old_result.code, new_result.code
     # With uncommitted changes, the code may differ although the commit is the same.
     code_changed = codes[0] != codes[1] or old_result.code_sha256 != new_result.code_sha256
@@ -82,6 +83,16 @@ def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -
         yield f"the machine changed ({'; '.join(machines)}), so speeds are not compared"
         return
     yield _speed(entry, old, bool(versions), code_changed, change)
+
+
+def _alike(entry: Entry, old: Entry) -> tuple[RunResult, RunResult, bool]:
+    """A result of each, and whether they have the same seed, which they have if any two do."""
+    new_results, old_results = ([run.result for run in one.runs if run.result] for one in (entry, old))
+    for new in new_results:
+        for before in old_results:
+            if new.config.seed == before.config.seed:
+                return new, before, True
+    return new_results[0], old_results[0], False
 
 
 def _training(entry: Entry, folders: Folders, change: Change) -> str:
@@ -111,7 +122,9 @@ def _speed(entry: Entry, old: Entry, versions: bool, code: bool, change: Change)
         return "no speed to compare: it is not measured in both"
     ratio = change.ratio = unpaired_ratio(speeds, old_speeds)
     change.speed = median(old_speeds), median(speeds)
-    changed = [name for name, true in (("versions", versions), ("code", code)) if true] or ["nothing that is recorded"]
+    turns = bool(entry.measured_runs[0].turns) != bool(old.measured_runs[0].turns)
+    changes = (("versions", versions), ("code", code), ("--turns", turns))
+    changed = [name for name, true in changes if true] or ["nothing that is recorded"]
     if ratio.estimate is None:
         found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
     elif ratio.low is None or ratio.high is None:

@@ -1,6 +1,7 @@
 """Checks that the files of a run belong together, and that they belong to the run that was asked for."""
 
 import hashlib
+import math
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from common.platform.errors import UserError
 from common.platform.files import read_model
 from common.record.predictions import PREDICTIONS_FILE, Predictions
-from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult
+from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult, TurnLine
 from common.spec.options import TrainConfig
 from comparison.jobs import Job
 from comparison.record import Record
@@ -20,6 +21,7 @@ COVERED_FILES = (CONFIG_FILE, METRICS_FILE, PREDICTIONS_FILE, RESULT_FILE)
 CLOCK_SECONDS = 2.0  # allowed difference between the clocks of a run and of its starter: one counts whole seconds
 # Predictions are computed once more, in other batches. Where two scores are nearly equal, the guess may change.
 DIFFERENT_GUESSES = 0.002
+ROUNDING = 1e-6
 
 
 def files_sha256(run_dir: Path) -> str:
@@ -40,13 +42,26 @@ def check_job(record: Record, job: Job, path: Path) -> None:
     _check_same(path, {name: getattr(record, name) for name in asked}, asked)
 
 
+def check_name(found: str, asked: str) -> None:
+    """Raises UserError if an implementation's runs are recorded under another name, as in a copy of its folder."""
+    if found != asked:
+        raise UserError(f"{asked}_impl calls itself {found!r}; it should give its Recorder the name {asked!r}")
+
+
 def _check_same(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
     for name in asked:
         if found[name] != asked[name]:
             raise UserError(f"{path}: is of another run: {name} {found[name]}, should be {asked[name]}")
 
 
-def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[float], epochs: list[EpochLine]) -> None:
+def check_files(
+    run_dir: Path,
+    record: Record,
+    result: RunResult,
+    losses: list[float],
+    epochs: list[EpochLine],
+    turns: list[TurnLine],
+) -> None:
     """Raises UserError if a run's files contradict each other, or have been changed since the run ended.
 
     Args:
@@ -74,8 +89,24 @@ def check_files(run_dir: Path, record: Record, result: RunResult, losses: list[f
             f"{run_dir / PREDICTIONS_FILE}: {right} of {len(predictions.labels)} are right, the result says"
             f" {result.test_correct} of {result.test_count}"
         )
-    if record.files_sha256 is not None and record.files_sha256 != files_sha256(run_dir):
+    _check_speed(path, result, turns)
+    if record.files_sha256 != files_sha256(run_dir):
         raise UserError(f"{run_dir}: its files have been changed since the run ended")
+
+
+def _check_speed(path: Path, result: RunResult, turns: list[TurnLine]) -> None:
+    """Raises UserError if images per second are not what the turns or, without them, the epochs say."""
+    speed, plan = result.images_per_second, result.plan
+    if speed is None or result.resumed_from is not None:
+        return
+    if turns:
+        least = most = sum(turn.images for turn in turns) / sum(turn.seconds for turn in turns)
+    else:  # the timed steps begin somewhere in the epoch where warm-up ends
+        later = sum(result.epoch_train_seconds[plan.epoch_of(result.warmup_steps + 1) :])
+        images = plan.images(result.warmup_steps + 1, plan.total_steps)
+        least, most = images / sum(result.epoch_train_seconds), images / later if later else math.inf
+    if not least * (1 - ROUNDING) <= speed <= most * (1 + ROUNDING):
+        raise UserError(f"{path}: {speed:,.1f} images per second; its samples in {METRICS_FILE} say {least:,.1f}")
 
 
 def _check_process(path: Path, record: Record, result: RunResult) -> None:

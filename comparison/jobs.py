@@ -220,10 +220,14 @@ def _parse(item: str) -> tuple[str, list[str]]:
         }
         instead = f"; {others[field]}" if field in others else ""
         raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
-    if len(set(values)) < len(values):
-        raise UserError(f"--sweep {item}: a value is given twice")
     if option_name(field)[2:] in SCALED and not all(value.isdigit() and int(value) for value in values):
         raise UserError(f"--sweep {item}: should be numbers of {field.removeprefix('num_')}")
+    texts: dict[str, str] = {}  # value -> its text
+    for text in values:
+        value = repr(_value(field, text))
+        if value in texts:
+            raise UserError(f"--sweep {item}: {texts[value]} and {text} are the same value")
+        texts[value] = text
     return field, values
 
 

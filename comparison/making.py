@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.record.results import MetricsLine, TurnLine
+from common.record.results import MetricsLine, PlanLine, TurnLine
 from comparison.export.write import write_tables
+from comparison.integrity import check_name
 from comparison.jobs import Job, Variant, contenders, row_name
 from comparison.launchers import Launcher
 from comparison.live import LiveView
@@ -93,7 +94,10 @@ class RunMaker:
         self.view.start(job, self.missing)
 
     def see(self, program: Program, line: MetricsLine) -> None:
-        self.view.see(self._jobs[program.run_dir], line)
+        job = self._jobs[program.run_dir]
+        if isinstance(line, PlanLine):
+            check_name(line.implementation, job.implementation)
+        self.view.see(job, line)
         if isinstance(line, TurnLine) and not quiet([line]):
             self._disturbed.append(line.other_load or 0.0)
             if len(self._disturbed) == SURE_TURNS:

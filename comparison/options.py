@@ -1,5 +1,6 @@
 """The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -180,6 +181,10 @@ class CompareConfig(TrainingOptions):
         if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
             raise ValueError("--sweep-learning-rate tune needs --tune-over RATE RATE ..., and --tune-over needs it")
         check_mode(self.data_on, *self.mode)
+        try:
+            shlex.split(self.launcher_options or "")
+        except ValueError as error:
+            raise ValueError(f"--launcher-options {self.launcher_options}: {error}") from None
         named = [
             option_name(name) for name in fields_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
         ]

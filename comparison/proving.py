@@ -23,6 +23,7 @@ from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_
 from common.spec.device_options import DEVICES_OF
 from common.spec.options import TrainConfig
 from comparison.devices import list_gpus
+from comparison.integrity import check_name
 from comparison.judging import check_whole, judge
 from comparison.launchers import Launcher, Quietly
 from comparison.program import Program
@@ -75,11 +76,14 @@ class Prover:
     def _run(self, jobs: Sequence[ProofJob], digests: dict[Path, str]) -> None:
         """Runs the proofs. As soon as a proof has succeeded on this machine, it is kept for later comparisons."""
         code = code_sha256()
+        jobs_by_dir = {self.folder.absolute() / job.path: job for job in jobs}
 
         def ended(run_dir: Path, failure: str | None) -> None:
             if failure is None:
                 try:
-                    if read_result(run_dir).code_sha256 != code:
+                    result = read_result(run_dir)
+                    check_name(result.implementation, jobs_by_dir[run_dir].implementation)
+                    if result.code_sha256 != code:
                         failure = "the code was changed meanwhile"
                 except UserError as error:
                     failure = str(error)
@@ -92,7 +96,7 @@ class Prover:
             if not self.launcher.place and _is_proof(run_dir, digest):
                 _keep(run_dir, digest)
 
-        self._side_by_side({self.folder.absolute() / job.path: job for job in jobs}, ended)
+        self._side_by_side(jobs_by_dir, ended)
 
     def _look_again(self, jobs: Sequence[ProofJob]) -> None:
         """Makes the proofs again, in separate folders, and saves what is computed on the first batch."""

@@ -12,9 +12,8 @@ from typing import IO
 
 from rich.console import Console
 
-from common.data.arrays import check_content
 from common.experiment import Experiment
-from common.platform.errors import UserError
+from common.platform.errors import UserError, option_name
 from common.record.loggers import check_loggers
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
@@ -22,11 +21,11 @@ from comparison.baseline import Change, what_changed
 from comparison.cautions import find_warnings
 from comparison.devices import same_devices
 from comparison.grouping import make_tables
-from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs
+from comparison.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs, variant_name
 from comparison.launchers.choosing import check_launcher
 from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.rounds import further_rounds
-from comparison.store import Request, Run, read_run, read_runs_again
+from comparison.store import REQUEST_FILE, Request, Run, read_run, read_runs_again
 from comparison.summary import Summary
 from comparison.table import Table
 
@@ -118,8 +117,6 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
     check_launcher(options, config, variants)
     for variant in variants:
         Experiment.make(variant.config)
-    for folder in {variant.config.data_dir for variant in variants if variant.config.dataset == "arrays"}:
-        check_content(folder)  # runs take the digest of the arrays from dataset.json, and would not see a change
 
 
 def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list[Run], list[Job]]:
@@ -144,6 +141,7 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
     """Tables, warnings and changes since the baseline, from the runs that have ended so far."""
+    request, corrections = _as_trained(request, runs)
     tables = _tables(folder, request, runs)
     baseline: list[str] = []
     changes: list[Change] = []
@@ -157,7 +155,31 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
             baseline = [str(error)]
     warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
+    warnings = [*corrections, *warnings]
     return Summary(folder, request, tables, list(runs), missing, warnings, baseline, changes)
+
+
+def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[str]]:
+    """The request with the options with which the runs were really trained, and a line for each that had to be changed.
+
+    Left out is what a run decides by itself: options that are not given, and the learning rate, which may be tuned.
+    """
+    asked_for = {variant.name: variant.config for variant in make_variants(request.options, request.config)}
+    found: dict[str, tuple[object, object]] = {}
+    for run in runs:
+        asked = asked_for.get(variant_name(run.record.variant))
+        if run.result is None or asked is None:
+            continue
+        used = run.result.config.training_fields()
+        for name, value in asked.training_fields().items():
+            if name not in ("seed", "mode", "learning_rate") and value not in ("auto", None, used[name]):
+                found[name] = value, used[name]
+    lines = [
+        f"{REQUEST_FILE} has {option_name(name)} {stated}, but the runs were trained with {used}; it was changed since"
+        for name, (stated, used) in found.items()
+    ]
+    config = request.config.model_copy(update={name: used for name, (_, used) in found.items()})
+    return request.model_copy(update={"config": config}), lines
 
 
 def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:

@@ -1,7 +1,7 @@
 """The files of a comparison's folder: the request, and a record of every run, written as soon as the run has ended."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -164,9 +164,13 @@ def record_run(job: Job, program: Program, ended: Ended) -> Run:
 
     A run has succeeded if and only if it exited with 0 and its files are valid.
     """
-    run = load_run(program.run_dir, Record.make(job, program.session, ended))
-    if run.result:
-        run = replace(run, record=run.record.model_copy(update={"files_sha256": files_sha256(run.run_dir)}))
+    record = Record.make(job, program.session, ended)
+    if record.failure is None:
+        try:
+            record = record.model_copy(update={"files_sha256": files_sha256(program.run_dir)})
+        except UserError as error:
+            record = record.model_copy(update={"failure": str(error)})
+    run = load_run(program.run_dir, record)
     write_model(run.run_dir / RECORD_FILE, run.record)
     return run
 
@@ -177,10 +181,11 @@ def load_run(run_dir: Path, record: Record) -> Run:
         return Run(record, run_dir)
     try:
         result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
-        check_files(run_dir, record, result, losses, epochs)
+        turns = read_metrics(run_dir, TurnLine)
+        check_files(run_dir, record, result, losses, epochs, turns)
     except UserError as error:
-        return Run(record.model_copy(update={"failure": str(error)}), run_dir)
-    return Run(record, run_dir, result, losses, epochs, read_metrics(run_dir, TurnLine))
+        return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
+    return Run(record, run_dir, result, losses, epochs, turns)
 
 
 def clear_unfinished(run_dir: Path) -> Path | None:

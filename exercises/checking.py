@@ -27,12 +27,16 @@ from typing import Literal, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import describe_signal
+from common.platform.machine import num_cores
 
 FOLDER = Path(__file__).resolve().parent
 LIMIT_SECONDS = 20.0
 LOADING_SECONDS = 60.0
+POLL_SECONDS = 0.2
 GRACE_SECONDS = 2.0  # for the other ranks to report what they saw, when one rank is done
 
+NOT_DONE = "not done"  # of what a limit of time has ended
+LARGEST_FACTOR = 10.0
 RAISED, NOT_ENDED = 2, 4  # of Seen.vague: the work has raised an error; the work has not ended, the vaguest
 
 Status = Literal["passed", "FAILED", "open"]
@@ -51,6 +55,13 @@ class Seen(NamedTuple):
 
 
 _SEEN = TypeAdapter(Seen)
+
+
+def load_factor() -> float:
+    """How many times as long as on a quiet machine something may take now: by the threads that want to run."""
+    return min(LARGEST_FACTOR, max(1.0, os.getloadavg()[0] / num_cores()))
+
+
 LOADED = b"loaded"  # sent by a process when it has loaded its modules
 MAX_SENT_BYTES = 2**20
 
@@ -240,28 +251,31 @@ class Checker:
 def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[Seen]:
     """Collects what the processes send, until all have sent a result or the time is over. Then ends all processes.
 
-    `seconds` count from when the last process has loaded its modules, since loading is slow on a busy machine.
+    `seconds` count from when the last process has loaded its modules, since loading is slow on a busy machine. On such
+    a machine they are more, see `load_factor`.
     """
     seen: list[Seen] = []
     processes = list(pipes.values())
     several = len(pipes) > 1
-    deadline = time.monotonic() + LOADING_SECONDS
+    began, limit = time.monotonic(), LOADING_SECONDS
     try:
         while pipes:
-            ready = wait(pipes, max(0.0, deadline - time.monotonic()))
+            ready = wait(pipes, POLL_SECONDS)
+            if not ready and time.monotonic() - began < limit * load_factor():
+                continue
             if not ready:
-                late = f"not done after {seconds:g} s{': one process waits for another' if several else ''}"
+                late = f"{NOT_DONE} after {seconds:g} s{': one process waits for another' if several else ''}"
                 return [*seen, Seen("FAILED", late, vague=NOT_ENDED)]
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 one = _received(pipe, pipes[pipe])
-                if one is None:
-                    deadline = time.monotonic() + (GRACE_SECONDS if _trouble(seen) else seconds)
-                    continue
-                del pipes[pipe]
-                seen.append(one)
+                if one is not None:
+                    del pipes[pipe]
+                    seen.append(one)
                 if _trouble(seen):
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                    began, limit = time.monotonic(), GRACE_SECONDS
+                elif one is None:
+                    began, limit = time.monotonic(), seconds
     finally:
         for process in processes:
             process.kill()

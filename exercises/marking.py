@@ -19,7 +19,7 @@ from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.machine import num_cores
 from exercises import sandbox, verdicts
-from exercises.checking import FOLDER
+from exercises.checking import FOLDER, NOT_DONE
 from exercises.course import ACTIVITIES, nearest
 from exercises.marks_table import WIDTH, cell, shown, tables, to_csv
 from exercises.sandbox import Limits
@@ -125,10 +125,15 @@ def _is_file(path: Path) -> bool:
 # --- Marking ---
 
 
-def mark_work(activity: str, work: Path, limits: Limits, sandboxed: bool, stop: threading.Event) -> list[Verdict]:
+def mark_work(
+    activity: str, work: Path, limits: Limits, sandboxed: bool, stop: threading.Event, hidden: Sequence[Path] = ()
+) -> list[Verdict]:
     """A verdict for each check of the activity, whatever the work does.
 
     The sandbox contains the checker, the checks and the work. It contains no solution and nothing of another student.
+
+    Args:
+      hidden: folders that it must not contain, besides this project.
     """
     with tempfile.TemporaryDirectory(prefix="mark-") as name, tempfile.TemporaryFile() as result:
         folder = Path(name)
@@ -142,7 +147,7 @@ def mark_work(activity: str, work: Path, limits: Limits, sandboxed: bool, stop: 
         file = f"{WORK}/{copied.name}" if sandboxed else str(copied)
         command = [sys.executable, "-m", "exercises", "check-json", activity, file, str(result.fileno())]
         start = PROJECT if sandboxed else str(FOLDER.parent)
-        ended = sandbox.run(command, start, inside, limits, stop, result, sandboxed)
+        ended = sandbox.run(command, start, inside, limits, [FOLDER.parent, *hidden], stop, result, sandboxed)
         result.seek(0)
         return verdicts.read(result.read(verdicts.MAX_BYTES), activity, ended)
 
@@ -160,10 +165,24 @@ def _checker(folder: Path, activity: str) -> Path:
     return place
 
 
+def check_the_checks(activities: Sequence[str], limits: Limits, sandboxed: bool) -> None:
+    """Raises UserError if the solution of an activity does not pass its checks on this machine, within these limits."""
+    for activity in activities:
+        marks = mark_work(activity, FOLDER / activity / "solution.py", limits, sandboxed, threading.Event())
+        if trouble := next((one for one in marks if one.status != "passed"), None):
+            raise UserError(
+                f"nothing is marked: the solution of {activity} itself passes {cell(marks)} of its checks here, with"
+                f" --memory-mib {limits.memory_mib} and --seconds {limits.seconds:g}: {trouble.seen}"
+            )
+
+
 def mark_class(
-    found: Class, activities: Sequence[str], limits: Limits, sandboxed: bool, report: Report
+    folder: Path, found: Class, activities: Sequence[str], limits: Limits, sandboxed: bool, report: Report
 ) -> dict[tuple[str, str], list[Verdict]]:
-    """The verdicts of all works. Marks as many at a time as there are cores, and calls `report` with a line on each."""
+    """The verdicts of all works. Marks as many at a time as there are cores, and calls `report` with a line on each.
+
+    A work that ran out of time is marked once more, alone.
+    """
     stop = threading.Event()
     wanted = [(student, activity) for student in found.students for activity in activities]
 
@@ -171,17 +190,19 @@ def mark_class(
         if stop.is_set():
             return []
         try:
-            marks = mark_work(key[1], found.works[key], limits, sandboxed, stop)
+            marks = mark_work(key[1], found.works[key], limits, sandboxed, stop, [folder])
         except OSError as error:
             text = f"the work can not be read: {error.strerror}".encode(errors="replace").decode()
-            marks = [Verdict(check=name, status="FAILED", seen=text) for name in verdicts.titles(key[1])]
+            marks = [Verdict(check=name, status="not run", seen=text) for name in verdicts.titles(key[1])]
         report(f"{key[0]}: {key[1]}: {cell(marks)}")
         return marks
 
     keys = [key for key in wanted if key in found.works]
     pool = ThreadPoolExecutor(num_cores())
     try:
-        return dict(zip(keys, pool.map(one, keys), strict=True))
+        marks = dict(zip(keys, pool.map(one, keys), strict=True))
+        late = [key for key in keys if any(NOT_DONE in each.seen for each in marks[key])]
+        return marks | {key: one(key) for key in late if len(keys) > 1}
     finally:
         stop.set()  # in case of Ctrl-C
         pool.shutdown(cancel_futures=True)
@@ -191,7 +212,11 @@ def mark_class(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Marks a class as the command line says; 0 when all were marked. Raises UserError for a mistake in the options."""
+    """Marks a class as the command line says; 0 if all works have a mark, else 1.
+
+    Raises:
+      UserError: a mistake in the options, or nothing can be marked on this machine.
+    """
     options = parse_options(MarkOptions, "python -m exercises mark", ABOUT, arguments)
     found = find(options.folder[0])
     occurring = [name for name in ACTIVITIES if any(activity == name for _, activity in found.works)]
@@ -204,7 +229,10 @@ def main(arguments: Sequence[str]) -> int:
         notes.print("warning: --no-sandbox true: the works run with your rights; they can read and change your files")
     else:
         sandbox.check_available()
-    marks = mark_class(found, activities, limits, not options.no_sandbox, lambda line: notes.print(shown(line)))
+    check_the_checks(activities, limits, not options.no_sandbox)
+    marks = mark_class(
+        options.folder[0], found, activities, limits, not options.no_sandbox, lambda line: notes.print(shown(line))
+    )
     out = Console(width=WIDTH, highlight=False, markup=False)
     for number, table in enumerate(tables(found.students, activities, marks)):
         out.print(*([""] * (number > 0)), table, sep="\n")
@@ -213,7 +241,9 @@ def main(arguments: Sequence[str]) -> int:
         out.print(shown(f"{options.csv}: written"), soft_wrap=True)
     if found.others:
         notes.print(shown(f"note: not marked, since they are no works of an activity: {_named(found.others)}"))
-    return 0
+    if without := [f"{student}: {name}" for (student, name), one in marks.items() if cell(one) == "not run"]:
+        notes.print(shown(f"note: without a mark, since not all checks could be run: {', '.join(without)}"))
+    return 1 if without else 0
 
 
 def _named(others: dict[str, list[str]]) -> str:

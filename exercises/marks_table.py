@@ -17,9 +17,11 @@ Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; a mi
 
 
 def cell(found: list[Verdict] | None) -> str:
-    """The cell of a table: how many of the checks have passed, `6/8`, or `-` if there is no work."""
+    """The cell of a table: how many of the checks have passed, `6/8`; `-` without a work, `not run` without a mark."""
     if found is None:
         return "-"
+    if any(one.status == "not run" for one in found):
+        return "not run"
     return f"{sum(one.status == 'passed' for one in found)}/{len(found)}"
 
 

@@ -34,7 +34,9 @@ SIGKILL, MIB = 9, 2**20
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+LIBRARIES = ("lib", "lib32", "lib64", "libx32", "libexec")
+# Programs and libraries, and no other folder of /usr: some people keep their own files there.
+SYSTEM = tuple(f"{prefix}/{name}" for prefix in ("/usr", "/usr/local", "") for name in ("bin", "sbin", *LIBRARIES))
 SETTINGS = ("/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/localtime", "/sys/devices/system")
 NAMES = {
     "/etc/hosts": "127.0.0.1 localhost sandbox\n",
@@ -50,6 +52,7 @@ class Specification(NamedTuple):
       command: the program and its arguments, as seen inside.
       folder: its working directory, as seen inside.
       environment: all of its environment variables.
+      hidden: folders that are empty inside, if a folder that is shown contains them; but what is shown in them is seen.
       shown: (path outside, path inside) of what can be read inside, besides the system's programs and libraries.
       root: an empty folder, on which the sandbox's root is mounted. Only the sandbox's processes see this mount.
       user: the user id that the command runs as. If root starts it, this is the group id too.
@@ -62,6 +65,7 @@ class Specification(NamedTuple):
     command: list[str]
     folder: str
     environment: dict[str, str]
+    hidden: list[str]
     shown: list[tuple[str, str]]
     root: str
     user: int
@@ -157,6 +161,7 @@ def set_up(wanted: Specification) -> None:
     _mount("none", "/", None, MS_REC | MS_PRIVATE)
     _mount("tmpfs", root, "tmpfs", private, "mode=755,size=16m")
     for path in SYSTEM:
+        Path(root + path).parent.mkdir(parents=True, exist_ok=True)
         if Path(path).is_symlink():
             Path(root + path).symlink_to(Path(path).readlink())
         elif Path(path).exists():
@@ -174,8 +179,16 @@ def set_up(wanted: Specification) -> None:
     for name in ("tmp", "dev/shm"):
         Path(root, name).mkdir()
         _mount("tmpfs", f"{root}/{name}", "tmpfs", private, own)
+    for path in wanted.hidden:
+        if Path(root + path).is_dir():
+            _mount("tmpfs", root + path, "tmpfs", private, "mode=755,size=64k")  # below a folder of the system
     for outside, inside in wanted.shown:  # after /tmp, since they may be in it
         _show(outside, root + inside)
+    for path in wanted.hidden:
+        if Path(root + path).is_dir() and not any(Path(one).is_relative_to(path) for _, one in wanted.shown):
+            _mount("tmpfs", root + path, "tmpfs", private, "mode=755,size=64k")  # below a folder just shown
+        if os.path.ismount(root + path):
+            _protect(root + path, ATTR_READ_ONLY, deep=False)
     Path(root, "proc").mkdir()
     _mount("proc", f"{root}/proc", "proc", private | MS_NOEXEC)
     os.chdir(root)

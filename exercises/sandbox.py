@@ -27,7 +27,8 @@ from typing import IO
 import psutil
 
 from common.platform.errors import UserError, describe_signal
-from exercises.namespaces import NOT_ENTERED, Specification
+from exercises.checking import NOT_DONE, load_factor
+from exercises.namespaces import NOT_ENTERED, SYSTEM, Specification
 
 # User ids that belong to no program. systemd takes the ids of its temporary users from the same range (DynamicUser of
 # systemd.exec(5)).
@@ -78,6 +79,7 @@ def run(
     folder: str,
     shown: Mapping[Path, str],
     limits: Limits,
+    hidden: Sequence[Path] = (),
     stop: threading.Event | None = None,
     result: IO[bytes] | None = None,
     sandboxed: bool = True,
@@ -88,6 +90,7 @@ def run(
       command: has no standard input; its output is not shown. It may write to `result`, with the same file descriptor.
       folder: its working directory, as it sees it.
       shown: the paths that it may read, each with the path under which it sees it.
+      hidden: folders that it must not read, even if they are in one of Python or of the system.
       stop: when set, the program is ended.
       sandboxed: False: it runs as any other program of this user, in `folder`; `shown` is not used.
 
@@ -104,6 +107,7 @@ def run(
             command=list(command),
             folder=folder,
             environment=_environment(),
+            hidden=[str(one.resolve()) for one in hidden],
             shown=[*_python(), *((str(outside), inside) for outside, inside in shown.items())],
             root=root,
             user=FIRST_USER + threading.get_native_id() % NUM_USERS if os.geteuid() == 0 else os.geteuid(),
@@ -129,7 +133,7 @@ def _environment() -> dict[str, str]:
 
 
 def _python() -> Iterator[tuple[str, str]]:
-    """The folders of this Python and its packages, each under its own path, except for those in /usr."""
+    """The folders of this Python and its packages, each under its own path, except for those of the system."""
     folders = {
         sys.prefix,
         sys.base_prefix,
@@ -137,8 +141,8 @@ def _python() -> Iterator[tuple[str, str]]:
         *([site.getusersitepackages()] * bool(site.ENABLE_USER_SITE)),
     }
     folders |= {str(Path(one).resolve()) for one in folders}
-    taken = ["/usr"]
-    for one in sorted(folders):
+    taken = [*SYSTEM]
+    for one in sorted(folders - {"/usr", "/usr/local"}):  # of these the programs and libraries are shown in any case
         if Path(one).is_dir() and not any(Path(one).is_relative_to(other) for other in taken):
             taken.append(one)
             yield one, one
@@ -158,11 +162,11 @@ def _watched(
             pass_fds=[result.fileno()] if result else [],
             start_new_session=True,
         )
-        deadline = time.monotonic() + limits.seconds
+        began = time.monotonic()
         try:
             while (status := _waited(process)) is None:
-                if time.monotonic() > deadline:
-                    return f"not done after {limits.seconds:g} s"
+                if time.monotonic() - began > limits.seconds * load_factor():
+                    return f"{NOT_DONE} after {limits.seconds:g} s"
                 if _memory_bytes(process.pid) > limits.memory_mib * MIB:
                     return f"its processes took more than {limits.memory_mib} MiB of memory"
                 if stop and stop.is_set():
@@ -210,12 +214,17 @@ def _family(pid: int) -> list[psutil.Process]:
 
 def _memory_bytes(pid: int) -> int:
     """Memory of a process and its descendants. Memory that they share counts once, if the system reports it."""
-    total = 0
+    total, files = 0, dict[int, int]()
     for one in _family(pid):
+        with suppress(OSError):
+            for descriptor in Path(f"/proc/{one.pid}/fd").iterdir():
+                if str(descriptor.readlink()).startswith("/memfd:"):  # a file in memory, of which not all is mapped
+                    found = descriptor.stat()
+                    files[found.st_ino] = found.st_blocks * 512
         try:
             lines = Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines()
             total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
         except OSError:  # not Linux, not allowed, or just ended
             with suppress(psutil.Error):
                 total += one.memory_info().rss
-    return total
+    return total + sum(files.values())

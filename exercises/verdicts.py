@@ -5,12 +5,13 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from exercises.checking import FOLDER, NOT_ENDED
+from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED
 from exercises.course import MAX_ENDLESS, make_checker, not_python
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
@@ -18,13 +19,16 @@ MAX_BYTES = 2**20  # maximum that is read of a work's verdicts
 MAX_LETTERS = 1000  # maximum length of what a check has seen
 
 
+Status = Literal["passed", "FAILED", "open", "not run", "begun"]
+
+
 class Verdict(BaseModel):
-    """The result of a check; `seen` is empty if it has passed."""
+    """The result of a check; `seen` is empty if it has passed. `begun` is only written before a result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     check: str
-    status: Literal["passed", "FAILED", "open"]
+    status: Status
     seen: str = Field("", max_length=MAX_LETTERS)
 
 
@@ -53,7 +57,7 @@ def write(activity: str, work: Path, descriptor: int) -> None:
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
         raise OSError("this process can't be hidden")
 
-    def tell(check: str, status: Literal["passed", "FAILED", "open"], seen: str) -> None:
+    def tell(check: str, status: Status, seen: str = "") -> None:
         verdict = Verdict(check=check, status=status, seen=seen[:MAX_LETTERS])
         text = json.dumps(verdict.model_dump(), ensure_ascii=False).encode(errors="replace")
         os.write(descriptor, text + b"\n")
@@ -66,8 +70,9 @@ def write(activity: str, work: Path, descriptor: int) -> None:
     endless = 0
     for name in checker.checks:
         if endless == MAX_ENDLESS:
-            tell(name, "FAILED", f"skipped: {MAX_ENDLESS} checks ran out of time")
+            tell(name, "not run", f"{MAX_ENDLESS} checks before it were {NOT_DONE} in their time")
             continue
+        tell(name, "begun")
         seen = checker.run(name, work)
         endless += seen.vague == NOT_ENDED
         tell(name, seen.status, seen.what)
@@ -87,12 +92,20 @@ def read(content: bytes, activity: str, ended: str | None) -> list[Verdict]:
     reason = f"the checks were ended: {ended}" if ended else "the checker has not told of this check"
     found: list[Verdict] = []
     for name in titles(activity):
-        try:
-            one = Verdict.model_validate_json(next(lines, b""))
-        except ValidationError:
-            one = None
-        if one is None or one.check != name:
+        one = _next(lines, name)
+        if begun := one is not None and one.status == "begun":
+            one = _next(lines, name)
+        if one is None or one.status == "begun":
             lines = iter(())
-            one = Verdict(check=name, status="FAILED", seen=reason[:MAX_LETTERS])
+            one = Verdict(check=name, status="FAILED" if begun else "not run", seen=reason[:MAX_LETTERS])
         found.append(one)
     return found
+
+
+def _next(lines: Iterator[bytes], name: str) -> Verdict | None:
+    """The next line, if it is about the check `name`."""
+    try:
+        one = Verdict.model_validate_json(next(lines, b""))
+    except ValidationError:
+        return None
+    return one if one.check == name else None

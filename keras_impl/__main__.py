@@ -23,4 +23,4 @@ with as_program("python -m keras_impl"):
     if used is None:
         main(command.config)
     else:
-        command.show("keras", used, classify(command.config, used))
+        command.show("keras", used, classify(command.config, used.dataset))

@@ -21,4 +21,4 @@ if __name__ == "__main__":
         if used is None:
             main(command.config)
         else:
-            command.show("pt", used, classify(command.config, used))
+            command.show("pt", used, classify(command.config, used.dataset))

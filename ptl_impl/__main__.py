@@ -17,4 +17,4 @@ with as_program("python -m ptl_impl"):
     if used is None:
         main(command.config)
     else:
-        command.show("ptl", used, classify(command.config, used))
+        command.show("ptl", used, classify(command.config, used.dataset))

@@ -23,4 +23,4 @@ with as_program("python -m tf_impl"):
     if used is None:
         main(command.config)
     else:
-        command.show("tf", used, classify(command.config, used))
+        command.show("tf", used, classify(command.config, used.dataset))

@@ -35,7 +35,15 @@ class TimedSteps:
         self.config, self.path = config, config.run_dir / METRICS_FILE
         self.turns, self.turn, self.monitor = Turns(), Turn(0, WARMUP_STEPS, WARMUP_STEPS), Monitor(os.getpid(), 0)
         self.done = 0
-        self._write(PlanLine(kind="plan", total_steps=config.max_steps, steps_per_epoch=config.max_steps, num_epochs=1))
+        self._write(
+            PlanLine(
+                kind="plan",
+                implementation="benchmarks",
+                total_steps=config.max_steps,
+                steps_per_epoch=config.max_steps,
+                num_epochs=1,
+            )
+        )
 
     def step(self) -> None:
         """Called after each step; waits after the last one of a turn."""

@@ -2,13 +2,14 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, model_validator
 
-from common.data.arrays import ArraysInfo, arrays_size, read_arrays_folder
+from common.data.arrays import ArraysInfo, arrays_size, check_content, read_arrays_folder
 from common.data.embedded import SYNTHETIC_SHAPE, make_synthetic, read_digits, synthetic_size
 from common.data.formats import Images, Labels, Split
 from common.data.published import FASHION_MNIST, MNIST, read_cifar10, read_cifar100, read_idx
@@ -18,6 +19,31 @@ from common.spec.options import DatasetName, TrainConfig
 from common.spec.update_rule import float32
 
 
+class DataSpec(BaseModel):
+    """What a network is trained to take and to answer. It is kept in the file of the trained weights.
+
+    Attributes:
+      image_shape: height, width and channels.
+      class_names: name of each class, in the order of the labels.
+      largest: the largest pixel value, which is white.
+      shift, scale: for each channel. The input of a network is (image - shift) * scale, in the network's own precision.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image_shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    class_names: list[str] = Field(min_length=2, max_length=256)
+    largest: int = Field(gt=0, le=255)
+    shift: list[FiniteFloat]
+    scale: list[FiniteFloat]
+
+    @model_validator(mode="after")
+    def _is_of_all_channels(self) -> "DataSpec":
+        if not len(self.shift) == len(self.scale) == self.image_shape[2]:
+            raise ValueError(f"shift and scale should have {self.image_shape[2]} channels")
+        return self
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Training and test examples in memory.
@@ -25,26 +51,38 @@ class Dataset:
     Attributes:
       train_images, test_images: uint8 (N, H, W, C).
       train_labels, test_labels: int64 (N,), 0 up to num_classes - 1.
-      class_names: name of each class, in the order of the labels.
-      shift, scale: float32 (C,). The input of a network is (image - shift) * scale, in the network's own precision.
       sha256: hex digest over the four arrays.
     """
 
     name: DatasetName
-    num_classes: int
+    spec: DataSpec
     train_images: Images
     train_labels: Labels
     test_images: Images
     test_labels: Labels
-    class_names: list[str]
-    shift: NDArray[np.float32]
-    scale: NDArray[np.float32]
     sha256: str
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        height, width, channels = self.train_images.shape[1:]
-        return height, width, channels
+        return self.spec.image_shape
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.spec.class_names
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.spec.class_names)
+
+    @cached_property
+    def shift(self) -> NDArray[np.float32]:
+        """float32 (C,), see `DataSpec`."""
+        return np.array(self.spec.shift, dtype=np.float32)
+
+    @cached_property
+    def scale(self) -> NDArray[np.float32]:
+        """float32 (C,), see `DataSpec`."""
+        return np.array(self.spec.scale, dtype=np.float32)
 
 
 # Mean and standard deviation of each channel over the training images, both divided by the largest pixel
@@ -120,6 +158,7 @@ def load_dataset(config: TrainConfig) -> Dataset:
     info = None
     if config.dataset == "arrays":
         info, train, test = read_arrays_folder(config.data_dir)
+        check_content(config.data_dir)
     elif config.dataset == "synthetic":
         train, test = make_synthetic(config)
     elif config.dataset == "digits":
@@ -132,51 +171,7 @@ def load_dataset(config: TrainConfig) -> Dataset:
         train, test = read_idx(config.data_dir, {"mnist": MNIST, "fashion_mnist": FASHION_MNIST}[config.dataset])
     train = _first(train, config.train_size, "--train-size")
     evaluated = train if config.evaluate_on == "train" else test
-    return _dataset(config, info, train, _first(evaluated, config.test_size, "--test-size"))
-
-
-def dataset_of(config: TrainConfig, images: Images) -> Dataset:
-    """A data set made of `images`, with classes and normalisation of the data set of `config`; all labels are 0.
-
-    The images of the data set of `config` are not read.
-
-    Args:
-      images: uint8 (N, H, W, C), values 0 to 255, of the shape that `image_shape_of` returns. They are rescaled to the
-        value range of the data set of `config`.
-    """
-    info = read_arrays_folder(config.data_dir)[0] if config.dataset == "arrays" else None
-    _, _, largest = _normalisation(config, info)
-    if largest != 255:
-        images = np.round(images * (largest / 255)).astype(np.uint8)
-    split = images, np.zeros(len(images), dtype=np.int64)
-    return _dataset(config, info, split, split)
-
-
-def image_shape_of(config: TrainConfig) -> tuple[int, int, int]:
-    """Height, width and channels of the data set of `config`, without reading its images."""
-    if config.dataset == "synthetic":
-        return config.image_shape or SYNTHETIC_SHAPE
-    if config.dataset == "arrays":
-        height, width, channels = read_arrays_folder(config.data_dir)[1][0].shape[1:]
-        return height, width, channels
-    return SIZES[config.dataset][2]
-
-
-def _normalisation(config: TrainConfig, info: ArraysInfo | None) -> tuple[Sequence[float], Sequence[float], int]:
-    """Mean and std of each channel, and largest pixel value, see NORMALISATION; `info` describes a folder of arrays."""
-    return NORMALISATION[config.dataset] if info is None else info.normalisation
-
-
-def _dataset(config: TrainConfig, info: ArraysInfo | None, train: Split, test: Split) -> Dataset:
-    """Builds the data set; `info` describes a folder of arrays and is None for other data sets."""
-    if info is None:
-        names = CLASS_NAMES.get(config.dataset, list(map(str, range(config.num_classes or 10))))
-    else:
-        names = info.class_names
-    mean, std, largest = _normalisation(config, info)
-    channels = train[0].shape[-1]
-    shift = np.array([float32(value * largest) for value in mean] * (channels // len(mean)), dtype=np.float32)
-    scale = np.array([float32(1 / (value * largest)) for value in std] * (channels // len(std)), dtype=np.float32)
+    test = _first(evaluated, config.test_size, "--test-size")
     if info is not None:  # its digest covers all arrays; reading them all again would take minutes
         digest = hashlib.sha256(f"{info.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
     else:
@@ -187,7 +182,48 @@ def _dataset(config: TrainConfig, info: ArraysInfo | None, train: Split, test: S
             "test_labels": test[1],
         }
         digest = arrays_sha256(arrays)
-    return Dataset(config.dataset, len(names), *train, *test, names, shift, scale, digest)
+    height, width, channels = train[0].shape[1:]
+    return Dataset(config.dataset, _spec(config, info, (height, width, channels)), *train, *test, digest)
+
+
+def dataset_of(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:
+    """A data set made of `images`; all labels are 0.
+
+    Args:
+      name: of the data set that the network was trained on.
+      images: uint8 (N, H, W, C), values 0 to 255, of the shape of `spec`. They are rescaled to its value range.
+    """
+    if spec.largest != 255:
+        images = np.round(images * (spec.largest / 255)).astype(np.uint8)
+    split = images, np.zeros(len(images), dtype=np.int64)
+    return Dataset(name, spec, *split, *split, sha256="")
+
+
+def data_spec(config: TrainConfig) -> DataSpec:
+    """The description of the data set of `config`, without reading its images."""
+    if config.dataset == "arrays":
+        info, (images, _), _ = read_arrays_folder(config.data_dir)
+        height, width, channels = images.shape[1:]
+        return _spec(config, info, (height, width, channels))
+    shape = SIZES[config.dataset][2] if config.dataset in SIZES else config.image_shape or SYNTHETIC_SHAPE
+    return _spec(config, None, shape)
+
+
+def _spec(config: TrainConfig, info: ArraysInfo | None, image_shape: tuple[int, int, int]) -> DataSpec:
+    """`info` describes a folder of arrays and is None for other data sets."""
+    if info is None:
+        names = CLASS_NAMES.get(config.dataset, list(map(str, range(config.num_classes or 10))))
+        mean, std, largest = NORMALISATION[config.dataset]
+    else:
+        names, (mean, std, largest) = info.class_names, info.normalisation
+    alike = image_shape[2] // len(mean)  # channels with the same normalisation
+    return DataSpec(
+        image_shape=image_shape,
+        class_names=names,
+        largest=largest,
+        shift=[float32(value * largest) for value in mean] * alike,
+        scale=[float32(1 / (value * largest)) for value in std] * alike,
+    )
 
 
 def _first(split: Split, size: int | None, option: str) -> Split:

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -16,21 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
-from common.data.image_listing import Fit, ImageFolderConfig, Listing, list_images
+from common.data.image_files import WHITE_ASSUMED, read_image
+from common.data.image_listing import ImageFolderConfig, Listing, list_images
 from common.platform.errors import UserError
 from common.platform.files import write_text, writing, written_whole
 from common.platform.machine import num_cores
 from common.platform.program import ctrl_c_waits, serve_pool
-from common.spec.options import ImageShape
 
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
-TO_DO, DONE, UNREADABLE = 0, 1, 2
+TO_DO, DONE, UNREADABLE, DONE_WHITE_ASSUMED = 0, 1, 2, 3
 
 
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
@@ -51,7 +51,8 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
     for name in (LISTING_FILE, STATUS_FILE):
         (config.output / name).unlink()
     sizes = f"{kept[0]:,} training and {kept[1]:,} test images"
-    console.print(f"{sizes}, {len(listing.class_names)} classes: --dataset arrays --data-dir {config.output}")
+    console.print(f"{sizes}, {len(listing.class_names)} classes; the options that use them:")
+    console.print(f"--dataset arrays --data-dir {shlex.quote(str(config.output))}", soft_wrap=True)
     return info
 
 
@@ -150,45 +151,14 @@ def _decode(indices: NDArray[np.int64]) -> int:
         path, _ = _Worker.listing.files[index]
         in_test = index >= _Worker.listing.num_train
         try:
-            image = read_image(_Worker.config.images / path, _Worker.config.image_shape, _Worker.config.fit)
+            config = _Worker.config
+            image, white_assumed = read_image(config.images / path, config.image_shape, config.fit)
         except UserError:
             _Worker.status[index] = UNREADABLE
             continue
         _Worker.images[in_test][index - in_test * _Worker.listing.num_train] = image
-        _Worker.status[index] = DONE
+        _Worker.status[index] = DONE_WHITE_ASSUMED if white_assumed else DONE
     return len(indices)
-
-
-def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> NDArray[np.uint8]:
-    """Reads an image as uint8 (H, W, C), upright and fitted to `image_shape`. Raises UserError if it can't be read."""
-    height, width, channels = image_shape
-    try:
-        with Image.open(path) as opened:
-            opened.draft("RGB" if channels == 3 else "L", (width, height))  # decodes a JPEG no larger than needed
-            image = _in_bytes(ImageOps.exif_transpose(opened)).convert("RGB" if channels == 3 else "L")
-    except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
-        raise UserError(f"{path}: {error}") from None
-    resampling = Image.Resampling.BILINEAR
-    if fit == "crop":
-        image = ImageOps.fit(image, (width, height), resampling)
-    elif fit == "pad":
-        image = ImageOps.pad(image, (width, height), resampling)
-    else:
-        image = image.resize((width, height), resampling)
-    return np.asarray(image, dtype=np.uint8).reshape(image_shape)
-
-
-def _in_bytes(image: Image.Image) -> Image.Image:
-    """Reduces an image of more than 8 bits per pixel to 8 bits; Pillow would clip larger values to white.
-
-    Raises ValueError for pixel types whose value for white is unknown.
-    """
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image, dtype=np.uint16) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
-        raise ValueError(f"its pixels are {kind}, which need not end at white; save it with 8 or 16 bits")
-    return image
 
 
 # --- What could not be read ---
@@ -199,7 +169,10 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
-    train, test = status[: listing.num_train] == DONE, status[listing.num_train :] == DONE
+    if assumed := int((status == DONE_WHITE_ASSUMED).sum()):
+        console.print(f"{assumed:,} of {len(status):,} images: {WHITE_ASSUMED}")
+    readable = status != UNREADABLE
+    train, test = readable[: listing.num_train], readable[listing.num_train :]
     if len(unreadable):
         path = config.output / UNREADABLE_FILE
         write_text(path, "".join(f"{_reason(config, listing.files[index][0])}\n" for index in unreadable))

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -81,7 +82,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
 
 
 def _check_names(arguments: Sequence[str]) -> None:
-    """Raises UserError if an argument, or the path of the current folder, can't be written to a file."""
+    """Raises UserError if an argument, or the path of the current folder, can't be written to a file or a terminal."""
     try:
         around = str(Path.cwd())
     except OSError as error:
@@ -90,6 +91,8 @@ def _check_names(arguments: Sequence[str]) -> None:
         if any("\ud800" <= letter <= "\udfff" for letter in one):  # surrogates: how Python represents undecodable bytes
             encoding = sys.getfilesystemencoding()
             raise UserError(f"{one!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
+        if any(unicodedata.category(letter) == "Cc" for letter in one):
+            raise UserError(f"{one!a}: has control characters, which would change what a terminal shows")
 
 
 def _typed(arguments: Sequence[str] | None) -> Sequence[str]:

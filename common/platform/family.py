@@ -4,19 +4,19 @@ The first process of a family is compare.py, or an implementation that a user ha
 which may start more.
 """
 
-import fcntl
+import ctypes
 import getpass
 import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -24,9 +24,8 @@ from common.platform.errors import FileError
 from common.platform.launch import STARTED_BY, Launch
 
 PREFIX = "cnn-run-"  # of the temporary folders; short, since the paths of sockets in them have a maximum length
-LOCK_FILE = ".in-use"
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent ends
 POLL_SECONDS = 0.2
-RELEASE_SECONDS = 1.0  # until a killed process has released its files
 STOPPED_SECONDS = 10.0  # how long a process may be stopped (SIGSTOP) while the process that started it runs
 
 
@@ -36,13 +35,14 @@ class _Own:
     A forked process finds the values of its parent process here.
 
     Attributes:
-      folder, lock: the temporary folder that this process made, and the lock on it; None if another process made it.
+      folder: the temporary folder that this process made; None if another process made it.
+      remover: a shell that removes the folder when this process has ended.
       environment: the environment variables before `join_family` changed them.
     """
 
     pid = 0
     folder: Path | None = None
-    lock: IO[str] | None = None
+    remover: "subprocess.Popen[bytes] | None" = None
     environment: dict[str, str] | None = None
 
 
@@ -50,22 +50,24 @@ def join_family(launch: Launch) -> None:
     """Makes this process end with the process that started it, or makes it the first process of a family.
 
     Must run before any temporary file is made. All processes of a family share one temporary folder, which is removed
-    when the first process ends. If the first process is killed, the others remove the folder, or else the next family
-    does.
+    when the first process ends, even if it is killed.
 
     Args:
       launch: the launch of this process.
     """
     if _Own.pid == os.getpid():
         return
-    if _Own.lock is not None:  # the lock of the process that this one was forked from
-        _Own.lock.close()
-        _Own.folder = _Own.lock = None
+    if _Own.remover is not None and _Own.remover.stdin is not None:  # of the process that this one was forked from
+        _Own.remover.stdin.close()
+        _Own.folder = _Own.remover = None
     _Own.pid, parent = os.getpid(), _parent()
     _Own.environment = dict(os.environ)
     if parent is None:
         _make_temporary_folder()
         threading.Thread(target=_end_stopped, daemon=True).start()
+    if parent is not None and parent == os.getppid() and sys.platform == "linux":
+        # The thread below needs Python, which compiled code of a framework may hold for minutes.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None or launch.world_size is not None:
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
     os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
@@ -109,17 +111,13 @@ def _kill(pid: int) -> None:
 
 
 def leave_family(failed: bool = False) -> None:
-    """Removes the temporary folder if this process has made it, or if the process that made it was killed.
+    """Removes the temporary folder if this process has made it.
 
     Args:
       failed: whether this process ends with an error. If it has made the folder, it then kills its stopped descendants,
-        since these can't notice its end. If another process has made the folder, that process may just be ending, so
-        this one waits a moment for the folder's lock.
+        since these can't notice its end.
     """
-    if _Own.pid != os.getpid():
-        return
-    if _Own.folder is None:
-        _remove_abandoned(RELEASE_SECONDS if failed else 0.0)
+    if _Own.pid != os.getpid() or _Own.folder is None:
         return
     for pid in _stopped() if failed else ():
         _kill(pid)
@@ -146,7 +144,6 @@ def _end_with(parent: int | None, direct_parent: int) -> None:
     """
     while os.getppid() == direct_parent and (parent is None or _runs(parent)):
         time.sleep(POLL_SECONDS)
-    _remove_abandoned(RELEASE_SECONDS)
     if os.getpgrp() == os.getpid():  # compare.py gives each run its own process group; this ends all of the run
         os.killpg(0, signal.SIGKILL)
     os._exit(1)  # no process is left that could print a message
@@ -162,64 +159,23 @@ def _runs(pid: int) -> bool:
 
 # --- Temporary files ---
 
+# Reads until the process that holds the other end of the pipe has ended, in whatever way, and removes the folder. Other
+# processes of the family, which end then too, may still be writing to it.
+REMOVE = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && exit; sleep 0.2; done'
+
 
 def _make_temporary_folder() -> None:
+    usual = Path(tempfile.gettempdir())
     try:
-        usual = Path(tempfile.gettempdir())
-        _remove_abandoned()
-        while _Own.lock is None:
-            _Own.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-            _Own.lock = _locked(_Own.folder)
+        _Own.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        command = ("sh", "-c", REMOVE, str(_Own.folder))
+        nothing = subprocess.DEVNULL
+        _Own.remover = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
+        )
     except OSError as error:
         raise FileError(f"no temporary folder can be made: {error.strerror}") from None
     # torch.compile's cache for later runs stays in the folder where torch usually puts it.
     with suppress(OSError, KeyError):  # this user has no name; torch doesn't find one either
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(usual / f"torchinductor_{getpass.getuser()}"))
     tempfile.tempdir = os.environ["TMPDIR"] = str(_Own.folder)
-
-
-def _locked(folder: Path) -> IO[str] | None:
-    """Locks a new folder until this process ends, for whatever reason.
-
-    Returns None if another process removes the folder, because it found it before it was locked.
-    """
-    lock = open(folder / LOCK_FILE, "w")  # noqa: SIM115 - see above
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
-    except OSError:  # a file system without locks: no process removes folders of others
-        return lock
-    return lock if (folder / LOCK_FILE).exists() else None
-
-
-_removing = threading.Lock()  # so that no thread ends the process while another thread removes a folder
-
-
-def _remove_abandoned(seconds: float = 0.0) -> None:
-    """Removes the folders of families whose first process was killed.
-
-    Args:
-      seconds: how long to wait for the lock on the folder of this process's own family. The threads of a killed process
-        end one after the other. Other processes may notice its end before the last thread has released the lock.
-    """
-    around = _Own.folder.parent if _Own.folder else Path(tempfile.gettempdir())
-    own, deadline = around, time.monotonic() + seconds
-    if around.name.startswith(PREFIX):  # the folder of this process's family, which another process has made
-        around = around.parent
-    for folder in around.glob(f"{PREFIX}*"):
-        while not _removed(folder) and folder == own and time.monotonic() < deadline:
-            time.sleep(RELEASE_SECONDS / 20)
-
-
-def _removed(folder: Path) -> bool:
-    """Removes an abandoned folder; returns False if it is in use, belongs to another user or is just being made."""
-    try:
-        with _removing, open(folder / LOCK_FILE, "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except FileNotFoundError:  # another process has removed it
-        return True
-    except OSError:
-        return False
-    return True

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from common.platform.errors import FileError, UserError
@@ -96,10 +96,10 @@ def not_valid(path: Path, error: ValidationError) -> UserError:
 # --- Arrays ---
 
 
-def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Writes all arrays or nothing, as safetensors."""
+def write_arrays(path: Path, arrays: Arrays, metadata: dict[str, str] | None = None) -> None:
+    """Writes all arrays or nothing, as safetensors; `metadata` is for `read_metadata`."""
     with written_whole(path) as temporary:
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata)
 
 
 def read_arrays(path: Path, option: str = "") -> Arrays:
@@ -110,6 +110,15 @@ def read_arrays(path: Path, option: str = "") -> Arrays:
         raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
     except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
         raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
+
+
+def read_metadata(path: Path, option: str = "") -> dict[str, str]:
+    """The metadata of a safetensors file. Raises UserError, which names `option`, if it is not a safetensors file."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:

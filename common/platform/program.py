@@ -7,8 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from io import TextIOWrapper
+from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from threading import Timer
 from types import FrameType
@@ -17,6 +16,7 @@ from typing import NoReturn
 from common.platform.errors import OutOfMemoryError, Stopped, StoppedAtCheckpoint, UserError, describe_signal
 from common.platform.family import join_family, leave_family, wait_for_end_of_family
 from common.platform.launch import STARTED_BY, Launch
+from common.platform.output import LastingFile, make_output_last
 
 OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
 # A reserve for the end of a program that has run out of memory: it is freed first. The blocks are so small that the C
@@ -40,9 +40,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
         according to the launcher's environment variables.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # printing a character that the terminal lacks must not fail
+    make_output_last(program)
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
     os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
@@ -243,7 +241,6 @@ def exit_now(status: int = 0) -> NoReturn:
     if status == 0:  # otherwise some exit functions might wait for other processes
         atexit._run_exitfuncs()
     leave_family(failed=status != 0)
-    with suppress(OSError):  # the process that read the output has ended
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or int(LastingFile.failed))

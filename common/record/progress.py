@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from common.experiment import Experiment
 from common.platform.files import read_model
+from common.platform.launch import Launch
 from common.record.profile import PROFILE_FILE, Profile
 from common.record.results import EpochLine, RunResult
 from common.record.sinks import Sink
@@ -23,6 +24,8 @@ class TrainingProgress(Sink):
         self._title, self._device_name, self._plan = title, device_name, plan
         self._evaluated = "test"
         self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        # mpirun and srun may give a terminal to programs whose output they write to a file.
+        shows_bar = self._console.is_terminal and Launch.read().started_by not in ("Open MPI", "Slurm")
         self._bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=20),
@@ -30,7 +33,7 @@ class TrainingProgress(Sink):
             TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=not shows_bar,
             transient=True,
         )
         self._task = self._bar.add_task("", total=plan.total_steps, epoch=self._epoch(1), loss="-", speed="-")

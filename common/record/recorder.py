@@ -28,7 +28,7 @@ from common.record.predictions import Predictions
 from common.record.profile import Profiler
 from common.record.profile_taker import ProfileTaker
 from common.record.progress import TrainingProgress
-from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, WEIGHTS_FILE, RunResult, TurnLine
+from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
 from common.record.sinks import RunFiles, Sink
 from common.record.stops import Stops
 from common.record.timeline import Timeline
@@ -90,7 +90,8 @@ class Recorder:
         self.sinks: list[Sink] = [*sinks]
         if writes:
             logged = [LoggedRun(name, implementation, self.run_dir) for name in config.logger]
-            self.sinks = [RunFiles(self.run_dir), TrainingProgress(title, device_name, plan), *logged, *sinks]
+            files = RunFiles(self.run_dir, implementation)
+            self.sinks = [files, TrainingProgress(title, device_name, plan), *logged, *sinks]
         self.at_end = ExitStack()
         self.turns = Turns()
         self.at_end.callback(self.turns.close)
@@ -343,7 +344,7 @@ class Recorder:
         experiment, plan = self.experiment, self.plan
         names = {parameter.name for parameter in experiment.network.parameters}
         assert set(weights) == names, set(weights) ^ names
-        write_arrays(self.run_dir / WEIGHTS_FILE, weights)
+        write_arrays(self.run_dir / WEIGHTS_FILE, weights, {TRAINED_ON: experiment.dataset.spec.model_dump_json()})
         if not self.timed_images:  # the run had no turns
             self.timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
         images = plan.images(self.startup_end + 1, plan.total_steps)

@@ -17,6 +17,7 @@ SCHEMA_VERSION = 13
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
+TRAINED_ON = "trained_on"  # in the metadata of WEIGHTS_FILE: a `DataSpec`, as JSON
 FIRST_BATCH_FILE = "first_batch.safetensors"
 RESULT_FILE = "result.json"
 
@@ -153,9 +154,10 @@ def read_result(run_dir: Path) -> RunResult:
 
 
 class PlanLine(BaseModel):
-    """The first line of `metrics.jsonl`: the steps that the run will take."""
+    """The first line of `metrics.jsonl`: the steps that the run will take, and the implementation that takes them."""
 
     kind: Literal["plan"]
+    implementation: str
     total_steps: int = Field(gt=0)
     steps_per_epoch: int = Field(gt=0)
     num_epochs: int = Field(gt=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.experiment import Experiment
 from common.platform.files import writing
-from common.record.results import METRICS_FILE, EpochLine, RunResult, TurnLine, write_result
+from common.record.results import METRICS_FILE, EpochLine, PlanLine, RunResult, TurnLine, write_result
 
 
 class Sink:
@@ -43,15 +43,22 @@ class Sink:
 class RunFiles(Sink):
     """Writes `metrics.jsonl` during training, each line at once, and `result.json` at the end."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, implementation: str) -> None:
         self._run_dir, self._path, self._files = run_dir, run_dir / METRICS_FILE, ExitStack()
+        self._implementation = implementation
 
     def start(self, experiment: Experiment) -> None:
         with writing(self._path):
             self._metrics = self._files.enter_context(open(self._path, "wb", buffering=0))  # noqa: SIM115 - until `close`
         plan = experiment.plan
-        steps = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}
-        self._write({"kind": "plan", **steps, "num_epochs": plan.num_epochs})
+        line = PlanLine(
+            kind="plan",
+            implementation=self._implementation,
+            total_steps=plan.total_steps,
+            steps_per_epoch=plan.steps_per_epoch,
+            num_epochs=plan.num_epochs,
+        )
+        self._write(line.model_dump())
 
     def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
         first = done - len(losses) + 1

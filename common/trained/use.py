@@ -1,20 +1,24 @@
 """The results that evaluate and predict compute from a network's logits and print."""
 
 import json
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from common.data.datasets import Dataset, dataset_of, image_shape_of, load_dataset
-from common.data.image_folder import read_image
+from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
+from common.data.image_files import WHITE_ASSUMED, read_image
 from common.platform.errors import UserError
+from common.platform.files import not_valid, read_metadata
 from common.record.predictions import confusion
-from common.record.results import RESULT_FILE, read_result
-from common.spec.options import TrainConfig
+from common.record.results import TRAINED_ON
+from common.spec.options import DatasetName, TrainConfig
 from common.trained.command import Command, PredictConfig
 
 Logits = NDArray[np.floating]
@@ -23,51 +27,101 @@ MOST_CLASSES = 12  # up to which all confusions are shown; with more classes, th
 SHOWN = 3  # most likely classes that are shown for a picture
 
 
-def read_used(command: Command) -> Dataset:
-    """The data set to evaluate on; for predict, a data set made of the pictures.
+@dataclass(frozen=True)
+class Used:
+    """What a trained network is used on.
+
+    Attributes:
+      dataset: the data set to evaluate on; for predict, one made of the pictures. Its classes, image shape and
+        normalisation are those that the network was trained with.
+      unreadable: for predict, the pictures that can't be read, and why.
+    """
+
+    dataset: Dataset
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+
+def read_used(command: Command) -> Used:
+    """What the command puts the network to use on.
 
     Raises:
-      UserError: data or pictures can't be read.
+      UserError: weights, data or all pictures can't be read, or the network was trained on other images or classes.
     """
-    if not isinstance(command.use, PredictConfig):
-        dataset = load_dataset(command.config)
-        check_classes(command, dataset)
-        return dataset
-    shape = image_shape_of(command.config)
-    if shape[2] not in (1, 3):
-        raise UserError(f"predict: the network takes images of {shape[2]} channels; pictures have 1 or 3")
-    return dataset_of(command.config, np.stack([read_image(one, shape, command.use.fit) for one in command.use.images]))
+    config, use = command.config, command.use
+    assert use is not None
+    trained_on = read_trained_on(use.weights)
+    if isinstance(use, PredictConfig):
+        return read_pictures(use, config.dataset, trained_on or data_spec(config))
+    dataset = load_dataset(config)
+    if trained_on is None:
+        return Used(dataset)
+    names, here = trained_on.class_names, dataset.class_names
+    if len(names) != len(here):
+        raise UserError(f"--weights {use.weights}: trained on {len(names)} classes; this data set has {len(here)}")
+    if names != here:
+        one, other = next(pair for pair in zip(names, here, strict=True) if pair[0] != pair[1])
+        raise UserError(f"--weights {use.weights}: trained on class {one!r} where this data set has {other!r}")
+    if trained_on.image_shape != dataset.image_shape:
+        one, other = (" x ".join(map(str, shape)) for shape in (trained_on.image_shape, dataset.image_shape))
+        raise UserError(f"--weights {use.weights}: trained on images of {one}; this data set has images of {other}")
+    return Used(replace(dataset, spec=trained_on))
 
 
-def check_classes(command: Command, dataset: Dataset) -> None:
-    """Raises UserError if the network was trained on other classes, according to a result beside its weights."""
-    assert command.use is not None
-    folder = command.use.weights.parent
-    if not (folder / RESULT_FILE).exists():
-        return
-    trained = read_result(folder).class_names
-    if len(trained) == len(dataset.class_names) and trained != dataset.class_names:  # shapes show another number
-        one, other = next(pair for pair in zip(trained, dataset.class_names, strict=True) if pair[0] != pair[1])
-        raise UserError(f"--weights {command.use.weights}: trained on class {one!r} where this data set has {other!r}")
+def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used:
+    if spec.image_shape[2] not in (1, 3):
+        raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
+    images, unreadable, assumed = [], {}, 0
+    for path in use.images:
+        try:
+            pixels, white_assumed = read_image(path, spec.image_shape, use.fit)
+            images.append(pixels)
+            assumed += white_assumed
+        except UserError as error:
+            unreadable[path] = str(error)
+    if assumed:
+        print(f"note: {assumed} of {len(use.images)} images: {WHITE_ASSUMED}", file=sys.stderr)
+    if not images:
+        raise UserError(next(iter(unreadable.values())))
+    return Used(dataset_of(name, spec, np.stack(images)), unreadable)
 
 
-def show(command: Command, implementation: str, dataset: Dataset, logits: Logits) -> None:
-    """Prints the results of a network on `dataset`; `logits` are those of its test images, float (n, classes)."""
+def read_trained_on(weights: Path) -> DataSpec | None:
+    """What the network was trained to take and to answer; None if its file does not say so.
+
+    Raises:
+      UserError: the file can't be read.
+    """
+    text = read_metadata(weights, "--weights ").get(TRAINED_ON)
+    try:
+        return None if text is None else DataSpec.model_validate_json(text)
+    except ValidationError as error:
+        raise not_valid(weights, error) from None
+
+
+def show(command: Command, implementation: str, used: Used, logits: Logits) -> None:
+    """Prints the results of a network; `logits` are those of the test images of `used`, float (n, classes).
+
+    Raises:
+      UserError: some pictures can't be read; raised after the results of the others have been printed.
+    """
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     assert command.use is not None
     as_json = command.use.format == "json"
-    if isinstance(command.use, PredictConfig):
-        answers = answers_of(logits, [str(path) for path in command.use.images], dataset)
+    if not isinstance(command.use, PredictConfig):
+        evaluation = Evaluation.make(implementation, command.config, used.dataset, logits)
         if as_json:
-            print(json.dumps(answers))
+            print(json.dumps(asdict(evaluation)))
         else:
-            show_answers(answers, console)
+            evaluation.show(console)
         return
-    evaluation = Evaluation.make(implementation, command.config, dataset, logits)
+    pictures = [str(path) for path in command.use.images if path not in used.unreadable]
+    answers = answers_of(logits, pictures, used.dataset)
     if as_json:
-        print(json.dumps(asdict(evaluation)))
+        print(json.dumps(answers))
     else:
-        evaluation.show(console)
+        show_answers(answers, console)
+    if used.unreadable:
+        raise UserError("\n".join(used.unreadable.values()))
 
 
 def scores_of(logits: Logits) -> NDArray[np.float64]:

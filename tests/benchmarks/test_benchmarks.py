@@ -53,7 +53,8 @@ def test_ratios_of_runs_are_of_the_same_round(tmp_path, capsys):
 
 def write_turns(run_dir, speeds, other_load=0.0, steps_per_epoch=1000):
     run_dir.mkdir(parents=True)
-    lines = [PlanLine(kind="plan", total_steps=1000, steps_per_epoch=steps_per_epoch, num_epochs=1)]
+    steps = {"total_steps": 1000, "steps_per_epoch": steps_per_epoch}
+    lines = [PlanLine(kind="plan", implementation="pt", num_epochs=1, **steps)]
     for cycle, speed in enumerate(speeds, start=1):
         values = {"images": 100, "seconds": 100 / speed, "ended": cycle, "own_load": 0.5, "other_load": other_load}
         steps = {"cycle": cycle, "first_step": 10 * cycle, "last_step": 10 * cycle + 5}

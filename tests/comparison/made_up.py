@@ -14,6 +14,7 @@ from common.record.predictions import Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_settings
+from comparison.integrity import files_sha256
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig
 from comparison.proof import PROOF_FILE, ProofRecord, proof_jobs
@@ -116,11 +117,12 @@ def write_run(folder, job, truth, number):
         throttled=truth.throttled,
         failure=truth.failure,
     )
-    (run_dir / RECORD_FILE).write_text(record.model_dump_json())
     if truth.failure:
         (run_dir / "log.txt").write_text("the reason\n")
-        return
-    write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor, record.started)
+    else:
+        write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor, record.started)
+        record = record.model_copy(update={"files_sha256": files_sha256(run_dir)})
+    (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 
 
 def write_proof(folder, proof, truth):
@@ -148,8 +150,19 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * factor
     count = len(dataset.test_labels)
     lines = [
-        {"kind": "plan", "total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, "num_epochs": epochs}
+        {
+            "kind": "plan",
+            "implementation": implementation,
+            "total_steps": plan.total_steps,
+            "steps_per_epoch": plan.steps_per_epoch,
+            "num_epochs": epochs,
+        }
     ]
+    speed = truth.speed
+    if truth.turns and speed is not None:
+        speed = sum(turn.images for turn in truth.turns) / sum(turn.seconds for turn in truth.turns)
+    timed = plan.images(6, plan.total_steps)
+    epoch_seconds = 2.0 if speed is None else timed / speed / (epochs - 0.5)  # the timed steps begin in the first epoch
     corrects = [round(accuracy * count) for accuracy in truth.accuracies]
     for epoch, correct in enumerate(corrects, 1):
         steps = range((epoch - 1) * plan.steps_per_epoch, min(epoch * plan.steps_per_epoch, plan.total_steps))
@@ -160,7 +173,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
             "test_correct": correct,
             "test_count": count,
         }
-        seconds = {"train_seconds": 2.0, "eval_seconds": 0.5}
+        seconds = {"train_seconds": epoch_seconds, "eval_seconds": 0.5}
         training = {"train_loss": 2 / epoch, "train_accuracy": correct / count}
         lines.append({"kind": "epoch", "epoch": epoch, **training, **evaluation, **seconds})
     lines += [turn.model_dump() for turn in truth.turns]
@@ -197,13 +210,13 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "resumed_from": None,
         "started": started,
         "startup_seconds": 6.0,
-        "epoch_train_seconds": [2.0] * epochs,
+        "epoch_train_seconds": [epoch_seconds] * epochs,
         "eval_seconds": [0.5] * epochs,
         "wall_seconds": wall,
         "stopped_seconds": 0.0,
         "phase_seconds": phases | {"rest": wall - sum(phases.values())},
         "warmup_steps": 5,
-        "images_per_second": truth.speed,
+        "images_per_second": speed,
         "peak_memory_bytes": 500 * 2**20,
         "device_peak_memory_bytes": None,
         "cpu_utilisation": 0.9,

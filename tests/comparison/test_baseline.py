@@ -64,6 +64,12 @@ def test_another_experiment_is_not_set_beside_it(tmp_path, options):
     assert "not the same experiment" in line and next(iter(options)) in line
 
 
+def test_other_initial_weights_are_another_experiment(tmp_path):
+    now = {"initial_weights_sha256": "f" * 64}
+    (line,) = beside(tmp_path, lambda job: wobbly(job, accuracies=(0.2, 0.35), changes=now))
+    assert "not the same experiment" in line and "initial_weights_sha256: " in line and "ffffffffffff" in line
+
+
 def test_another_training_and_another_accuracy(tmp_path):
     lines = beside(tmp_path, lambda job: wobbly(job, proof_factor=1.01, accuracies=(0.5, 0.8)))
     assert any(line.startswith("PyTorch: not the same training: step 1 of 20 (epoch 1)") for line in lines)

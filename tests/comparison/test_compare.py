@@ -216,6 +216,8 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         (("--seed", "3", "--seeds", "1", "2"), "--seed 3: not together with --seeds"),
         (("--sweep", "colour=red"), "--sweep colour=red: --colour cannot be swept"),
         (("--sweep", "model=cnn,lenet"), "--model lenet: needs images of at least 16 x 16"),
+        (("--launcher-options", 'a"b'), '--launcher-options a"b: No closing quotation'),
+        (("--output-dir", "a\x1b[31m"), "'a\\x1b[31m': has control characters"),
         (("--sweep", "momentum=0", "--sweep", "seed=1"), "--sweep: given twice; list all its values after one"),
         (("--sweep-learning-rate", "tune"), "--sweep-learning-rate tune needs --tune-over"),
         (("--target-accuracy", "95"), "--target-accuracy 95: should be less than or equal to 1"),

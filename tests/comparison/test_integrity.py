@@ -22,8 +22,6 @@ def made(tmp_path_factory):
     """A comparison as compare.py writes it, with the digests of its runs."""
     folder = tmp_path_factory.mktemp("made") / "r"
     comparison(folder, repeats=2, implementations=["tf", "pt"], verify="never")
-    for path in folder.glob(f"runs/**/{RECORD_FILE}"):
-        seal(path.parent)
     return folder
 
 
@@ -46,6 +44,15 @@ def other_evaluation(run):
 
 def faster(run):
     change(run / "result.json", images_per_second=1e5)
+
+
+def slightly_faster(run):
+    change(run / "result.json", images_per_second=1010.0)
+
+
+def without_digest(run):
+    slightly_faster(run)
+    change(run / RECORD_FILE, files_sha256=None)
 
 
 def other_config(run):
@@ -106,7 +113,9 @@ def damaged_record(run):
 CHANGES = [
     (other_evaluation, True, "result.json: its last evaluation is not the last one of metrics.jsonl"),
     (other_evaluation, False, "result.json: its last evaluation is not the last one of metrics.jsonl"),
-    (faster, False, "its files have been changed since the run ended"),
+    (faster, True, "result.json: 100,000.0 images per second; its samples in metrics.jsonl say "),
+    (slightly_faster, False, "its files have been changed since the run ended"),
+    (without_digest, False, "its files have been changed since the run ended"),
     (other_config, True, "config.json: is not the configuration of result.json"),
     (other_implementation, True, "result.json: is of another run: implementation ptl, should be pt"),
     (other_process, True, "result.json: is of another process, started 2026-01-01 00:10:00 UTC for 11.5 s"),
@@ -144,7 +153,7 @@ def test_the_report_is_made_of_the_others(made, tmp_path, fault):
     shutil.copytree(made, folder)
     command = (sys.executable, "compare.py", "--report-only", folder)
     run(*command, cwd=REPOSITORY)
-    faster(folder / "runs" / "seed-0" / "round-2" / "pt")
+    slightly_faster(folder / "runs" / "seed-0" / "round-2" / "pt")
     text = " ".join(run(*command, cwd=REPOSITORY, expect=1).stdout.split())
     tf, pt = read_csv(folder / "results.csv")
     assert (tf["status"], pt["status"], pt["num_rounds"]) == ("ok", "some failed", "1")
@@ -162,3 +171,16 @@ def test_runs_of_other_code_are_told(made, tmp_path, fault):
     said = f"warning: the code changed between runs: commits {'a' * 12} and {'b' * 12}"
     assert said in " ".join(text.split())
     fault("commit", "`--report-only`", 0, said, "the warning stands with the table")
+
+
+def test_options_are_those_of_the_runs_and_not_of_an_edited_request(made, tmp_path):
+    folder = tmp_path / "r"
+    shutil.copytree(made, folder)
+    content = json.loads((folder / "comparison.json").read_text())
+    content["config"] |= {"batch_size": 128}
+    content["options"] |= {"batch_size": 128}
+    (folder / "comparison.json").write_text(json.dumps(content))
+    text = run(sys.executable, "compare.py", "--report-only", folder, cwd=REPOSITORY).stdout
+    said = "warning: comparison.json has --batch-size 128, but the runs were trained with 64; it was changed since"
+    assert said in " ".join(text.split())
+    assert "batch_size&#34;: 64" in (folder / "report.html").read_text()

@@ -21,7 +21,7 @@ def shown(tmp_path, terminal, finished):
     with LiveView(console, len(jobs), []) as view:
         for number, job in enumerate(jobs[: finished + 1]):
             view.start(job, jobs[number + 1 :])
-            view.see(job, PlanLine(kind="plan", total_steps=20, steps_per_epoch=10, num_epochs=2))
+            view.see(job, PlanLine(kind="plan", implementation="pt", total_steps=20, steps_per_epoch=10, num_epochs=2))
             view.see(job, StepLine(kind="step", step=10, loss=1.5))
             evaluation = {"test_loss": 0.1, "test_accuracy": 0.9, "test_correct": 9, "test_count": 10}
             training = {"train_loss": 1.0, "train_accuracy": 0.5, "train_seconds": 1}

@@ -4,6 +4,7 @@ import io
 import os
 import socket
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import psutil
 import pytest
 from conftest import REPOSITORY, read_csv, run
 
-from exercises import marking, marks_table, sandbox, verdicts
+from common.platform.machine import num_cores
+from exercises import checking, marking, marks_table, sandbox, verdicts
 from exercises.course import ACTIVITIES
 from exercises.namespaces import DEVICES
 from exercises.sandbox import Limits
@@ -183,6 +185,12 @@ WASTEFUL = {
         held.append(mmap.mmap(-1, 2**26))
         held[-1].write(bytes(2**26))
 """,
+    "allocates files": """    import os
+    held = []  # in memory, and not mapped
+    while True:
+        held.append(os.memfd_create('x'))
+        os.write(held[-1], bytes(2**26))
+""",
     "fills the disk": "    with open('large', 'wb') as file:\n        while True: file.write(bytes(2**20))\n",
     "forks": "    import os\n    while True: os.fork()\n",
 }
@@ -202,9 +210,10 @@ def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sand
     seen = found[f"1 {student}"][-1].seen
     assert seen.startswith(
         {
-            "loops": "the checks were ended: not done after 20 s",
+            "loops": ("the checks were ended: not done after 20 s", "the process has ended by signal 24 (SIGXCPU"),
             "allocates": "MemoryError",
             "allocates shared": "the checks were ended: its processes took more than 1024 MiB of memory",
+            "allocates files": "the checks were ended: its processes took more than 1024 MiB of memory",
             "fills the disk": "OSError: [Errno 2",  # no space left, or the file is too large
             "forks": "BlockingIOError: [Errno 11]",
         }[student]
@@ -218,11 +227,11 @@ def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sand
 USUAL = Limits(seconds=30, memory_mib=1024)
 
 
-def inside(code, tmp_path, limits=USUAL):
+def inside(code, tmp_path, limits=USUAL, hidden=()):
     """The lines that a Python program prints in the sandbox, and why it has ended; None if it ended normally."""
     with open(tmp_path / "printed", "w+b") as result:
         text = f"import os, sys\nout = os.fdopen({result.fileno()}, 'w')\ndef print(text): out.write(f'{{text}}\\n')\n"
-        ended = sandbox.run([sys.executable, "-c", text + code], "/tmp", {}, limits, result=result)
+        ended = sandbox.run([sys.executable, "-c", text + code], "/tmp", {}, limits, hidden, result=result)
     return (tmp_path / "printed").read_text().splitlines(), ended
 
 
@@ -248,6 +257,22 @@ for folder, _, _ in os.walk('/'):
     mounts, _ = inside("[print(line.strip()) for line in open('/proc/mounts')]", tmp_path)
     writable = {line.split()[1] for line in mounts if not line.split()[3].startswith("ro,")}
     assert {path for path in writable if Path(path).name not in DEVICES} == {"/tmp", "/dev/shm", "/proc"}
+
+
+def test_of_the_system_only_programs_and_libraries_are_seen(with_sandbox, tmp_path):
+    (found,), ended = inside("print(' '.join(os.listdir('/usr') + os.listdir('/usr/local')))", tmp_path)
+    assert set(found.split()) <= {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "local"} and not ended
+
+
+def test_a_class_among_the_systems_libraries_is_hidden(with_sandbox, tmp_path):
+    if not os.access("/usr/local/lib", os.W_OK):
+        pytest.skip("needs to write to /usr/local/lib")
+    with tempfile.TemporaryDirectory(dir="/usr/local/lib") as folder:
+        os.chmod(folder, 0o755)
+        Path(folder, "work.py").write_text("secret")
+        code = f"print(os.path.exists({folder + '/work.py'!r}))"
+        assert inside(code, tmp_path) == (["True"], None)
+        assert inside(code, tmp_path, hidden=[Path(folder)]) == (["False"], None)
 
 
 def test_no_variables_and_no_other_processes_are_seen(with_sandbox, tmp_path, monkeypatch):
@@ -290,6 +315,39 @@ except PermissionError:
     print('denied')
 """
     assert inside(code, tmp_path) == (["denied"], None)
+
+
+# --- What is no student's fault ---
+
+
+def test_nothing_is_marked_where_the_solution_fails(with_sandbox, tmp_path):
+    folder = make_class(tmp_path / "class", {"right": SOLUTION})
+    printed, told = mark(folder, "--memory-mib", "256", expect=2)
+    assert "nothing is marked: the solution of sampler itself passes " in told and not printed
+    assert "--memory-mib 256 and --seconds 300" in told
+
+
+PASSED = {"status": "passed"}
+
+
+def test_what_ran_out_of_time_is_marked_once_more_alone(tmp_path, monkeypatch):
+    found = marking.find(make_class(tmp_path / "class", {"a": "", "b": ""}))
+    tried = []
+
+    def mark_work(activity, work, *_):
+        tried.append(work.parent.name)
+        late = tried.count(work.parent.name) == 1 and work.parent.name == "b"
+        return [Verdict(check="lengths", **({"status": "FAILED", "seen": "not done after 20 s"} if late else PASSED))]
+
+    monkeypatch.setattr(marking, "mark_work", mark_work)
+    marks = marking.mark_class(tmp_path, found, ["sampler"], USUAL, True, lambda line: None)
+    assert sorted(tried) == ["a", "b", "b"] and {one.status for (one,) in marks.values()} == {"passed"}
+
+
+def test_time_is_given_as_the_load_needs_it(monkeypatch):
+    for load, factor in ((0.0, 1.0), (3.0 * num_cores(), 3.0), (1e6, checking.LARGEST_FACTOR)):
+        monkeypatch.setattr(checking.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert checking.load_factor() == factor
 
 
 # --- Without one ---
@@ -372,12 +430,15 @@ def line(check, status="passed", **more):
     ],
 )
 def test_what_is_no_verdict_does_not_count(content):
+    content = content and line(next(iter(CHECKS)), "begun") + content
     found = verdicts.read(content + b"".join(map(line, CHECKS)), "sampler", "not done after 1 s")
     if not content:
         assert [one.status for one in found] == ["passed"] * 8
     else:
         assert [one.check for one in found] == list(CHECKS)
-        assert {(one.status, one.seen) for one in found} == {("FAILED", "the checks were ended: not done after 1 s")}
+        assert [one.status for one in found] == ["FAILED"] + ["not run"] * 7
+        assert {one.seen for one in found} == {"the checks were ended: not done after 1 s"}
+        assert marks_table.cell(found) == "not run"
 
 
 def test_many_activities_fit_in_80_columns():

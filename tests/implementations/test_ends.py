@@ -54,22 +54,16 @@ def training(tmp_path):
 ASKS_EACH_TIME = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
-def end_of(process, family, tmp_path, cleaned_by_next=False):
+def end_of(process, family, tmp_path):
     """Waits for the end; returns the exit status, the program's own lines on stderr, and the seconds until the end.
 
     Fails if a process, a stack trace, a temporary file or a result is left.
-
-    Args:
-      cleaned_by_next: whether a signal or the C library may end the only process. In that case its temporary files stay
-        until the next program removes them.
     """
     began = time.monotonic()
     err = process.communicate(timeout=30)[1]
     _, alive = psutil.wait_procs(family, timeout=10)
     seconds = time.monotonic() - began
     assert not alive and "Traceback" not in err, err
-    if cleaned_by_next and (process.returncode < 0 or process.returncode == ENDED_BY_C_LIBRARY):
-        run(sys.executable, "make_dataset.py", "--help", TMPDIR=str(tmp_path / "temporary"))
     left = [path for path in (tmp_path / "temporary").rglob("*") if path.name != f"torchinductor_{getpass.getuser()}"]
     # Only the folder that torch makes for compiled code may be left.
     assert not left, f"status {process.returncode}: {left}\n{err}"
@@ -173,7 +167,7 @@ def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
-    status, lines, _ = end_of(process, family, tmp_path, cleaned_by_next=True)
+    status, lines, _ = end_of(process, family, tmp_path)
     if status in (-signal.SIGABRT, -signal.SIGSEGV, ENDED_BY_C_LIBRARY):
         assert implementation in ("tf", "keras") and not lines
     else:

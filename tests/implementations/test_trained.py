@@ -11,6 +11,7 @@ from PIL import Image
 
 from common.data.arrays import write_description
 from common.data.datasets import load_dataset
+from common.platform.files import write_model
 from common.record.predictions import Predictions
 from common.record.results import read_result
 from common.spec.options import TrainConfig
@@ -126,7 +127,7 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path, implementat
 def test_another_data_set_is_not_held_to_the_sizes_of_the_first(trained):
     options = ("--dataset", "digits", "--format", "json", "--model", "cnn")
     complaint = trained_network("evaluate", "pt", trained / "model.safetensors", *options, expect=2).stderr
-    assert "conv1.kernel has shape" in complaint  # and no error about --image-shape or --train-size
+    assert "trained on 7 classes; this data set has 10" in complaint  # and no error about --image-shape or --train-size
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_another_data_set_is_not_held_to_the_sizes_of_the_first(trained):
     [
         (("evaluate",), "--weights: is needed"),
         (("evaluate", "--weights", "none/model.safetensors"), "--weights none/model.safetensors: no such file"),
-        (("evaluate", "--weights", "RUN/config.json"), "--initial-weights RUN/config.json"),
+        (("evaluate", "--weights", "RUN/config.json"), "--weights RUN/config.json: not a readable safetensors file"),
         (("evaluate", "--weights", "RUN/model.safetensors", "--model", "lenet"), "--model lenet: needs images"),
         (("predict", "--weights", "RUN/model.safetensors"), "the following arguments are required"),
         (("predict", "--weights", "RUN/model.safetensors", "RUN/config.json"), "cannot identify image file"),
@@ -149,16 +150,46 @@ def test_mistakes_are_told_in_one_line(trained, command, said):
     assert said.replace("RUN", str(trained)) in complaint and len(complaint.strip().splitlines()) == 1
 
 
+def save_arrays(folder, dataset, names):
+    """The images of `dataset` as a folder of arrays with classes of these names; returns the options that name it."""
+    folder.mkdir()
+    for part in ("train", "test"):
+        for kind in ("images", "labels"):
+            np.save(folder / f"{part}_{kind}.npy", getattr(dataset, f"{part}_{kind}"))
+    info = write_description(folder, list(names))
+    write_model(folder / "dataset.json", info.model_copy(update={"mean": [0.1] * 3}))  # not what it was trained with
+    return "--dataset", "arrays", "--data-dir", folder
+
+
 @pytest.mark.xdist_group("trained")
-def test_a_network_is_not_used_on_other_classes(trained, tmp_path):
-    for part, count in (("train", 20), ("test", 10)):
-        np.save(tmp_path / f"{part}_images.npy", np.arange(count * 12 * 9 * 3, dtype=np.uint8).reshape(count, 12, 9, 3))
-        np.save(tmp_path / f"{part}_labels.npy", np.arange(count) % 7)
-    options = ("--dataset", "arrays", "--data-dir", tmp_path)
-    for names, status in (("012X456", 2), ("0123456", 0)):
-        write_description(tmp_path, list(names))
-        process = trained_network("evaluate", "pt", trained / "model.safetensors", *options, expect=status)
-        assert ("trained on class '3' where this data set has 'X'" in process.stderr) == (status == 2)
+@pytest.mark.parametrize(
+    "implementation", ["pt", *(pytest.param(one, marks=pytest.mark.slow) for one in ("tf", "ptl", "keras"))]
+)
+def test_classes_and_normalisation_are_those_of_the_training(trained, tmp_path, implementation):
+    result, weights = read_result(trained), trained / "model.safetensors"
+    dataset = load_dataset(TrainConfig(**{**result.config.model_dump(), "run_dir": None}))
+    same, other = (save_arrays(tmp_path / names, dataset, names) for names in ("0123456", "012X456"))
+    found = json.loads(trained_network("evaluate", implementation, weights, *same, "--format", "json").stdout)
+    assert found["test_correct"] == result.test_correct
+    assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-5)
+    complaint = trained_network("evaluate", implementation, weights, *other, expect=2).stderr
+    assert "trained on class '3' where this data set has 'X'" in complaint
+    Image.fromarray(dataset.test_images[0]).save(tmp_path / "image.png")
+    answers = [
+        json.loads(trained_network("predict", implementation, weights, tmp_path / "image.png", *options).stdout)
+        for options in (("--format", "json"), (*other, "--format", "json"))
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.xdist_group("trained")
+def test_a_broken_picture_costs_no_other_its_answer(trained, tmp_path):
+    Image.fromarray(np.full((12, 9, 3), 255, np.uint8)).save(tmp_path / "white.png")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    images = (tmp_path / "broken.png", tmp_path / "white.png")
+    process = trained_network("predict", "pt", trained / "model.safetensors", *images, expect=2)
+    assert process.stdout.startswith(f"{tmp_path / 'white.png'}: ") and process.stdout.count("\n") == 1
+    assert "broken.png: cannot identify image file" in process.stderr and process.stderr.count("\n") == 1
 
 
 @pytest.mark.xdist_group("trained")

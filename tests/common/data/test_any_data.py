@@ -12,7 +12,7 @@ from PIL import Image
 
 from common.data.arrays import array_path, read_arrays_folder, write_description
 from common.data.formats import CIFAR_SHAPE, parse_cifar_binary, parse_cifar_pickle, parse_idx
-from common.data.image_folder import read_image
+from common.data.image_files import read_image
 from common.data.image_listing import SUFFIXES
 from common.platform.files import read_arrays, write_arrays
 from common.spec.networks import NetworkSpec
@@ -120,7 +120,7 @@ def test_images(cases, tmp_path):
         path = tmp_path / f"image{kind}"
         path.write_bytes(content)
         with line_or_result():
-            image = read_image(path, (8, 9, channels), fit)
+            image = read_image(path, (8, 9, channels), fit).pixels
             assert image.shape == (8, 9, channels) and image.dtype == np.uint8
 
     fits = st.sampled_from(["crop", "pad", "stretch"])

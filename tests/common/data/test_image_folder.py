@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from rich.console import Console
 
 from common.data.arrays import DATASET_FILE, array_path, check_content, read_arrays_folder
 from common.data.datasets import load_dataset
-from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, convert, read_image
+from common.data.image_files import read_image
+from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, convert
 from common.data.image_listing import ImageFolderConfig, list_images
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
@@ -101,7 +104,7 @@ def test_another_seed_tests_on_other_images_and_the_same_on_the_same(images, tmp
 def test_images_are_brought_to_the_shape_asked_for(tmp_path, fit, corner, middle):
     save(tmp_path / "wide.png", (250, 250, 250), (40, 10))
     config = ImageFolderConfig(images=tmp_path, output=tmp_path, image_shape=(8, 8, 1), fit=fit)
-    image = read_image(tmp_path / "wide.png", config.image_shape, config.fit)
+    image = read_image(tmp_path / "wide.png", config.image_shape, config.fit).pixels
     assert image.shape == (8, 8, 1) and image[0, 0, 0] == corner and image[4, 4, 0] == middle
 
 
@@ -111,7 +114,7 @@ def test_a_picture_taken_sideways_is_turned(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     picture.save(tmp_path / "turned.png", exif=exif)
-    image = read_image(tmp_path / "turned.png", (64, 64, 3), "crop")
+    image = read_image(tmp_path / "turned.png", (64, 64, 3), "crop").pixels
     assert image[5, 32].tolist() == [0, 0, 0] and image[-5, 32].tolist() == [250, 0, 0]
 
 
@@ -215,9 +218,18 @@ def test_arrays_that_were_changed_are_told_from_those_described(images):
     array = np.load(path)
     array[0, 0, 0, 0] ^= 1
     np.save(path, array)
-    load_dataset(TrainConfig(dataset="arrays", data_dir=output))  # a run reads only what it needs
     with pytest.raises(UserError, match="its arrays have been changed since dataset.json was written"):
-        check_content(output)
+        load_dataset(TrainConfig(dataset="arrays", data_dir=output))
+
+
+def test_arrays_are_summed_once_for_each_state_of_the_files(images, monkeypatch):
+    config = TrainConfig(dataset="arrays", data_dir=make(images))
+    load_dataset(config)
+    with monkeypatch.context() as patched:
+        patched.setattr("common.data.arrays._pieces", None)
+        load_dataset(config)
+    os.utime(array_path(config.data_dir, "train", "labels"), ns=(1, 1))
+    load_dataset(config)  # the same content at another time
 
 
 @pytest.mark.parametrize(
@@ -255,7 +267,67 @@ def test_an_array_with_a_damaged_header_is_refused(images, header):
 def test_sixteen_bits_are_brought_to_eight_and_not_cut_off(tmp_path):
     grey = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
     Image.fromarray(grey).save(tmp_path / "grey.png")
-    assert np.array_equal(read_image(tmp_path / "grey.png", (64, 64, 1), "stretch")[..., 0], grey >> 8)
+    assert np.array_equal(read_image(tmp_path / "grey.png", (64, 64, 1), "stretch").pixels[..., 0], grey >> 8)
+
+
+def write_tiff(path, pixels, bits, photometric=1):
+    """An uncompressed TIFF of one channel, of 12 or 16 bits; Pillow writes none of 12. The format: TIFF 6.0."""
+    height, width = pixels.shape
+    if bits == 12:
+        first, second = pixels[:, ::2].astype(np.uint32), pixels[:, 1::2].astype(np.uint32)
+        packed = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1).astype(np.uint8)
+        content = packed.tobytes()
+    else:
+        content = pixels.astype("<u2").tobytes()
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 273: 0, 277: 1, 278: height}
+    tags |= {279: len(content), 273: 8 + 2 + 12 * 9 + 4}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    path.write_bytes(b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0) + content)
+
+
+def declare_significant_bits(path, bits):
+    """Puts the chunk sBIT behind the header of a PNG."""
+    content, chunk = path.read_bytes(), b"sBIT" + bytes([bits])
+    path.write_bytes(content[:33] + struct.pack(">I", 1) + chunk + struct.pack(">I", zlib.crc32(chunk)) + content[33:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "largest", "expected", "white_assumed"),
+    [
+        ("tiff 12", 4095, 255, False),
+        ("tiff 16", 65535, 255, True),
+        ("tiff 16", 4095, 15, True),
+        ("tiff 16 white is zero", 65535, 0, True),
+        ("png", 65535, 255, True),
+        ("png of 12 significant bits", 4095, 255, False),
+        ("png of 12 significant bits", 65520, 255, False),
+        ("png of 16 significant bits", 4095, 15, False),
+        ("pgm", 65535, 255, False),
+    ],
+)
+def test_white_is_what_the_file_says(tmp_path, kind, largest, expected, white_assumed):
+    pixels = np.linspace(0, largest, 64).round().astype(np.uint16).reshape(8, 8)
+    path = tmp_path / f"image.{kind[:4].strip()}"
+    if kind.startswith("tiff"):
+        write_tiff(path, pixels, int(kind.split()[1]), photometric=0 if "zero" in kind else 1)
+    else:
+        if largest == 65520:  # scaled, as the PNG specification wants it
+            pixels = pixels // 16 * 16
+        Image.fromarray(pixels).save(path)
+        if "significant" in kind:
+            declare_significant_bits(path, int(kind.split()[2]))
+    found, assumed = read_image(path, (8, 8, 1), "stretch")
+    assert (found[-1, -1, 0], assumed) == (expected, white_assumed)
+    assert abs(int(found[0, 0, 0]) - (255 if "zero" in kind else 0)) == 0
+    assert abs(int(found[4, 0, 0]) - 0.508 * (found[-1, -1, 0] + found[0, 0, 0])) <= 2 or "zero" in kind
+
+
+def test_a_set_says_once_what_was_taken_for_white(images, capsys):
+    Image.fromarray(np.full((20, 20), 4095, np.uint16)).save(images / "red" / "dark.png")
+    config = ImageFolderConfig(images=images, output=images.parent / "arrays", image_shape=(16, 20, 3))
+    convert(config, Console(soft_wrap=True))
+    said = "1 of 31 images: 16 bits, and no word on which value is white; 65535 was taken\n"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 @pytest.mark.parametrize(("kind", "what"), [("F", "floating-point numbers"), ("I", "32-bit integers")])
