@@ -83,6 +83,7 @@ def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, 
         ("crash", "exit status 1", "the reason of the crash"),
         ("broken", "result.json: not valid", ""),
         ("scribble", "metrics.jsonl: not valid", ""),
+        ("alias", "alias_impl calls itself 'one'; it should give its Recorder the name 'alias'", ""),
         (
             "illegal",
             "ended by signal 4 (SIGILL: an instruction that the processor does not execute",
