@@ -203,7 +203,7 @@ def set_up(wanted: Specification) -> None:
 
 def become_student(wanted: Specification) -> NoReturn:
     """Gives up all rights and runs the command. A user other than root stays the same; exec drops the capabilities."""
-    resource.setrlimit(resource.RLIMIT_CPU, (wanted.cpu_seconds,) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (wanted.cpu_seconds, wanted.cpu_seconds + 1))  # SIGXCPU, then SIGKILL
     resource.setrlimit(resource.RLIMIT_DATA, (wanted.memory_mib * MIB,) * 2)
     resource.setrlimit(resource.RLIMIT_NPROC, (wanted.processes,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.files_mib * MIB,) * 2)

@@ -21,8 +21,7 @@ class RunClock:
       startup_seconds: None before the first step.
       epoch_train_seconds: training seconds of each epoch, without the first call.
       eval_seconds: seconds of each evaluation.
-      timed_seconds: seconds of the timed steps: those after warm-up or, in turns, those that the turns time.
-      turn_seconds: the same of the latest turn.
+      turn_seconds: seconds of the steps that are timed: those after warm-up or, in turns, those of the latest turn.
       waiting_since: when the run last began to wait for its turn.
     """
 
@@ -32,7 +31,6 @@ class RunClock:
         self.startup_seconds: float | None = None
         self.epoch_train_seconds: list[float] = []
         self.eval_seconds: list[float] = []
-        self.timed_seconds = 0.0
         self.turn_seconds = 0.0
         self.waiting_since, self._phase_before = math.nan, timeline.phase
         self._timing = False
@@ -97,7 +95,6 @@ class RunClock:
     def _add_timed(self, now: float) -> None:
         if self._timing:
             self.turn_seconds += now - self._timed_start
-            self.timed_seconds += now - self._timed_start
 
     def start_evaluation(self) -> None:
         self._segment_start = self.timeline.enter("evaluation")

@@ -33,14 +33,14 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
 
 
 def of_measurements(
-    clock: RunClock, measured: Measured, energy_source: str | None, images: int, timed_images: int
+    clock: RunClock, measured: Measured, energy_source: str | None, images: int, speed: float | None
 ) -> dict[str, Any]:
     """The fields of `RunResult` that are measured.
 
     Args:
       energy_source: `RAPL` or `NVML`; None if there is none.
       images: number of images trained on after start-up.
-      timed_images: number of images trained on after warm-up.
+      speed: images per second of the timed steps; None if there are none.
     """
     timeline, joules = clock.timeline, measured.joules
     return {
@@ -51,7 +51,7 @@ def of_measurements(
         "wall_seconds": clock.end(),
         "stopped_seconds": timeline.stops.seconds if timeline.stops else 0.0,
         "phase_seconds": timeline.seconds,
-        "images_per_second": timed_images / clock.timed_seconds if timed_images else None,
+        "images_per_second": speed,
         "peak_memory_bytes": measured.peak_memory_bytes,
         "cpu_utilisation": measured.cpu_utilisation,
         "gpu_utilisation": measured.gpu_utilisation,

@@ -103,7 +103,7 @@ class Recorder:
         )
         self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
         self.timed_from: int | None = None  # the turn times the steps after this one; None: none so far
-        self.timed_images = 0
+        self.timed_images, self.timed_seconds = 0, 0.0
         self.steps_per_call = 1  # see `Turns.wait`
         self.waited_after = self.steps_done, 0.0  # the step and the training seconds before the last wait
         self.pending: list[tuple[Any, Any]] = []
@@ -268,6 +268,7 @@ class Recorder:
         """Passes what a turn has measured, from `first_step` on, to the sinks."""
         images = self.plan.images(first_step, self.steps_done)
         self.timed_images += images
+        self.timed_seconds += self.clock.turn_seconds
         if self.monitor is None:
             return
         line = TurnLine(
@@ -347,6 +348,8 @@ class Recorder:
         write_arrays(self.run_dir / WEIGHTS_FILE, weights, {TRAINED_ON: experiment.dataset.spec.model_dump_json()})
         if not self.timed_images:  # the run had no turns
             self.timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
+            self.timed_seconds = self.clock.turn_seconds
+        speed = self.timed_images / self.timed_seconds if self.timed_images else None
         images = plan.images(self.startup_end + 1, plan.total_steps)
         result = RunResult(
             schema_version=SCHEMA_VERSION,
@@ -357,7 +360,7 @@ class Recorder:
             first_loss_tolerance=facts.tolerance_of(experiment, self.history.losses[0]),
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
-            **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, self.timed_images),
+            **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, speed),
             warmup_steps=self.warmup_steps,
             device_peak_memory_bytes=device_peak_memory_bytes,
             device_name=self.device_name,

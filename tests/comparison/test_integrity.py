@@ -83,7 +83,7 @@ def other_round(run):
 def foreign_files(run):
     for name in ("result.json", "metrics.jsonl", "predictions.safetensors", "config.json"):
         shutil.copy(run.parent.parent / "round-1" / "pt" / name, run)
-    change(run / "result.json", images_per_second=2000.0)
+    slightly_faster(run)
 
 
 def foreign_predictions(run):
