@@ -1,6 +1,7 @@
 """The files of a comparison's folder: the request, and a record of every run, written as soon as the run has ended."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -166,10 +167,8 @@ def record_run(job: Job, program: Program, ended: Ended) -> Run:
     """
     record = Record.make(job, program.session, ended)
     if record.failure is None:
-        try:
+        with suppress(UserError):  # a file is missing, which `load_run` will find
             record = record.model_copy(update={"files_sha256": files_sha256(program.run_dir)})
-        except UserError as error:
-            record = record.model_copy(update={"failure": str(error)})
     run = load_run(program.run_dir, record)
     write_model(run.run_dir / RECORD_FILE, run.record)
     return run

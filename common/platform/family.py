@@ -65,8 +65,9 @@ def join_family(launch: Launch) -> None:
     if parent is None:
         _make_temporary_folder()
         threading.Thread(target=_end_stopped, daemon=True).start()
-    if parent is not None and parent == os.getppid() and sys.platform == "linux":
-        # The thread below needs Python, which compiled code of a framework may hold for minutes.
+    if parent is not None and parent == os.getppid() and os.getpgrp() != os.getpid() and sys.platform == "linux":
+        # The thread below needs Python, which compiled code of a framework may hold for minutes. The first process of a
+        # group has no such signal: it must end the others of its group first.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent is not None or launch.world_size is not None:
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
