@@ -18,7 +18,7 @@ from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.platform.rendezvous import find_interface
+from common.platform.rendezvous import check_loopback, find_interface
 from common.record.checkpoints import with_checkpoint
 from common.resolve import Settings, resolve_settings
 from common.spec.device_options import Strategy
@@ -43,6 +43,8 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
         settings = tuned_settings(config)
     config = resolve_settings(config, settings)
     check_compiler(config)
+    if has_group(config) and Launch.read().world_size is None:
+        check_loopback(config.devices)
     if config.strategy == "pipeline" and config.precision == "16-mixed":
         raise UserError("--precision 16-mixed: not with --strategy pipeline, whose stages share no scale of the loss")
     if config.strategy in ("dp", "pipeline") and config.save_first_batch:

@@ -80,7 +80,12 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
-    except Exception:
+    except Exception as error:
+        if _lacks_memory(error):
+            reserve.clear()
+            told = " ".join(str(error).split()) or type(error).__name__
+            print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({told})", file=sys.stderr)
+            exit_now(1)
         if _asked:  # compiled code has turned the exception of the signal into an error of its own
             if shown is not False and parent_process() is None:
                 print(f"{program}: {_ended_by(_asked[0])}", file=sys.stderr)
@@ -90,6 +95,13 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             wait_for_end_of_family()
         raise
     exit_now(status)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether an error, as of loading a library, means that memory has run out."""
+    known = ("failed to map segment", "Cannot allocate memory")
+    loads = isinstance(error, ImportError | OSError) and any(text in str(error) for text in known)
+    return isinstance(error, MemoryError) or loads
 
 
 def take_signals(again: bool = False) -> None:
