@@ -337,6 +337,7 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     assert len(json.loads((output / "comparison.json").read_text())["commands"]) == 2
 
 
+@pytest.mark.slow
 def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     options = (*FEW_STEPS, "--repeats", 3, "--seeds", 0, 1)
     text, rows = compare(project, tmp_path / "r", "one", "busy", options=options)

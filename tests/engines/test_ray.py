@@ -53,6 +53,7 @@ def test_a_worker_that_is_killed_is_replaced_and_training_goes_on(ray_cluster, t
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_comparison_is_made_by_jobs(ray_cluster, tmp_path):
     folder = tmp_path / "r"
     command = (sys.executable, "compare.py", "--launcher", "ray", "--repeats", 1, *CPU, "--output-dir", folder)
