@@ -37,7 +37,6 @@ FAULTS = {
         "no space for data": "No space for a data set",
         "read-only": "The folder can't be written to",
         "gone": "The folder is gone",
-        "no loopback": "There is no loopback interface",
         "port": "The port in `MASTER_PORT` is taken",
         "one folder": "Two comparisons in one folder",
         "two folders": "Two comparisons at once in two folders",
