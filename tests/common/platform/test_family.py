@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import REPOSITORY, run
+from conftest import REPOSITORY, run, wait_for
 
 # A chain of `depth` + 1 processes: each makes a temporary file, starts the next one, prints its id, and waits or ends.
 PROGRAM = """
@@ -67,10 +67,7 @@ def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, number):
 
 
 def wait_until_empty(folder):
-    deadline = time.monotonic() + 5
-    while list(folder.iterdir()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not list(folder.iterdir()), 5)
 
 
 # Its parent's thread waits in compiled code that does not let go of Python's lock, as c10d's FileStore does.
