@@ -205,7 +205,7 @@ def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, impleme
 
 @pytest.mark.parametrize("implementation", ["tf", *(pytest.param(one, marks=SLOW) for one in ("keras", "pt", "ptl"))])
 def test_a_limit_of_memory_that_its_libraries_exceed_is_told_in_one_line(tmp_path, implementation):
-    command = f'ulimit -v 3000000; exec "$0" -m {implementation}_impl --run-dir "$1"'
+    command = f'ulimit -v 1000000; exec "$0" -m {implementation}_impl --run-dir "$1"'
     err = run("bash", "-c", command, sys.executable, tmp_path / "r", expect=1).stderr
     (line,) = (one for one in err.splitlines() if one.startswith("python -m "))
     assert f"{implementation}_impl: error: not enough memory; is there a limit, as of ulimit -v? (" in line
