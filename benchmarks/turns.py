@@ -399,7 +399,7 @@ def length(maker: Maker) -> Found:
 def waking(maker: Maker) -> Found:
     """A turn times one step after k steps of waking up, so its seconds are those of step k + 1."""
     arguments = (*ALL, "--mode", "plain", "tuned")
-    constants = {f"{steps}": {"WAKING_STEPS": steps, "TURN_SECONDS": 1e-9} for steps in WAKING_STEPS}
+    constants = {f"{steps}": {"WAKING_STEPS": steps, "TURN_SECONDS": 1e-9, "LONGEST": 0.0} for steps in WAKING_STEPS}
     ways = {name: Way(arguments, constants=values) for name, values in constants.items()} | {"usual": Way(arguments)}
     table = make_table("seconds of a step, over a usual one", "", *(f"step {steps + 1}" for steps in WAKING_STEPS))
     found: Found = {}

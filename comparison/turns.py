@@ -48,7 +48,8 @@ from comparison.runner import (
 from comparison.store import run_again_dir
 
 TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
-WAKING_STEPS = 3  # of each turn, not timed: see docs/comparison.md
+LONGEST = 0.3  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
+WAKING_STEPS = 3  # of each turn that is a part of an epoch, not timed: see docs/comparison.md
 WATCH_SECONDS = 1.0  # between two looks at a program that has its turn
 MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end
 LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as many
@@ -117,24 +118,22 @@ def _train(members: list["Member"]) -> None:
     most = (total - done) / LEAST_CYCLES
     order = list(members)
     for cycle in itertools.count(1):
-        left = [member for member in members if member.waits]
-        steps_per_call = max((member.steps_per_call for member in left), default=1)
-        steps = max(turn_steps(most, left), steps_per_call)
-        until = done + max(WAKING_STEPS, steps_per_call) + steps
-        if until > total:
+        turn = next_turn(cycle, done, most, [member for member in members if member.waits])
+        if turn.until > total:
             return
         order = order[::-1] if cycle % 2 == 0 else random.sample(order, len(order))
         for member in order:
-            member.take(Turn(cycle, until - steps, until))
+            member.take(turn)
         # A program that takes several steps in one call may be further than it was told.
-        done = max(until, *(member.done for member in members))
+        done = max(turn.until, *(member.done for member in members))
 
 
-def turn_steps(most: float, members: Sequence["Member"]) -> int:
-    """Number of timed steps in each turn of the next cycle.
+def next_turn(cycle: int, done: int, most: float, members: Sequence["Member"]) -> Turn:
+    """The turn of the next cycle, after step `done`.
 
-    In turns that are as long as several epochs it is a whole number of epochs, so that each turn has the same share of
-    what happens once an epoch.
+    Where epochs are short, a turn is one of them or more: then a program waits between the training of an epoch and
+    its evaluation, which wakes it up, and trains as it would alone. Elsewhere a turn is a part of an epoch. Its first
+    steps wake the program up and are not timed.
 
     Args:
       most: number of steps of a turn, with those that are not timed.
@@ -142,8 +141,16 @@ def turn_steps(most: float, members: Sequence["Member"]) -> int:
     """
     slowest = max((statistics.median(member.seconds_per_step or [math.inf]) for member in members), default=1.0)
     per_epoch = max((member.steps_per_epoch for member in members), default=1)
-    steps = min(TURN_SECONDS / slowest, most - WAKING_STEPS)
-    return max(1, math.floor(steps / per_epoch) * per_epoch if steps > per_epoch else math.floor(steps))
+    usual = TURN_SECONDS / slowest
+    if per_epoch <= min(LONGEST / slowest, most):
+        begins = math.ceil(done / per_epoch) * per_epoch
+        if begins > done:  # the rest of the epoch of the warm-up
+            return Turn(cycle, begins, begins)
+        return Turn(cycle, done, done + max(1, math.floor(min(usual, most) / per_epoch)) * per_epoch)
+    steps_per_call = max((member.steps_per_call for member in members), default=1)
+    steps = max(1, math.floor(min(usual, most - WAKING_STEPS)), steps_per_call)
+    timed_after = done + max(WAKING_STEPS, steps_per_call)
+    return Turn(cycle, timed_after, timed_after + steps)
 
 
 def _is_of_this_user(connection: socket.socket) -> bool:

@@ -202,6 +202,8 @@ class Recorder:
         """Called after the last step of an epoch, before its evaluation."""
         self.clock.end_training()
         self._flush()
+        if self.turns.are_taken and self.steps_done >= self.turn.until:
+            self._wait_for_turn()
 
     def _flush(self) -> None:
         """Fetches the pending losses and passes them to the sinks."""
@@ -237,15 +239,14 @@ class Recorder:
         if self.checkpointer.every is not None:
             self._fetch()
             self.checkpointer.look(self.steps_done, evaluated=True)
-        if self.turns.are_taken and self.steps_done >= self.turn.until:
-            self._wait_for_turn()
 
     # --- Turns ---
 
     def _wait_for_turn(self) -> None:
         """Ends a turn, or the warm-up before the first one, and waits for the next.
 
-        All processes of the run call it after the same step and, if that step ends an epoch, after the evaluation.
+        All processes of the run call it after the same step; if that step ends an epoch, before the evaluation, so that
+        no iterator over an epoch's batches lives on while the run waits, and the evaluation wakes up threads and caches.
         """
         self.clock.start_waiting()
         if self.timed_from is not None and self.steps_done > self.timed_from:

@@ -12,10 +12,11 @@ import pytest
 from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train, wait_for
 
 from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, read_result, read_step_losses
+from common.record.turns import Turn
 from common.spec.options import TrainConfig
 from comparison import runner, turns
 from comparison.program import Program
-from comparison.turns import LEAST_CYCLES, WAKING_STEPS, run_in_turns, turn_steps
+from comparison.turns import LEAST_CYCLES, WAKING_STEPS, next_turn, run_in_turns
 
 
 class Notes:
@@ -195,23 +196,37 @@ def test_what_waits_uses_no_core_and_is_interrupted_at_once(round_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds_per_step", "steps_per_epoch", "left", "expected"),
+    ("seconds_per_step", "steps_per_epoch", "left", "untimed", "timed"),
     [
-        ((0.01, 0.002), 100, 10_000, 20),  # 0.2 s of the slower one
-        ((1.0,), 100, 10_000, 1),
-        ((0.001,), 60, 10_000, 180),  # whole epochs
-        ((0.001,), 100, 100, 7),  # shorter, so that there are ten turns
-        ((0.001,), 100, 5, 1),
+        ((0.01, 0.002), 100, 10_000, 3, 20),  # 0.2 s of the slower one
+        ((1.0,), 100, 10_000, 3, 1),
+        ((0.001,), 100, 100, 3, 7),  # shorter, so that there are ten turns
+        ((0.001,), 100, 5, 3, 1),
+        ((0.001,), 60, 10_000, 0, 180),  # whole epochs
+        ((0.005,), 60, 10_000, 0, 60),  # an epoch of 0.3 s
+        ((0.006,), 60, 10_000, 3, 33),  # a part of a longer one
+        ((0.001,), 60, 590, 3, 56),  # too few epochs for ten turns
     ],
 )
-def test_turns_are_equally_long_for_all(monkeypatch, seconds_per_step, steps_per_epoch, left, expected):
+def test_turns_are_equally_long_for_all(monkeypatch, seconds_per_step, steps_per_epoch, left, untimed, timed):
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.2)
 
     class Fake:
+        steps_per_call = 1
+
         def __init__(self, seconds):
             self.seconds_per_step, self.steps_per_epoch = [seconds], steps_per_epoch
 
-    assert turn_steps(left / LEAST_CYCLES, [Fake(seconds) for seconds in seconds_per_step]) == expected
+    turn = next_turn(1, 600, left / LEAST_CYCLES, [Fake(seconds) for seconds in seconds_per_step])
+    assert turn == Turn(1, 600 + untimed, 600 + untimed + timed)
+
+
+def test_turns_of_whole_epochs_begin_after_the_epoch_of_the_warm_up():
+    class Fake:
+        steps_per_call, seconds_per_step, steps_per_epoch = 1, [0.001], 60
+
+    assert next_turn(1, 610, 1000, [Fake()]) == Turn(1, 660, 660)
+    assert next_turn(2, 660, 1000, [Fake()]) == Turn(2, 660, 720)
 
 
 def test_a_turn_begins_where_the_farthest_program_waits():
@@ -219,7 +234,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
     given = []
 
     class Fake:
-        waits, done, total_steps, steps_per_epoch, seconds_per_step = True, 10, 500, 23, [0.01]
+        waits, done, total_steps, steps_per_epoch, seconds_per_step = True, 10, 500, 100, [0.01]
 
         def __init__(self, steps_per_call):
             self.steps_per_call = steps_per_call
@@ -236,15 +251,20 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 
 
 @pytest.mark.parametrize(
-    ("mode", "devices", "names"),
+    ("mode", "devices", "epochs", "names"),
     [
-        ("plain", 2, ("tf", "pt")),
-        *(pytest.param(mode, devices, IMPLEMENTATIONS, marks=pytest.mark.slow) for mode in MODES for devices in (1, 2)),
+        ("plain", 2, (8, 800), ("tf", "pt")),
+        *(
+            pytest.param(mode, devices, epochs, IMPLEMENTATIONS, marks=pytest.mark.slow)
+            for mode, devices, epochs in itertools.product(MODES, (1, 2), ((8, 800), (24, 250)))
+        ),
     ],
 )
-def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, devices, names):
-    """Epochs of 8 steps, the last one smaller; turns end in the middle of epochs and at their ends."""
-    options = ("--train-size", 250, "--batch-size", 32, "--epochs", 24, "--precision", 64, "--devices", devices)
+def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, devices, epochs, names):
+    """8 epochs of 25 steps, each with several turns, or 24 epochs of 8 steps, the last one smaller, each a turn."""
+    number, train_size = epochs
+    options = ("--train-size", train_size, "--batch-size", 32, "--epochs", number, "--precision", 64)
+    options += ("--devices", devices)
     options += ("--threads-per-device", 1, "--accelerator", "cpu", "--mode", mode)
     command = (sys.executable, "compare.py", "--implementations", *names, "--verify", "never", *options, *ONE_ROUND)
     run(*command, "--output-dir", tmp_path / "r")

@@ -128,6 +128,18 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock):
     assert result.phase_seconds["waiting"] == 3000 and result.phase_seconds["training"] == 11
 
 
+def test_a_turn_of_an_epoch_begins_with_the_evaluation_before_it(tmp_path, clock):
+    """The rest of the first epoch is not timed; then the run waits before each evaluation."""
+    recorder, _ = make(tmp_path)
+    reports = take_turns(recorder, clock, Turn(1, 8, 8), Turn(2, 8, 12), Turn(0, 12, 12))
+    result = finish(recorder)
+    assert reports == [(6, 1), (8, 1), (12, 1)]
+    lines = [(line.cycle, line.first_step, line.last_step, line.seconds) for line in read_metrics(tmp_path, TurnLine)]
+    assert lines == [(2, 9, 12, 4)]
+    assert result.epoch_train_seconds == [3, 4, 4] and result.eval_seconds == [3, 3, 3]
+    assert result.phase_seconds["waiting"] == 3000
+
+
 def test_a_turn_that_has_timed_nothing_has_no_line(tmp_path, clock):
     """The second turn is told of a step that was taken before it began."""
     recorder, _ = make(tmp_path)
