@@ -245,8 +245,8 @@ class Recorder:
     def _wait_for_turn(self) -> None:
         """Ends a turn, or the warm-up before the first one, and waits for the next.
 
-        All processes of the run call it after the same step; if that step ends an epoch, before the evaluation, so that
-        no iterator over an epoch's batches lives on while the run waits, and the evaluation wakes up threads and caches.
+        All processes of the run call it after the same step. If that step ends an epoch, it is before the evaluation,
+        so that no iterator over an epoch's batches lives on during the wait, and the evaluation wakes up the threads.
         """
         self.clock.start_waiting()
         if self.timed_from is not None and self.steps_done > self.timed_from:
