@@ -9,8 +9,8 @@ from conftest import CODE, REPOSITORY
 # From the lowest to the highest.
 FLOORS = [
     "common.platform",
-    "common.spec",
     "common.data",
+    "common.spec",
     "common.devices",
     "common.resolve",
     "common.experiment",

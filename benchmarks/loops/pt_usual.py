@@ -8,8 +8,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from benchmarks.loops.timed import TimedSteps
-from common.data.datasets import NORMALISATION
-from common.data.published import MNIST
+from common.data.catalogue import DATASETS
 from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
@@ -20,20 +19,20 @@ from pt_impl.replicas import join_group, setup_devices
 
 def mnist_root(config: TrainConfig) -> Path:
     """The folder with the unpacked files in MNIST/raw, as torchvision expects; they are unpacked here if necessary."""
-    paths = MNIST.fetch(config.data_dir)
-    if all(path.suffix != ".gz" for path in paths.values()):
+    (source,) = DATASETS["mnist"].sources
+    if all(path.suffix != ".gz" for path in source.fetch(config.data_dir).values()):
         return config.data_dir
     assert config.run_dir is not None
     root = config.run_dir / "unpacked"
-    (root / MNIST.folder).mkdir(parents=True, exist_ok=True)
-    for name, path in paths.items():
-        (root / MNIST.folder / name).write_bytes(MNIST.read(path, name))
+    (root / source.folder).mkdir(parents=True, exist_ok=True)
+    for name, (_, content) in zip(source.md5, source.read(config.data_dir), strict=True):
+        (root / source.folder / name).write_bytes(content)
     return root
 
 
 def make_loader(config: TrainConfig) -> DataLoader:
-    mean, std, _ = NORMALISATION["mnist"]
-    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
+    mnist = DATASETS["mnist"].describe(config)
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mnist.mean, mnist.std)])
     dataset = datasets.MNIST(mnist_root(config), train=True, transform=transform)
     return DataLoader(dataset, batch_size=config.batch_size, shuffle=True)
 

@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.formats import Split, read_bytes
+from common.data.formats import ImageShape, Split, read_bytes
 from common.platform.errors import UserError
 from common.platform.machine import check_memory
-from common.spec.options import TrainConfig
-from common.spec.randomness import STREAM_SYNTHETIC, random_bits
-
-SYNTHETIC_SHAPE = 28, 28, 1  # height, width, channels; --image-shape overrides it
+from common.platform.numbers import STREAM_SYNTHETIC, random_bits
 
 
 def read_digits() -> tuple[Split, Split]:
@@ -38,27 +35,21 @@ def read_digits() -> tuple[Split, Split]:
     return (images[~test], labels[~test]), (images[test], labels[test])
 
 
-def synthetic_size(config: TrainConfig) -> tuple[int, int, int]:
-    """Number of training images, number of test images, and bytes of one image."""
-    return config.train_size or 8192, config.test_size or 1024, math.prod(config.image_shape or SYNTHETIC_SHAPE)
-
-
-def make_synthetic(config: TrainConfig) -> tuple[Split, Split]:
+def make_synthetic(
+    num_train: int, num_test: int, shape: ImageShape, num_classes: int, seed: int
+) -> tuple[Split, Split]:
     """Images made from the seed: seven parts of noise and one part of a pattern for the class."""
-    shape = config.image_shape or SYNTHETIC_SHAPE
-    num_classes = config.num_classes or 10
-    num_train, num_test, size = synthetic_size(config)
-    count = num_train + num_test
+    count, size = num_train + num_test, math.prod(shape)
     check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {' x '.join(map(str, shape))}")
 
     def random_bytes(count: int, part: int) -> NDArray[np.uint8]:
-        bits = random_bits(-(-count * size // 8), config.seed, STREAM_SYNTHETIC, part)
+        bits = random_bits(-(-count * size // 8), seed, STREAM_SYNTHETIC, part)
         return bits.astype("<u8").view(np.uint8)[: count * size].reshape(count, *shape)
 
     patterns = random_bytes(num_classes, 0) >> 3
     splits = []
     for part, count in ((1, num_train), (3, num_test)):
-        labels = (random_bits(count, config.seed, STREAM_SYNTHETIC, part + 1) % np.uint64(num_classes)).astype(np.int64)
+        labels = (random_bits(count, seed, STREAM_SYNTHETIC, part + 1) % np.uint64(num_classes)).astype(np.int64)
         noise = random_bytes(count, part)
         splits.append((noise - (noise >> 3) + patterns[labels], labels))
     return splits[0], splits[1]

@@ -10,6 +10,7 @@ import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
+from common.platform.numbers import STREAM_WEIGHTS, random_bits
 from common.spec.layers import (
     BatchNorm,
     Block,
@@ -27,7 +28,6 @@ from common.spec.layers import (
     Trace,
 )
 from common.spec.options import ModelName
-from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
 Weights = Arrays  # canonical name -> array of floats
 

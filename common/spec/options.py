@@ -7,17 +7,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from common.data.catalogue import DatasetName
+from common.data.formats import ImageShape
 from common.platform.errors import option_name
 from common.spec.batches import Plan
 from common.spec.device_options import DeviceOptions
 from common.spec.option_kinds import fields_of_kind, option
 from common.spec.update_options import UpdateOptions
 
-DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
 MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
-Positive = Annotated[int, Field(gt=0, le=4096)]
-ImageShape = tuple[Positive, Positive, Positive]
 Mode = Literal["plain", "tuned"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 

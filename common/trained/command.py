@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from common.data.catalogue import DatasetName
+from common.data.formats import ImageShape
 from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
@@ -17,7 +19,7 @@ from common.platform.files import read_model
 from common.platform.launch import Launch
 from common.record.results import CONFIG_FILE
 from common.spec.device_options import Precision
-from common.spec.options import DatasetName, ImageShape, ModelName, TrainConfig
+from common.spec.options import ModelName, TrainConfig
 
 if TYPE_CHECKING:
     from common.trained.use import Used

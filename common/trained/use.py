@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from common.data.catalogue import DatasetName
 from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
 from common.data.image_files import WHITE_ASSUMED, read_image
 from common.platform.errors import UserError
 from common.platform.files import not_valid, read_metadata
 from common.record.predictions import confusion
 from common.record.results import TRAINED_ON
-from common.spec.options import DatasetName, TrainConfig
+from common.spec.options import TrainConfig
 from common.trained.command import Command, PredictConfig
 
 Logits = NDArray[np.floating]

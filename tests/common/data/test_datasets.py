@@ -1,14 +1,17 @@
 import gzip
 import hashlib
+import json
 import pickle
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import run
+from conftest import CPU, changed_code, run
 
-from common.data import embedded, published
-from common.data.datasets import NORMALISATION, load_dataset
+from common.data import embedded
+from common.data.catalogue import DATASETS
+from common.data.datasets import load_dataset
 from common.data.formats import parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
@@ -121,9 +124,9 @@ np.savez(sys.argv[2], *(array for part in parts for array in (part.data.numpy(),
         assert np.array_equal(ours.test_images[..., 0], theirs["arr_2"])
         assert np.array_equal(ours.test_labels, theirs["arr_3"])
         assert ours.train_images.shape == (60000, 28, 28, 1)
-    mean, std, largest = NORMALISATION["mnist"]
-    assert ours.train_images.mean() / largest == pytest.approx(mean[0], abs=5e-5)
-    assert ours.train_images.std() / largest == pytest.approx(std[0], abs=5e-5)
+    known = DATASETS["mnist"].description
+    assert ours.train_images.mean() / known.largest == pytest.approx(known.mean[0], abs=5e-5)
+    assert ours.train_images.std() / known.largest == pytest.approx(known.std[0], abs=5e-5)
 
 
 def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path, fault):
@@ -239,26 +242,30 @@ def test_broken_binary_batches_are_refused(cifar):
             parse_cifar_binary(content, "f")
 
 
+def write_files(monkeypatch, data_dir, name, source, contents):
+    """Writes made-up files of a data set in the form of `source`, and puts their checksums into the table."""
+    (data_dir / source.folder).mkdir(parents=True)
+    for file, content in zip(source.md5, contents, strict=True):
+        (data_dir / source.folder / file).write_bytes(content)
+    with pytest.raises(UserError, match="is damaged or another file"):
+        load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
+    md5 = {file: hashlib.md5(content).hexdigest() for file, content in zip(source.md5, contents, strict=True)}
+    sources = [replace(one, md5=md5) if one is source else one for one in DATASETS[name].sources]
+    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], sources=tuple(sources)))
+
+
 def test_cifar10_is_found_in_either_form_and_the_test_batch_is_the_last(cifar, tmp_path, monkeypatch):
     pixels, labels = cifar
-    found = {}
-    for name, form, folder in (
-        ("BINARY", as_binary, "cifar-10-batches-bin"),
-        ("PICKLED", as_pickle, "cifar-10-batches-py"),
-    ):
-        data = tmp_path / name
-        (data / folder).mkdir(parents=True)
-        source = getattr(published, f"CIFAR10_{name}")
-        md5 = {}
-        for index, file in enumerate(source.md5):
-            content = form(pixels, (labels + index) % 10)
-            (data / folder / file).write_bytes(content)
-            md5[file] = hashlib.md5(content).hexdigest()
-        monkeypatch.setattr(published, f"CIFAR10_{name}", published.Source(folder, md5, urls=()))
-        found[name] = load_dataset(TrainConfig(dataset="cifar10", data_dir=data))
-    assert found["BINARY"].sha256 == found["PICKLED"].sha256
-    assert found["BINARY"].train_images.shape == (20, 32, 32, 3)
-    assert found["BINARY"].test_labels.tolist() == ((labels + 5) % 10).tolist()
+    found = []
+    for form, source in zip((as_binary, as_pickle), DATASETS["cifar10"].sources, strict=True):
+        data = tmp_path / source.folder
+        contents = [form(pixels, (labels + index) % 10) for index in range(6)]
+        write_files(monkeypatch, data, "cifar10", source, contents)
+        found.append(load_dataset(TrainConfig(dataset="cifar10", data_dir=data)))
+    assert [one.folder for one in DATASETS["cifar10"].sources] == ["cifar-10-batches-bin", "cifar-10-batches-py"]
+    assert found[0].sha256 == found[1].sha256
+    assert found[0].train_images.shape == (20, 32, 32, 3)
+    assert found[0].test_labels.tolist() == ((labels + 5) % 10).tolist()
 
 
 def test_cifar100_has_fine_labels_in_either_form(cifar, tmp_path, monkeypatch):
@@ -268,23 +275,63 @@ def test_cifar100_has_fine_labels_in_either_form(cifar, tmp_path, monkeypatch):
     binary = b"".join(bytes([one, other]) + image.tobytes() for one, other, image in records)
     batch = {b"fine_labels": fine.tolist(), b"coarse_labels": coarse.tolist(), b"data": pixels.reshape(4, -1)}
     pickled = pickle.dumps(batch, protocol=2)
-    found = {}
-    for name, folder, content in (
-        ("BINARY", "cifar-100-binary", binary),
-        ("PICKLED", "cifar-100-python", pickled),
-    ):
-        source = getattr(published, f"CIFAR100_{name}")
-        assert source.folder == folder and list(source.md5)[0].startswith("train")
-        (tmp_path / name / folder).mkdir(parents=True)
-        for file in source.md5:
-            (tmp_path / name / folder / file).write_bytes(content)
-        with pytest.raises(UserError, match="is damaged or another file"):
-            load_dataset(TrainConfig(dataset="cifar100", data_dir=tmp_path / name))
-        md5 = dict.fromkeys(source.md5, hashlib.md5(content).hexdigest())
-        monkeypatch.setattr(published, f"CIFAR100_{name}", published.Source(folder, md5, urls=()))
-        found[name] = load_dataset(TrainConfig(dataset="cifar100", data_dir=tmp_path / name))
-        monkeypatch.undo()
-    assert found["BINARY"].sha256 == found["PICKLED"].sha256 and found["BINARY"].num_classes == 100
-    assert found["BINARY"].test_labels.tolist() == fine.tolist()
-    assert np.array_equal(found["BINARY"].train_images, pixels.transpose(0, 2, 3, 1))
-    assert [found["BINARY"].class_names[label] for label in (0, 51, 99)] == ["apple", "mushroom", "worm"]
+    found = []
+    for content, source in zip((binary, pickled), DATASETS["cifar100"].sources, strict=True):
+        data = tmp_path / source.folder
+        write_files(monkeypatch, data, "cifar100", source, [content] * 2)
+        found.append(load_dataset(TrainConfig(dataset="cifar100", data_dir=data)))
+    assert [one.folder for one in DATASETS["cifar100"].sources] == ["cifar-100-binary", "cifar-100-python"]
+    assert all(list(one.md5)[0].startswith("train") for one in DATASETS["cifar100"].sources)
+    assert found[0].sha256 == found[1].sha256 and found[0].num_classes == 100
+    assert found[0].test_labels.tolist() == fine.tolist()
+    assert np.array_equal(found[0].train_images, pixels.transpose(0, 2, 3, 1))
+    assert [found[0].class_names[label] for label in (0, 51, 99)] == ["apple", "mushroom", "worm"]
+
+
+# --- A new data set ---
+
+NEW_ENTRY = """
+    "stripes": DatasetEntry(
+        Description(40, 8, (12, 9, 1), ["across", "down"], mean=(0.5,), std=(0.5,)),
+        sources=(Source("stripes", {md5}, parse_idx_files),),
+    ),
+"""
+
+
+def test_a_data_set_is_added_by_one_entry(tmp_path):
+    """It is then an option, its size is known, and it is read, trained on and evaluated on."""
+    files = {}
+    for part, number in (("train", 40), ("test", 8)):
+        labels = np.arange(number, dtype=np.uint8) % 2
+        images = np.zeros((number, 12, 9), np.uint8)
+        images[labels == 0, ::2] = images[labels == 1, :, ::2] = 255
+        files |= {f"{part}-images": idx(images), f"{part}-labels": idx(labels)}
+    (tmp_path / "data" / "stripes").mkdir(parents=True)
+    for name, content in files.items():
+        (tmp_path / "data" / "stripes" / name).write_bytes(content)
+    md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
+    table = "DATASETS: dict[str, DatasetEntry] = {\n"
+    entry = NEW_ENTRY.replace("{md5}", repr(md5))
+    code = changed_code(tmp_path / "code", "common/data/catalogue.py", table, table + entry)
+    options = ("--dataset", "stripes", "--data-dir", tmp_path / "data", "--mode", "tuned", "--compile", "false", *CPU)
+    run(
+        sys.executable,
+        "-m",
+        "pt_impl",
+        *options,
+        "--precision",
+        32,
+        "--batch-size",
+        4,
+        "--run-dir",
+        tmp_path / "run",
+        cwd=code,
+    )
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["train_count"], result["test_count"], result["class_names"]) == (40, 8, ["across", "down"])
+    weights = tmp_path / "run" / "model.safetensors"
+    shown = run(sys.executable, "-m", "pt_impl", "evaluate", "--weights", weights, "--format", "json", cwd=code).stdout
+    assert json.loads(shown)["test_accuracy"] == 1
+    assert "stripes" not in DATASETS
+    with pytest.raises(ValueError, match="'digits', 'mnist'.* 'arrays'"):
+        TrainConfig(dataset="stripes")

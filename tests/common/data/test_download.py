@@ -17,6 +17,7 @@ from conftest import REPOSITORY, remount
 
 from common.data import download, formats
 from common.data.download import Source
+from common.data.formats import parse_idx_files
 from common.platform.errors import UserError
 
 CONTENT = {"a": b"first file" * 1000, "b": b"second file" * 1000}
@@ -53,8 +54,12 @@ def server():
         thread.join()
 
 
+def source_of(folder, md5, *urls):
+    return Source(folder, md5, parse_idx_files, urls)
+
+
 def read_all(source, folder):
-    return {name: source.read(path, name) for name, path in source.fetch(folder).items()}
+    return dict(zip(source.md5, (content for _, content in source.read(folder)), strict=True))
 
 
 def leftovers(folder):
@@ -63,7 +68,7 @@ def leftovers(folder):
 
 def test_files_are_fetched_once_and_however_they_are_compressed(server, tmp_path):
     server.files = {f"/{name}.gz": gzip.compress(content, 9 - i) for i, (name, content) in enumerate(CONTENT.items())}
-    source = Source("d", MD5, (server.url + "/{}",))
+    source = source_of("d", MD5, server.url + "/{}")
     assert read_all(source, tmp_path) == CONTENT
     assert read_all(source, tmp_path) == CONTENT
     assert sorted(server.asked) == ["/a.gz", "/b.gz"]
@@ -74,7 +79,7 @@ def test_what_is_there_is_not_fetched_raw_or_compressed(server, tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a").write_bytes(CONTENT["a"])
     (tmp_path / "d" / "b.gz").write_bytes(gzip.compress(CONTENT["b"]))
-    assert read_all(Source("d", MD5, (server.url + "/{}",)), tmp_path) == CONTENT
+    assert read_all(source_of("d", MD5, server.url + "/{}"), tmp_path) == CONTENT
     assert server.asked == []
 
 
@@ -97,7 +102,7 @@ def silent(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
-    time.sleep(5)
+    time.sleep(60)
 
 
 def redirected_for_ever(handler):
@@ -130,10 +135,12 @@ def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, f
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", 1)
     monkeypatch.setattr(download, "LEAST_RATE", 10_000)
     server.files = {"/bad/a.gz": answer, "/good/a.gz": gzip.compress(CONTENT["a"])}
-    source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
+    source = source_of("d", {"a": MD5["a"]}, server.url + "/bad/{}", server.url + "/good/{}")
+    started = time.monotonic()
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
     with pytest.raises(UserError, match=f"bad/a.gz: .*({said})") as told:
-        Source("e", {"a": MD5["a"]}, (server.url + "/bad/{}",)).fetch(tmp_path)
+        source_of("e", {"a": MD5["a"]}, server.url + "/bad/{}").fetch(tmp_path)
+    assert time.monotonic() - started < 50
     assert not leftovers(tmp_path)
     fault("download", answer.__name__.replace("_", " "), told.value.exit_status, None, NEXT)
 
@@ -153,10 +160,10 @@ def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     server.files = {"/all.tar.gz": buffer.getvalue()}
-    assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path / "data") == CONTENT
+    assert read_all(source_of("d", MD5, server.url + "/all.tar.gz"), tmp_path / "data") == CONTENT
     assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [".lock", "a.gz", "b.gz"]
     with pytest.raises(UserError, match="no c in the archive"):
-        Source("e", {"c": MD5["a"]}, (server.url + "/all.tar.gz",)).fetch(tmp_path / "data")
+        source_of("e", {"c": MD5["a"]}, server.url + "/all.tar.gz").fetch(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +175,7 @@ def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_
     server.files = {"/good/a.gz": gzip.compress(CONTENT["a"])}
     if first is not None:
         server.files["/bad/a.gz"] = first
-    source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
+    source = source_of("d", {"a": MD5["a"]}, server.url + "/bad/{}", server.url + "/good/{}")
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
     assert server.asked == ["/bad/a.gz", "/good/a.gz"]
     assert not leftovers(tmp_path)
@@ -177,7 +184,7 @@ def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_
 
 def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left(server, tmp_path):
     server.files = {"/two/a.gz": gzip.compress(b"another content")}
-    source = Source("d", {"a": MD5["a"]}, (server.url + "/one/{}", server.url + "/two/{}", "http://127.0.0.1:9/{}"))
+    source = source_of("d", {"a": MD5["a"]}, server.url + "/one/{}", server.url + "/two/{}", "http://127.0.0.1:9/{}")
     with pytest.raises(UserError) as caught:
         source.fetch(tmp_path)
     message = str(caught.value)
@@ -189,7 +196,7 @@ def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left
 def test_without_space_for_a_download_there_is_a_line_and_nothing_is_left(server, fault, small_disk):
     disk, content = small_disk(65536), os.urandom(100_000)
     server.files = {"/a.gz": gzip.compress(content)}
-    source = Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",))
+    source = source_of("d", {"a": hashlib.md5(content).hexdigest()}, server.url + "/{}")
     with pytest.raises(UserError, match="No space left on device") as told:
         source.fetch(disk)
     assert not leftovers(disk)
@@ -206,47 +213,117 @@ def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     server.files = {"/all.tar.gz": buffer.getvalue()}
-    assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path) == CONTENT
+    assert read_all(source_of("d", MD5, server.url + "/all.tar.gz"), tmp_path) == CONTENT
     assert server.asked == ["/all.tar.gz"]
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [".lock", "a.gz", "b.gz"]
 
 
-def run_at_once(code, processes=4):
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.PIPE) for _ in range(processes)
-    ]
+def test_a_folder_that_cannot_be_written_to_is_one_line_and_whole_files_in_it_are_read(server, fault, small_disk):
+    disk, source = small_disk(100_000), source_of("d", {"a": MD5["a"]}, server.url + "/{}")
+    server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
+    remount(disk, "ro")
+    with pytest.raises(UserError, match=f"^--data-dir {disk}: .*Read-only file system") as caught:
+        source.fetch(disk)
+    remount(disk, "rw")
+    assert read_all(source, disk) == {"a": CONTENT["a"]}
+    remount(disk, "ro")
+    server.files = {}
+    assert read_all(source, disk) == {"a": CONTENT["a"]} and server.asked == ["/a.gz"]
+    fault("read-only", "a download", caught.value.exit_status, str(caught.value), ELSEWHERE)
+
+
+ELSEWHERE = "nothing is trained; with another folder it works"
+
+
+def test_a_proxy_is_asked_if_the_environment_names_one(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url)
+    server.files = {"http://data.invalid/a.gz": gzip.compress(CONTENT["a"])}
+    assert read_all(source_of("d", {"a": MD5["a"]}, "http://data.invalid/{}"), tmp_path) == {"a": CONTENT["a"]}
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_address_is_printed_and_on_a_terminal_there_is_a_bar(server, tmp_path, monkeypatch, capsys, terminal):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    content = os.urandom(200_000)
+    server.files = {"/a.gz": gzip.compress(content)}
+    source_of("d", {"a": hashlib.md5(content).hexdigest()}, server.url + "/{}").fetch(tmp_path)
+    error = capsys.readouterr().err
+    assert error.startswith(f"downloading {server.url}/a.gz\n")
+    assert ("200.1/200.1 kB" in error) == terminal
+    assert terminal or error.count("\n") == 1
+
+
+# --- Several processes ---
+
+PROGRAM = """
+import fcntl
+from pathlib import Path
+from common.data.download import Source
+from common.data.formats import parse_idx_files
+source = Source("d", {md5!r}, parse_idx_files, {urls!r})
+"""
+
+
+def start(source, code):
+    program = PROGRAM.format(md5=source.md5, urls=source.urls) + code
+    return subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stderr=subprocess.PIPE)
+
+
+def run_at_once(source, code, processes=4):
+    running = [start(source, code) for _ in range(processes)]
     errors = [process.communicate(timeout=100)[1].decode() for process in running]
     assert [process.returncode for process in running] == [0] * processes, errors
 
 
 def test_processes_that_want_the_same_download_it_once(server, tmp_path):
     server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
-    run_at_once(f"""
-from pathlib import Path
-from common.data import download, formats
-from common.data.download import Source
-source = Source("d", {{"a": {MD5["a"]!r}}}, ({server.url + "/{}"!r},))
-assert source.read(source.fetch(Path({str(tmp_path)!r}))["a"], "a")
-""")
+    source = source_of("d", {"a": MD5["a"]}, server.url + "/{}")
+    run_at_once(source, f"assert len(list(source.read(Path({str(tmp_path)!r})))) == 1")
     assert server.asked == ["/a.gz"]
 
 
 def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
+    """On a file system without locks all of them download the file at the same time, here in each of five rounds."""
     content = bytes(range(256)) * 40000
-    md5 = {"a": hashlib.md5(content).hexdigest()}
-    server.files = {"/a.gz": gzip.compress(content)}
-    # Without the lock: in every round, each process downloads the file and then reads the one in the folder.
+    compressed, together = gzip.compress(content), threading.Barrier(4)
+
+    def answer(handler):
+        together.wait(100)
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(compressed)
+
+    server.files = {"/a.gz": answer}
+    source = source_of("d", {"a": hashlib.md5(content).hexdigest()}, server.url + "/{}")
     code = f"""
-from pathlib import Path
-from common.data import download, formats
-from common.data.download import Source
-folder = Path({str(tmp_path)!r})
-source = Source("d", {md5!r}, ({server.url + "/{}"!r},))
-source.fetch(folder)
-for _ in range(10):
-    source._fetch_group(folder / "d", ["a"])
-    assert len(source.read(folder / "d" / "a.gz", "a")) == {len(content)}
+def no_lock(*arguments):
+    raise OSError
+fcntl.flock = no_lock
+for number in range(5):
+    [(path, content)] = source.read(Path({str(tmp_path)!r}, str(number)))
+    assert len(content) == {len(content)}
 """
-    run_at_once(code)
-    assert len(server.asked) >= 40
+    run_at_once(source, code)
+    assert len(server.asked) == 20
     assert not leftovers(tmp_path)
+
+
+def test_a_process_that_is_killed_while_it_downloads_leaves_nothing(server, tmp_path):
+    arrived = threading.Event()
+
+    def answer(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        while True:
+            handler.wfile.write(bytes(2**16))
+            arrived.set()
+            time.sleep(0.05)
+
+    server.files = {"/a.gz": answer}
+    process = start(source_of("d", MD5, server.url + "/{}"), f"source.fetch(Path({str(tmp_path)!r}))")
+    with process:
+        assert arrived.wait(100)
+        time.sleep(0.3)
+        process.kill()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]

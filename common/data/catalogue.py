@@ -1,0 +1,269 @@
+"""The data sets that --dataset can name: one long table, `DATASETS`, with one entry for each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from common.data.arrays import check_content, read_arrays_folder
+from common.data.download import Source
+from common.data.embedded import make_synthetic, read_digits
+from common.data.formats import (
+    ImageShape,
+    Split,
+    parse_cifar_binary,
+    parse_cifar_files,
+    parse_cifar_pickle,
+    parse_idx_files,
+)
+
+
+class DatasetOptions(Protocol):
+    """The options that a data set may depend on; a `TrainConfig` has them."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def data_dir(self) -> Path: ...
+    @property
+    def image_shape(self) -> ImageShape | None: ...
+    @property
+    def num_classes(self) -> int | None: ...
+    @property
+    def train_size(self) -> int | None: ...
+    @property
+    def test_size(self) -> int | None: ...
+    @property
+    def evaluate_on(self) -> Literal["test", "train"]: ...
+    @property
+    def seed(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a data set before its images are read.
+
+    Attributes:
+      num_train, num_test: numbers of examples.
+      image_shape: height, width and channels.
+      class_names: name of each class, in the order of the labels.
+      mean, std: mean and standard deviation of each channel over the training images, both divided by `largest`.
+      largest: the largest pixel value.
+      sha256: hex digest over all arrays, if it is stored with them; None: it is computed of the arrays.
+    """
+
+    num_train: int
+    num_test: int
+    image_shape: ImageShape
+    class_names: list[str]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    largest: int = 255
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A data set.
+
+    Attributes:
+      description: its description, or the function that makes it of the options.
+      reader: makes or reads the training and the test set; None: these are read from `sources`.
+      sources: where its files are published, if they are. The first source that a folder has completely is read;
+        where it has none, the first one is downloaded.
+    """
+
+    description: Description | Callable[[DatasetOptions], Description]
+    reader: Callable[[DatasetOptions], tuple[Split, Split]] | None = None
+    sources: tuple[Source, ...] = ()
+
+    def describe(self, options: DatasetOptions) -> Description:
+        return self.description if isinstance(self.description, Description) else self.description(options)
+
+    def read(self, options: DatasetOptions) -> tuple[Split, Split]:
+        """Training and test set. Raises UserError if files are damaged or unavailable."""
+        if self.reader is not None:
+            return self.reader(options)
+        complete = [source for source in self.sources if source.is_complete(options.data_dir)]
+        source = (*complete, *self.sources)[0]
+        return source.parse(source.read(options.data_dir))
+
+
+# --- Data sets that depend on options ---
+
+
+def _describe_synthetic(options: DatasetOptions) -> Description:
+    shape = options.image_shape or (28, 28, 1)
+    return Description(
+        options.train_size or 8192,
+        options.test_size or 1024,
+        shape,
+        list(map(str, range(options.num_classes or 10))),
+        mean=(0.5,) * shape[2],
+        std=(0.2557,) * shape[2],
+    )
+
+
+def _make_synthetic(options: DatasetOptions) -> tuple[Split, Split]:
+    made = _describe_synthetic(options)
+    return make_synthetic(made.num_train, made.num_test, made.image_shape, len(made.class_names), options.seed)
+
+
+def _describe_arrays(options: DatasetOptions) -> Description:
+    info, (train, _), (test, _) = read_arrays_folder(options.data_dir)
+    height, width, channels = train.shape[1:]
+    shape = (height, width, channels)
+    return Description(
+        len(train), len(test), shape, info.class_names, tuple(info.mean), tuple(info.std), sha256=info.sha256
+    )
+
+
+def _read_arrays(options: DatasetOptions) -> tuple[Split, Split]:
+    _, train, test = read_arrays_folder(options.data_dir)
+    check_content(options.data_dir)
+    return train, test
+
+
+# --- The table ---
+
+TEN_DIGITS = list("0123456789")
+FINE_LABELS = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+# Class names are those of the data sets' authors. The means and deviations of MNIST are from pytorch/examples; those of
+# Fashion-MNIST and CIFAR are in many public training scripts. Those of digits and synthetic were computed from the
+# images made here. Tests recompute the numbers of all data sets that are present.
+#
+# MD5 of the decompressed files. MNIST: the original files of LeCun, Cortes and Burges. Fashion-MNIST: the files of
+# Zalando Research; several projects publish these MD5s. MD5s of the compressed files are not used, since servers
+# compress the same content differently. CIFAR: MD5s of the archive's members, as listed by programs that unpack the
+# archive (for instance rai-project/dldataset); those of CIFAR-100 were not checked against a copy of the files. MD5s of
+# the pickled files are those of torchvision.datasets.
+DATASETS: dict[str, DatasetEntry] = {
+    "digits": DatasetEntry(
+        Description(1442, 355, (8, 8, 1), TEN_DIGITS, mean=(0.3051,), std=(0.3762,), largest=16),
+        reader=lambda _: read_digits(),
+    ),
+    "mnist": DatasetEntry(
+        Description(60_000, 10_000, (28, 28, 1), TEN_DIGITS, mean=(0.1307,), std=(0.3081,)),
+        sources=(
+            Source(
+                folder="MNIST/raw",
+                md5={
+                    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+                    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+                    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+                    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+                },
+                parse=parse_idx_files,
+                urls=(
+                    "https://ossci-datasets.s3.amazonaws.com/mnist/{}",
+                    "https://storage.googleapis.com/cvdf-datasets/mnist/{}",
+                ),
+            ),
+        ),
+    ),
+    "fashion_mnist": DatasetEntry(
+        Description(
+            60_000,
+            10_000,
+            (28, 28, 1),
+            ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
+            mean=(0.2860,),
+            std=(0.3530,),
+        ),
+        sources=(
+            Source(
+                folder="FashionMNIST/raw",
+                md5={
+                    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+                    "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+                    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+                    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+                },
+                parse=parse_idx_files,
+                urls=(
+                    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}",
+                    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{}",
+                ),
+            ),
+        ),
+    ),
+    "cifar10": DatasetEntry(
+        Description(
+            50_000,
+            10_000,
+            (32, 32, 3),
+            ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2470, 0.2435, 0.2616),
+        ),
+        sources=(
+            Source(
+                folder="cifar-10-batches-bin",
+                md5={
+                    "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+                    "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+                    "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+                    "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+                    "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+                    "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+                },
+                parse=partial(parse_cifar_files, parse_cifar_binary),
+                urls=(
+                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                    "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
+                ),
+            ),
+            Source(
+                folder="cifar-10-batches-py",
+                md5={
+                    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                    "data_batch_4": "634d18415352ddfa80567beed471001a",
+                    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                    "test_batch": "40351d587109b95175f43aff81a1287e",
+                },
+                parse=partial(parse_cifar_files, parse_cifar_pickle),
+            ),
+        ),
+    ),
+    "cifar100": DatasetEntry(  # with its fine labels
+        Description(
+            50_000,
+            10_000,
+            (32, 32, 3),
+            FINE_LABELS.split(),
+            mean=(0.5071, 0.4865, 0.4409),
+            std=(0.2673, 0.2564, 0.2762),
+        ),
+        sources=(
+            Source(
+                folder="cifar-100-binary",
+                md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
+                parse=partial(parse_cifar_files, partial(parse_cifar_binary, label_bytes=2)),
+                urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+            ),
+            Source(
+                folder="cifar-100-python",
+                md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+                parse=partial(parse_cifar_files, partial(parse_cifar_pickle, labels_key=b"fine_labels")),
+            ),
+        ),
+    ),
+    "synthetic": DatasetEntry(_describe_synthetic, _make_synthetic),
+    "arrays": DatasetEntry(_describe_arrays, _read_arrays),
+}
+
+if TYPE_CHECKING:
+    DatasetName = str
+else:
+    DatasetName = Literal[tuple(DATASETS)]
