@@ -2,7 +2,7 @@
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` on the machine of docs/performance.md.
+`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 
 The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), except that the data stay on the host: see
 replicas.py.

@@ -10,7 +10,6 @@ from conftest import REPOSITORY, run
 from fault_table import BEGIN, END, TITLES
 
 from benchmarks.limit import LimitConfig
-from benchmarks.machine import MachineConfig
 from benchmarks.memory import MemoryConfig
 from benchmarks.network import NetworkConfig
 from benchmarks.paired import BenchmarkConfig
@@ -205,7 +204,7 @@ def test_the_plain_path_imports_tuning_only_where_the_mode_asks_for_it(name):
 
 def test_the_documents_are_whole_and_name_only_options_that_exist():
     fields = {*TrainConfig.model_fields, *CompareConfig.model_fields, *ImageFolderConfig.model_fields}
-    fields |= {*BenchmarkConfig.model_fields, *LimitConfig.model_fields, *MachineConfig.model_fields}
+    fields |= {*BenchmarkConfig.model_fields, *LimitConfig.model_fields}
     fields |= {*MemoryConfig.model_fields, *EvaluateConfig.model_fields, *PredictConfig.model_fields}
     fields |= {*MarkOptions.model_fields, *TurnsConfig.model_fields}
     fields |= {*NetworkConfig.model_fields, *ScalingConfig.model_fields}

@@ -4,7 +4,7 @@ train.py is complete without this file. `tf_impl/__main__.py` imports it before 
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` on the machine of docs/performance.md.
+`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
 
 # ruff: noqa: E402
@@ -38,7 +38,7 @@ ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
 
 
 def tuned_settings(config: TrainConfig) -> Settings:
-    """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
+    """Precision, compilation and TF32: what `python -m benchmarks.settings` of commit aa194dd has shown to help.
 
     Gain of bf16-mixed: 1.38 (MNIST). Of compilation: 0.93 (digits), 0.47 (MNIST), so it is off. On a GPU: not measured.
     """
@@ -54,7 +54,7 @@ class Resident:
     """A data set in the devices' memory; each replica gathers its own shard of a batch, as a part of the step.
 
     With few cores, a pipeline's threads slow the step down while they prepare batches. Gain over `Streamed`:
-    1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings`.
+    1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings` of commit aa194dd.
 
     The order of calls: `epoch` once an epoch; then, in the step's graph, `inputs` for each batch, and on each
     replica `shard`, which makes a `Batch` of these inputs.
