@@ -145,6 +145,7 @@ def test_speeds_are_written_as_they_are(tmp_path):
     assert json.loads((tmp_path / "speed.json").read_text()) == {"images_per_second": 2.5}
 
 
+@pytest.mark.quick("limit")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_script_runs_alone(script):
     text = run(sys.executable, "-m", f"benchmarks.{script}", "--help").stdout

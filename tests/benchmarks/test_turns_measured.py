@@ -115,6 +115,7 @@ def test_half_width_of_an_interval(made):
     assert Sample(made.folder / "001-x", 1.0).half_width("pt") == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_copy_with_more_work_is_another_implementation(tmp_path):
     maker = Maker(tmp_path, TurnsConfig(), Console(quiet=True))
     tree = maker.copy("slow", products=3)

@@ -105,6 +105,7 @@ def test_a_program_that_is_killed_in_its_turn_lets_the_others_go_on(round_of, tm
         assert [line.cycle for line in read_metrics(tmp_path / name, TurnLine)] == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_in_its_turn_is_ended_and_the_others_go_on(round_of, tmp_path):
     def stop(name, line):
         if name == "two" and isinstance(line, StepLine) and line.step == 40:
@@ -147,6 +148,7 @@ def test_programs_that_do_not_fit_together_train_in_groups_with_the_first_row(pr
     assert all(len(read_metrics(tmp_path / name, TurnLine)) == 10 for name in groups)
 
 
+@pytest.mark.slow
 def test_waiting_for_others_does_not_count_for_the_timeout(round_of, tmp_path):
     """`hang` uses up its own seconds at its end, while `one` waits to be let go."""
     notes = round_of("hang", "one", timeout=6)

@@ -104,6 +104,7 @@ PICKLES = """    import gc, os
 """
 
 
+@pytest.mark.slow
 def test_a_class_of_all_kinds(with_sandbox, tmp_path):
     listener = socket.create_server(("127.0.0.1", 0))
     intrudes, came = intrusion(tmp_path, listener.getsockname()[1])
@@ -196,6 +197,7 @@ WASTEFUL = {
 }
 
 
+@pytest.mark.quick("forks")
 @pytest.mark.parametrize("student", WASTEFUL)
 def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sandbox, tmp_path, student):
     before = set(psutil.Process().children(recursive=True))

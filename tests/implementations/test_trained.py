@@ -34,6 +34,7 @@ def trained(tmp_path_factory):
     return train("pt", tmp_path_factory.mktemp("run"), *options, "--random-crop", 1, "--devices", 2)
 
 
+@pytest.mark.quick("keras", "pt")
 @pytest.mark.xdist_group("trained")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_evaluation_says_what_the_training_said(trained, implementation):
@@ -66,6 +67,7 @@ def test_text_holds_the_same_numbers_and_options_override_what_stands_beside_the
     assert json.loads(found)["test_count"] == 80
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("trained")
 def test_pictures_are_classified_alike_in_all(trained, tmp_path):
     config, answers = read_result(trained).config, Predictions.read(trained)
@@ -108,6 +110,7 @@ def test_a_picture_of_another_shape_is_made_to_fit(trained, tmp_path):
     assert other["score"] != pytest.approx(found[0]["score"], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["tf", pytest.param("pt", marks=pytest.mark.slow)])
 def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path, implementation):
     """The pixels of the digits go from 0 to 16, and those of image files from 0 to 255."""
@@ -201,6 +204,7 @@ def test_one_process_puts_a_network_to_use(trained):
     assert "torchrun has started 2 processes; evaluate and predict need one" in complaint
 
 
+@pytest.mark.slow
 def test_the_word_train_may_be_left_out(tmp_path):
     options = ("--max-steps", 2, *CPU)
     run(sys.executable, "-m", "pt_impl", "train", *options, "--run-dir", tmp_path / "a")
