@@ -200,13 +200,13 @@ def test_what_waits_uses_no_core_and_is_interrupted_at_once(round_of, tmp_path):
 @pytest.mark.parametrize(
     ("seconds_per_step", "steps_per_epoch", "left", "untimed", "timed"),
     [
-        ((0.01, 0.002), 100, 10_000, 3, 20),  # 0.2 s of the slower one
+        ((0.01, 0.002), 200, 10_000, 3, 20),  # 0.2 s of the slower one
         ((1.0,), 100, 10_000, 3, 1),
         ((0.001,), 100, 100, 3, 7),  # shorter, so that there are ten turns
         ((0.001,), 100, 5, 3, 1),
         ((0.001,), 60, 10_000, 0, 180),  # whole epochs
-        ((0.005,), 60, 10_000, 0, 60),  # an epoch of 0.3 s
-        ((0.006,), 60, 10_000, 3, 33),  # a part of a longer one
+        ((0.015,), 60, 10_000, 0, 60),  # an epoch of 0.9 s
+        ((0.02,), 60, 10_000, 3, 10),  # a part of a longer one
         ((0.001,), 60, 590, 3, 56),  # too few epochs for ten turns
     ],
 )
