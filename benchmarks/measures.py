@@ -13,17 +13,21 @@ from benchmarks.limit import SAME_STEP, TasksConfig, task_config
 from benchmarks.paired import Pair, Program, make_folder, measure, ratios_of_runs, report
 from benchmarks.without import MEASURES, NOTHING
 from common.platform.cli import parse_options
+from common.platform.errors import UserError
 from common.platform.program import as_program
 
 
 def main() -> None:
     options = parse_options(TasksConfig, "python -m benchmarks.measures", "Measures tuned mode piece by piece.")
+    names = [name for name in options.implementations if name in MEASURES]
+    if not names:
+        raise UserError("--implementations ptl: Lightning has PyTorch's measures; pt")
     console = Console(highlight=False)
     folder = make_folder(options, "measures")
     for task in options.tasks:
         config = task_config(task, options).replace(mode="tuned", **SAME_STEP)
         programs, pairs = [], []
-        for name in options.implementations:
+        for name in names:
             module, tuned = f"benchmarks.loops.{name}_without", f"{name} tuned"
             programs.append(Program(tuned, module, config, (NOTHING,)))
             for one in MEASURES[name]:

@@ -10,18 +10,10 @@ from benchmarks.paired import Implementation
 from common.platform.errors import UserError
 from common.spec.command_line import parse_train_config
 
-# Measures of each tuning.py that no option switches.
+# Measures of each tuning.py that no option switches. Lightning's are PyTorch's.
 MEASURES: dict[Implementation, list[str]] = {
     "tf": ["several-steps"],
     "pt": ["channels-last"],
-    "ptl": [
-        "manual-optimization",
-        "step-fetches",
-        "no-profiler",
-        "recording-hooks",
-        "hook-names",
-        "no-broadcast",
-    ],
     "keras": ["several-steps", "no-autotune"],
 }
 NOTHING = "nothing"  # removes no measure

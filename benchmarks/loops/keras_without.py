@@ -9,11 +9,12 @@ from benchmarks.loops.keras_limit import make_bare
 from benchmarks.without import replace, run_without
 from common.platform.program import as_program
 from keras_impl import tuning
+from keras_impl.data import make_dataset
 from keras_impl.train import Classifier, Recording
 
 WITHOUT = {
     "several-steps": lambda: replace(tuning, MOST_STEPS=1, TunedClassifier=Classifier, TunedRecording=Recording),
-    "no-autotune": lambda: replace(tuning, without_autotune=lambda dataset: dataset),
+    "no-autotune": lambda: replace(tuning, make_dataset=make_dataset),
 }
 
 if __name__ == "__main__":

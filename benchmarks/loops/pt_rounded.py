@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import pt_impl.launch
-import pt_impl.train
+import pt_impl.parts
 from common.platform.program import as_program
 from common.spec.command_line import parse_train_config
 
-make_network = pt_impl.train.make_network
+make_network = pt_impl.parts.make_network
 
 
 def rounded(values: torch.Tensor) -> torch.Tensor:
@@ -35,5 +35,5 @@ def rounding_network(*arguments: Any) -> nn.Module:
 
 if __name__ == "__main__":
     with as_program("pt_rounded"):
-        pt_impl.train.make_network = rounding_network
+        pt_impl.parts.make_network = rounding_network
         pt_impl.launch.main(parse_train_config("benchmarks.loops.pt_rounded", "Rounds between layers."))

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-import tf_impl.train
+import tf_impl.parts
 from common.platform.program import as_program, exit_now
 from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
@@ -48,7 +48,7 @@ if __name__ == "__main__":
         optimizer.build(network.trainable_variables)
         return optimizer
 
-    tf_impl.train.make_optimizer = make_optimizer
+    tf_impl.parts.make_optimizer = make_optimizer
     with as_program("benchmarks.loops.tf_own_rule"):
         main(parse_train_config("benchmarks.loops.tf_own_rule", "Keras's own update rules."))
         exit_now(0)

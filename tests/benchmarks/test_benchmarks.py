@@ -185,7 +185,7 @@ def test_settings_are_set_against_settings_that_are_measured():
         TrainConfig(**values)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", MEASURES)
 def test_the_programs_know_the_measures(implementation):
     tree = ast.parse((REPOSITORY / "benchmarks" / "loops" / f"{implementation}_without.py").read_text())
     assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
@@ -193,7 +193,7 @@ def test_the_programs_know_the_measures(implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", MEASURES)
 def test_without_a_measure_it_is_still_the_same_training(tmp_path, implementation):
     losses = {}
     for one in [NOTHING, *MEASURES[implementation]]:
