@@ -23,6 +23,7 @@ from common.record.checkpoints import with_checkpoint
 from common.resolve import Settings, resolve_settings
 from common.spec.device_options import Strategy
 from common.spec.options import TrainConfig
+from pt_impl.precision import tuned_settings
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
@@ -36,12 +37,7 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
     """As `setup_devices`, for any implementation that uses PyTorch; `title`: its name in messages."""
     config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read(), strategies)
-    settings = Settings()
-    if config.mode == "tuned":
-        from pt_impl.tuning import tuned_settings
-
-        settings = tuned_settings(config)
-    config = resolve_settings(config, settings)
+    config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
     check_compiler(config)
     if has_group(config) and Launch.read().world_size is None:
         check_loopback(config.devices)

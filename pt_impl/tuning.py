@@ -16,26 +16,10 @@ from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.platform.probing import HALF_PRECISIONS
-from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from pt_impl.data import ArrayDataset, Batch, Normalise, Prepare, ShardSampler, make_samplers, to_device
 from pt_impl.weights import statistics_kept
-
-# --- Settings that are left at auto ---
-
-
-def tuned_settings(config: TrainConfig) -> Settings:
-    """Precision, compilation and TF32: what `python -m benchmarks.settings` of commit aa194dd has shown to help.
-
-    Gain of bf16-mixed: 1.31 (MNIST). Of compilation: 0.71 (digits), 0.57 (MNIST), so it is off. On a GPU: not measured.
-    """
-    if config.strategy == "dp":
-        return Settings(tf32=True)  # see common.resolve
-    if "cpu" not in config.stages_on:
-        return Settings("bf16-mixed", tf32=True)
-    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
-
 
 # --- The network ---
 

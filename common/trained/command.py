@@ -4,23 +4,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
 from common.platform.files import read_model
-from common.platform.launch import Launch
 from common.record.results import CONFIG_FILE
 from common.spec.device_options import Precision
 from common.spec.options import DatasetName, ImageShape, ModelName, TrainConfig
-
-if TYPE_CHECKING:
-    from common.trained.use import Used
 
 # Training options that evaluate and predict do not need. They get the values of a training on one device that uses
 # none of them.
@@ -122,27 +116,6 @@ class Command:
 
     config: TrainConfig
     use: UseConfig | None
-
-    # The methods import common.trained.use themselves, since a training does not need it.
-
-    def read_used(self) -> "Used | None":
-        """See `common.trained.use.read_used`."""
-        from common.trained import use
-
-        if self.use is None:
-            return None
-        launch = Launch.read()
-        if launch.world_size is not None and launch.world_size > 1:
-            raise UserError(
-                f"{launch.started_by} has started {launch.world_size} processes; evaluate and predict need one"
-            )
-        return use.read_used(self)
-
-    def show(self, implementation: str, used: "Used", logits: NDArray[np.floating]) -> None:
-        """See `common.trained.use.show`."""
-        from common.trained import use
-
-        use.show(self, implementation, used, logits)
 
 
 def parse_command(implementation: str, about: str, arguments: Sequence[str] | None = None) -> Command:

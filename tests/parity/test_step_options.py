@@ -185,8 +185,8 @@ MUTATIONS = {
     ),
     "the weights evaluated, and not their average": (
         *("tf", 1, CLIPPED, "tf_impl/train.py"),
-        "        with averaged(network, optimizer):\n            evaluate()",
-        "        evaluate()",
+        "        with averaged(network, optimizer):\n            recorder.start_evaluation()",
+        "        if True:\n            recorder.start_evaluation()",
     ),
     "Lightning's mean over the accumulated batches": (
         *("ptl", 1, (*ACCUMULATED, *THREE_BATCHES), "ptl_impl/train.py"),
