@@ -7,8 +7,9 @@ from typing import Any
 
 from benchmarks.inside import MakeBare, train_beside
 from benchmarks.paired import Implementation
+from common.platform.cli import parse_options
 from common.platform.errors import UserError
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 
 # Measures of each tuning.py that no option switches.
 MEASURES: dict[Implementation, list[str]] = {
@@ -44,7 +45,9 @@ def run_without(
     if measure not in (NOTHING, *without):
         raise UserError(f"{measure!r}: no measure of {implementation}_impl; there are {', '.join((NOTHING, *without))}")
     program = f"benchmarks.loops.{implementation}_without {measure}"
-    config = parse_train_config(program, "Trains in tuned mode without one of its measures.", arguments)
+    config = parse_options(
+        TrainConfig, f"python -m {program}", "Trains in tuned mode without one of its measures.", arguments
+    )
     without.get(measure, lambda: None)()
     train_beside(make_bare, launch, config)
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import num_cores
-from common.spec.device_options import DEVICES_OF, Accelerator, Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import DEVICES_OF, Accelerator, Strategy, TrainConfig
 
 # How an implementation is started on several nodes.
 LAUNCHERS = {

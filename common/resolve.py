@@ -8,8 +8,7 @@ from common.platform.errors import UserError, signal_name
 from common.platform.launch import Launch
 from common.platform.probing import HALF_PRECISIONS, Finding, try_out
 from common.platform.processor import announced, cpu_has_bf16, cpu_name
-from common.spec.device_options import Precision
-from common.spec.options import TrainConfig
+from common.spec.options import Precision, TrainConfig
 from common.spec.update_rule import spelled_out
 
 MAX_RESIDENT_BYTES = 512 * 2**20  # largest data set that "auto" in mode tuned puts into every device's memory

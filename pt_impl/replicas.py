@@ -21,8 +21,7 @@ from common.platform.machine import cpu_name
 from common.platform.rendezvous import check_loopback, find_interface
 from common.record.checkpoints import with_checkpoint
 from common.resolve import Settings, resolve_settings
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import Strategy, TrainConfig
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")

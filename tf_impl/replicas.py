@@ -18,8 +18,7 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_settings
 from common.spec.batches import shards
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import Strategy, TrainConfig
 from tf_impl.parallel import STRATEGIES, device_names
 from tf_impl.precision import POLICIES
 

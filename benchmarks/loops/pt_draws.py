@@ -7,8 +7,8 @@ from torchvision.transforms import v2
 from benchmarks.loops.timed import milliseconds
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from common.spec.randomness import visits
 from pt_impl.data import Normalise, Prepare
@@ -48,4 +48,4 @@ def main(config: TrainConfig) -> None:
 
 if __name__ == "__main__":
     with as_program("pt_draws"):
-        main(parse_train_config("benchmarks.loops.pt_draws", "PyTorch's draws."))
+        main(parse_options(TrainConfig, "python -m benchmarks.loops.pt_draws", "PyTorch's draws."))

@@ -7,8 +7,9 @@ from torch import nn
 
 import pt_impl.launch
 import pt_impl.train
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 
 make_network = pt_impl.train.make_network
 
@@ -36,4 +37,6 @@ def rounding_network(*arguments: Any) -> nn.Module:
 if __name__ == "__main__":
     with as_program("pt_rounded"):
         pt_impl.train.make_network = rounding_network
-        pt_impl.launch.main(parse_train_config("benchmarks.loops.pt_rounded", "Rounds between layers."))
+        pt_impl.launch.main(
+            parse_options(TrainConfig, "python -m benchmarks.loops.pt_rounded", "Rounds between layers.")
+        )

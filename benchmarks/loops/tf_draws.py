@@ -10,8 +10,8 @@ import tensorflow as tf
 from benchmarks.loops.timed import milliseconds
 from benchmarks.paired import write_speed
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from common.spec.randomness import visits
 from tf_impl.data import make_shards
@@ -51,4 +51,4 @@ def main(config: TrainConfig) -> None:
 
 if __name__ == "__main__":
     with as_program("tf_draws"):
-        main(parse_train_config("benchmarks.loops.tf_draws", "TensorFlow's draws."))
+        main(parse_options(TrainConfig, "python -m benchmarks.loops.tf_draws", "TensorFlow's draws."))

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from benchmarks.paired import write_speed
 from benchmarks.products import SIZES, flops_per_second, prepare_half_precision
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 from tf_impl.parallel import make_strategy
 from tf_impl.replicas import setup_devices, synchronize
 
@@ -18,7 +19,9 @@ DTYPES = {"64": tf.float64, "32": tf.float32, "bf16": tf.bfloat16, "16": tf.floa
 
 
 def main() -> None:
-    config = setup_devices(parse_train_config("benchmarks.loops.tf_matmul", "TensorFlow's matrix products."))
+    config = setup_devices(
+        parse_options(TrainConfig, "python -m benchmarks.loops.tf_matmul", "TensorFlow's matrix products.")
+    )
     prepare_half_precision(config, "tensorflow", "tf_impl.probe")
     make_strategy(config)
     size = SIZES[config.accelerator]

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 
 import tf_impl.train
+from common.platform.cli import parse_options
 from common.platform.program import as_program, exit_now
-from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from common.spec.rules import SGD, Adadelta, Adam, AdamW, RMSprop, Rule
 from common.spec.update_rule import UpdateRule
@@ -50,5 +50,5 @@ if __name__ == "__main__":
 
     tf_impl.train.make_optimizer = make_optimizer
     with as_program("benchmarks.loops.tf_own_rule"):
-        main(parse_train_config("benchmarks.loops.tf_own_rule", "Keras's own update rules."))
+        main(parse_options(TrainConfig, "python -m benchmarks.loops.tf_own_rule", "Keras's own update rules."))
         exit_now(0)
