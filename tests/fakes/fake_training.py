@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.launch import Launch
@@ -15,7 +14,7 @@ from common.record import monitor
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.resolve import Settings, resolve_settings
+from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
 
 

@@ -11,11 +11,11 @@ from PIL import Image
 
 from common.data.arrays import write_description
 from common.data.datasets import load_dataset
-from common.devices import resolve_devices
 from common.platform.files import write_model
 from common.platform.launch import Launch
 from common.record.predictions import Predictions
 from common.record.results import read_result
+from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
 from common.trained.command import parse_command
 
