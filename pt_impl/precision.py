@@ -5,8 +5,7 @@ import warnings
 import torch
 
 from common.resolve import Settings, bf16_helps
-from common.spec.device_options import Precision
-from common.spec.options import TrainConfig
+from common.spec.options import Precision, TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 

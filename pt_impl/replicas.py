@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import Arrays
@@ -20,9 +19,8 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.platform.rendezvous import check_loopback, find_interface
 from common.record.checkpoints import with_checkpoint
-from common.resolve import Settings, resolve_settings
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.options import Strategy, TrainConfig
 from pt_impl.precision import tuned_settings
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.

@@ -11,7 +11,6 @@ FLOORS = [
     "common.platform",
     "common.spec",
     "common.data",
-    "common.devices",
     "common.resolve",
     "common.experiment",
     "common.record",

@@ -11,15 +11,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.resolve import Settings, resolve_settings
+from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.batches import shards
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import Strategy, TrainConfig
 from tf_impl.parallel import STRATEGIES, device_names
 from tf_impl.precision import POLICIES, tuned_settings
 

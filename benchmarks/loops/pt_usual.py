@@ -10,8 +10,8 @@ from torchvision import datasets, transforms
 from benchmarks.loops.timed import TimedSteps
 from common.data.datasets import NORMALISATION
 from common.data.published import MNIST
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.networks import make_network
@@ -39,7 +39,9 @@ def make_loader(config: TrainConfig) -> DataLoader:
 
 
 def main() -> None:
-    config = setup_devices(parse_train_config("benchmarks.loops.pt_usual", "PyTorch as in tutorials."))
+    config = setup_devices(
+        parse_options(TrainConfig, "python -m benchmarks.loops.pt_usual", "PyTorch as in tutorials.")
+    )
     device = join_group(config, 0, "")
     loader = make_loader(config)
     # PyTorch's default memory layout.

@@ -107,8 +107,9 @@ TURNS_LOOP = """
 import sys
 from pathlib import Path
 from benchmarks.loops.timed import TimedSteps
-from common.spec.command_line import parse_train_config
-timed = TimedSteps(parse_train_config("x", "x"))
+from common.platform.cli import parse_options
+from common.spec.options import TrainConfig
+timed = TimedSteps(parse_options(TrainConfig, "python -m x", "x"))
 for _ in range(timed.config.max_steps):
     timed.step()
 """

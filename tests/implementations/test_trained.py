@@ -12,9 +12,12 @@ from PIL import Image
 from common.data.arrays import write_description
 from common.data.datasets import load_dataset
 from common.platform.files import write_model
+from common.platform.launch import Launch
 from common.record.predictions import Predictions
 from common.record.results import read_result
+from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
+from common.trained.command import parse_command
 
 CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
 
@@ -202,6 +205,15 @@ def test_one_process_puts_a_network_to_use(trained):
     weights = ("--weights", trained / "model.safetensors")
     complaint = run(sys.executable, "-m", "pt_impl", "evaluate", *weights, expect=2, **launched).stderr
     assert "torchrun has started 2 processes; evaluate and predict need one" in complaint
+
+
+def test_a_network_trained_on_several_nodes_is_used_on_one_device(tmp_path):
+    config = TrainConfig(num_nodes=2, devices=4, strategy="ddp", compile=True, resume="auto")
+    write_model(tmp_path / "config.json", config)
+    (tmp_path / "model.safetensors").touch()
+    use = parse_command("pt_impl", "about", ["evaluate", "--weights", str(tmp_path / "model.safetensors")]).config
+    use = resolve_devices(use, "PyTorch", 0, Launch.read(), ("ddp",))
+    assert (use.all_devices, use.strategy, use.compile, use.resume) == (1, "single_device", "auto", None)
 
 
 @pytest.mark.slow
