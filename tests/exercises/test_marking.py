@@ -3,9 +3,11 @@
 import io
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -336,6 +338,23 @@ print(sandbox.run(command, '/tmp', {{Path({str(tmp_path)!r}, 'shown'): '/shown'}
     start = ["unshare", "--mount", "sh", "-c", mount, "sh"]
     printed = run(*start, tmp_path / "shown" / "a b", sys.executable, program).stdout
     assert "OSError: [Errno 30] Read-only file system" in printed
+
+
+def test_a_sandbox_ends_with_the_process_that_made_it(with_sandbox):
+    code = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from exercises import sandbox
+program = [sys.executable, '-c', 'import os, time; os.fork(); time.sleep(60)']
+sandbox.run(program, '/tmp', {{}}, sandbox.Limits(60, 1024))
+"""
+    family, began = [], time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while len(family) < 4 and time.monotonic() < began + 20:  # unshare, the shell, and two of the program
+            family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert len(family) == 4
+    assert not psutil.wait_procs(family, timeout=10)[1]
 
 
 # --- What is no student's fault ---
