@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.platform.probing import HALF_PRECISIONS
+from common.platform.processor import HALF_PRECISIONS
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from pt_impl.data import ArrayDataset, Batch, Normalise, Prepare, ShardSampler, make_samplers, to_device
