@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from common.platform.errors import UserError
-from common.platform.probing import HALF_PRECISIONS, Finding, try_out
+from common.platform.processor import HALF_PRECISIONS, half_precision_crashes, processor_note, try_out
 from common.spec.options import TrainConfig
 
 SIZES = {"cpu": 1024, "gpu": 8192}
@@ -34,5 +34,5 @@ def prepare_half_precision(config: TrainConfig, package: str, probe_module: str)
     """
     if config.accelerator == "cpu":
         try_out(HALF_PRECISIONS, package, probe_module)
-        if (finding := Finding.current()) and not finding.works:
-            raise UserError(f"the products cannot be measured here: {finding.note}")
+        if half_precision_crashes():
+            raise UserError(f"the products cannot be measured here: {processor_note()}")

@@ -4,10 +4,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.data.datasets import images_nbytes
-from common.platform.errors import UserError, signal_name
+from common.platform.errors import UserError
 from common.platform.launch import Launch
-from common.platform.probing import HALF_PRECISIONS, Finding, try_out
-from common.platform.processor import announced, cpu_has_bf16, cpu_name
+from common.platform.processor import (
+    HALF_PRECISIONS,
+    announced,
+    cpu_has_bf16,
+    cpu_name,
+    half_precision_crashes,
+    processor_note,
+    try_out,
+)
 from common.spec.device_options import Precision
 from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
@@ -59,17 +66,15 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
     Raises:
       UserError: the user has chosen a precision that crashes here with every instruction set.
     """
-    finding = Finding.current()
-    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
+    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or not half_precision_crashes():
         return config
     if not by_hand:
         if Launch.read().is_first:
-            print(f"note: 32-bit: {finding.note}", flush=True)
+            print(f"note: 32-bit: {processor_note()}", flush=True)
         return config.replace(precision="32")
-    assert finding.died_of is not None
     raise UserError(
         f"--precision {config.precision}: this processor ({cpu_name()}) claims to have {', '.join(announced())}, but"
-        f" half precision crashes ({signal_name(finding.died_of)}) with every instruction set; use --precision 32"
+        " half precision crashes (SIGILL) with every instruction set; use --precision 32"
     )
 
 

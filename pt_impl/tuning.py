@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.platform.probing import HALF_PRECISIONS
+from common.platform.processor import HALF_PRECISIONS
 from common.resolve import Settings, bf16_helps
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
