@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from common.platform.launch import Launch
 CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
 # x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can't be kept from using Arm's.
 HALF_PRECISION_FLAGS = {"amx_bf16", "amx_fp16", "avx512_bf16", "avx512_fp16", "avx_ne_convert"}
-HALF_PRECISIONS = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}  # and the frameworks' names of the number types
+HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
 # oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
 LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 # oneDNN's names of instruction sets, from the highest to the lowest.
@@ -97,7 +97,7 @@ def processor_note() -> str | None:
     return f"instructions up to {limit} ({LIMIT_VARIABLES[0]}), {why}"
 
 
-def try_out(precisions: Iterable[str], package: str, probe_module: str) -> None:
+def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     """Sets `ONEDNN_MAX_CPU_ISA` for this process and its child processes, if half precision needs a limit here.
 
     The test runs once per machine and version of the framework: the finding is stored in the user's cache folder, on
@@ -106,7 +106,7 @@ def try_out(precisions: Iterable[str], package: str, probe_module: str) -> None:
 
     Args:
       package: the framework's package, such as `torch`.
-      probe_module: `python -m <probe_module> <number type> ...` multiplies two matrices, and exits with 0.
+      probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
     """
     if not announced() or limit_in_force() or FINDING_VARIABLE in os.environ:
         return
@@ -137,9 +137,9 @@ def try_out(precisions: Iterable[str], package: str, probe_module: str) -> None:
             print(f"note: {processor_note()}", flush=True)
 
 
-def _probe(precisions: Iterable[str], probe_module: str) -> str | None:
+def _probe(precisions: Sequence[str], probe_module: str) -> str | None:
     """The finding, from a process for each limit; None if a failure has an unclear cause: the run will show it."""
-    command = [sys.executable, "-m", probe_module, *(HALF_PRECISIONS[precision] for precision in precisions)]
+    command = [sys.executable, "-m", probe_module, *precisions]
     # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     null = subprocess.DEVNULL

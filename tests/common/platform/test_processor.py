@@ -227,8 +227,7 @@ def test_a_real_probe_uses_the_instructions_of_a_real_run(implementation, precis
     monkeypatch.setenv("ONEDNN_VERBOSE", "1")
     done, result = train(implementation, tmp_path, "--precision", precision)
     monkeypatch.setenv(LIMIT_VARIABLES[0], result.cpu_instructions or "")
-    dtype = processor.HALF_PRECISIONS[precision]
-    probe = run(sys.executable, "-m", f"{implementation}_impl.probe", dtype, CUDA_VISIBLE_DEVICES="")
+    probe = run(sys.executable, "-m", f"{implementation}_impl.probe", precision, CUDA_VISIBLE_DEVICES="")
     assert ",exec,cpu,matmul" in probe.stdout or not processor.announced()
     kernels = [[line for line in out.splitlines() if ",exec," in line] for out in (done.stdout, probe.stdout)]
     assert len({any("_amx" in line for line in lines) for lines in kernels}) == 1
