@@ -108,6 +108,7 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(training_s
     assert accuracies(output) == pytest.approx(alone, abs=100 * 2.5 / 355)
 
 
+@pytest.mark.quick("fake")
 @pytest.mark.parametrize(
     ("job", "options", "environment", "expected"),
     [
@@ -143,6 +144,7 @@ def test_the_programs_get_the_jobs_numbers_and_its_arguments(
             assert re.findall(rf"\[--{option}(?:=|\]\[)(\w+)\]", line) == [str(value)]
 
 
+@pytest.mark.quick("fake")
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_fails_as_soon_as_one_of_its_processes_does(slurm, job, tmp_path):
     for name in ("python", "torchrun"):
