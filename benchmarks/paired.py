@@ -86,12 +86,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to measure: `<starter> python -m <module> <arguments>` with the options of `config`."""
+    """A program to measure: `<starter> python -m <module>` with the options of `config`."""
 
     name: str
     module: str
     config: TrainConfig
-    arguments: tuple[str, ...] = ()
     starter: tuple[str, ...] = ()
 
     def at(self, run_dir: Path) -> comparison_program.Program:
@@ -106,7 +105,7 @@ class Program:
             interpreter=sys.executable,
             config=config,
             starter=self.starter,
-            words=(*words, self.module, *self.arguments),
+            words=(*words, self.module),
         )
 
 

@@ -47,6 +47,7 @@ from common.record.results import TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.intervals import typical_speed
+from comparison.load_meter import disturbs
 from comparison.loading import Comparison, load
 
 Experiment = Literal["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"]
@@ -158,9 +159,10 @@ class Sample:
         return math.sqrt(row["ratio_high"] / row["ratio_low"]) - 1
 
     def images_per_second_of_turns(self, implementation: str, mode: str) -> float:
-        """Of all turns of the median run."""
+        """Of all turns of the median run that no other program has disturbed."""
         turns = self.comparison.turns
-        of_row = turns[(turns["implementation"] == implementation) & (turns["mode"] == mode)]
+        busy = [disturbs(*loads) for loads in zip(turns["other_load"], turns["own_load"], strict=True)]
+        of_row = turns[(turns["implementation"] == implementation) & (turns["mode"] == mode) & ~np.array(busy)]
         sums = of_row.groupby("run_dir")[["images", "seconds"]].sum()
         return float((sums["images"] / sums["seconds"]).median())
 

@@ -1,16 +1,168 @@
-"""Replaces "auto" in the settings by values for this machine, once, before any data are read."""
+"""Replaces "auto" in the options for devices and settings by values for this machine, before any data are read."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from common.data.datasets import images_nbytes
-from common.platform.errors import UserError, signal_name
+from common.platform.errors import UserError
 from common.platform.launch import Launch
-from common.platform.probing import HALF_PRECISIONS, Finding, try_out
-from common.platform.processor import announced, cpu_has_bf16, cpu_name
-from common.spec.device_options import Precision
-from common.spec.options import TrainConfig
+from common.platform.machine import num_cores
+from common.platform.processor import (
+    HALF_PRECISIONS,
+    announced,
+    cpu_has_bf16,
+    cpu_name,
+    half_precision_crashes,
+    processor_note,
+    try_out,
+)
+from common.spec.options import DEVICES_OF, Accelerator, Precision, Strategy, TrainConfig
 from common.spec.update_rule import spelled_out
+
+# --- Devices, nodes and strategy ---
+
+# How an implementation is started on several nodes.
+LAUNCHERS = {
+    "PyTorch": "torchrun, srun or mpirun",
+    "Lightning": "torchrun, srun or mpirun; or by hand, with NODE_RANK, MASTER_ADDR and MASTER_PORT set on each",
+    "TensorFlow": "srun or mpirun; or by hand, with TF_CONFIG set on each",
+}
+
+
+def resolve_devices(
+    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
+) -> TrainConfig:
+    """Returns `config` with every "auto" of its device options replaced.
+
+    Args:
+      title: name of the framework, for messages.
+      num_gpus: number of GPUs that the framework can use on this node.
+      strategies: the framework's strategies for several devices. With "auto" the first one is used. Processes that a
+        launcher has started use multi_worker_mirrored instead if the strategies include mirrored.
+
+    Raises:
+      UserError: the accelerator, strategy, number of devices or number of nodes is not available.
+    """
+    strategy = config.strategy
+    if strategy not in ("auto", "single_device", *strategies):
+        raise UserError(f"--strategy {strategy}: {title} does not have it; use single_device, {', '.join(strategies)}")
+    nodes = _resolve_nodes(config, title, launch)
+    accelerator = _resolve_accelerator(config, title, num_gpus)
+    devices: int | str
+    if launch.world_size is not None:
+        strategy, devices = _launched(config, title, num_gpus if accelerator == "gpu" else 0, launch, strategies)
+    else:
+        devices = config.devices
+        if devices == "auto":
+            devices = DEVICES_OF.get(strategy) or (num_gpus if accelerator == "gpu" else 1)
+        if strategy == "auto":
+            strategy = strategies[0] if devices * nodes > 1 else "single_device"
+    config = config.replace(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+    _check_strategy(config, launch)
+    if strategy == "pipeline" and config.num_gpus > num_gpus:
+        raise UserError(
+            f"--strategy pipeline: needs two GPUs, {title} sees {num_gpus}; use --stages cpu gpu, or --accelerator cpu"
+        )
+    if config.num_gpus > num_gpus:
+        raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
+
+    threads = config.threads_per_device
+    if threads == "auto":
+        threads = max(1, num_cores() // devices)
+    return config.replace(threads_per_device=threads)
+
+
+def _resolve_accelerator(config: TrainConfig, title: str, num_gpus: int) -> Accelerator:
+    """The accelerator. Raises UserError if a GPU is asked for and there is none."""
+    accelerator = config.accelerator
+    if config.stages:
+        accelerator = "gpu" if "gpu" in config.stages else "cpu"
+    elif accelerator == "auto":
+        accelerator = "gpu" if num_gpus else "cpu"
+    if accelerator == "gpu" and not num_gpus:
+        option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
+        raise UserError(f"{option}: {title} sees no GPU on this machine")
+    return accelerator
+
+
+def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
+    """The number of nodes. Raises UserError if a launcher says otherwise, or if the nodes' processes are missing."""
+    nodes, said = config.num_nodes, launch.num_nodes
+    if nodes == "auto":
+        nodes = said or 1
+    if said is not None:
+        if nodes != said:
+            on = f"{launch.started_by} has started processes on {said}"
+            raise UserError(f"--num-nodes {nodes}: {on}; leave the option out")
+        return nodes
+    if launch.node >= nodes:
+        there = f"by --num-nodes {nodes} the nodes are 0 to {nodes - 1}" if nodes != 1 else "of one node it is 0"
+        raise UserError(f"NODE_RANK {launch.node}: {there}; --num-nodes, on every node, says how many there are")
+    if nodes > 1:
+        missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if title not in LAUNCHERS:
+            raise UserError(f"--num-nodes {nodes}: {title} trains on one node only; tf_impl trains on several")
+        if missing or title != "Lightning":
+            raise UserError(f"--num-nodes {nodes}: start {title} on every node with {LAUNCHERS[title]}")
+    return nodes
+
+
+def _launched(
+    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
+) -> tuple[Strategy, int]:
+    """Strategy and number of devices per node, for processes that a launcher has started.
+
+    Args:
+      num_gpus: number of GPUs of this node that may be used; 0 on the CPU.
+
+    Raises:
+      UserError: the framework has no strategy for these processes, or --devices asks for another number.
+    """
+    processes, launcher, strategy = launch.local_world_size, launch.started_by, config.strategy
+    assert processes is not None
+    mirrored = "mirrored" in strategies
+    if strategy == "auto":
+        strategy = "multi_worker_mirrored" if mirrored else strategies[0]
+    if strategy not in strategies or strategy in ("mirrored", "dp") or (mirrored and strategy == "pipeline"):
+        raise UserError(f"{launcher} has started {launch.world_size} processes; {title} needs one: use --devices N")
+    if not mirrored and launcher == "TF_CONFIG":
+        raise UserError(f"TF_CONFIG names {launch.world_size} workers; {title} is started by {LAUNCHERS[title]}")
+    # In TensorFlow, each process has an equal share of its node's GPUs. Otherwise, each process has one device.
+    devices = max(processes, num_gpus) if mirrored else processes
+    if config.devices not in ("auto", devices) and not (mirrored and num_gpus):
+        on = " on this node" if launch.num_nodes != 1 else ""
+        raise UserError(
+            f"--devices {config.devices}: {launcher} has started {processes} processes{on}; leave the option out"
+        )
+    devices = devices if config.devices == "auto" else config.devices
+    if devices % processes:
+        raise UserError(f"--devices {devices}: {launcher} has started {processes} processes, which share no device")
+    return strategy, devices
+
+
+def _check_strategy(config: TrainConfig, launch: Launch) -> None:
+    """Raises UserError if other options, all of them resolved, do not fit the strategy."""
+    devices, strategy = config.devices, config.strategy
+    if config.num_nodes != 1 and strategy in ("single_device", "dp", "pipeline"):
+        raise UserError(f"--strategy {strategy}: is for one node, not {config.num_nodes}")
+    if strategy == "multi_worker_mirrored" and launch.world_size is None:
+        raise UserError(f"--strategy {strategy}: is for several processes, started by {LAUNCHERS['TensorFlow']}")
+    if strategy == "single_device" and devices != 1:
+        raise UserError(f"--strategy single_device: is for one device, not --devices {devices}")
+    if strategy == "pipeline" and devices != 2:
+        raise UserError(f"--strategy pipeline: has two stages, a device each; not --devices {devices}")
+    if strategy == "dp" and config.accelerator == "cpu":
+        raise UserError("--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only; on the CPU use ddp")
+    if strategy == "dp" and (config.compile is True or config.precision == "bf16-mixed"):
+        option = "--compile true" if config.compile is True else "--precision bf16-mixed"
+        raise UserError(f"{option}: not with --strategy dp, whose threads begin with settings of their own; use ddp")
+    if strategy == "dp" and config.sync_batchnorm:
+        raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")
+
+
+# --- Settings ---
 
 MAX_RESIDENT_BYTES = 512 * 2**20  # largest data set that "auto" in mode tuned puts into every device's memory
 
@@ -59,17 +211,15 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
     Raises:
       UserError: the user has chosen a precision that crashes here with every instruction set.
     """
-    finding = Finding.current()
-    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or finding is None or finding.works:
+    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or not half_precision_crashes():
         return config
     if not by_hand:
         if Launch.read().is_first:
-            print(f"note: 32-bit: {finding.note}", flush=True)
+            print(f"note: 32-bit: {processor_note()}", flush=True)
         return config.replace(precision="32")
-    assert finding.died_of is not None
     raise UserError(
         f"--precision {config.precision}: this processor ({cpu_name()}) claims to have {', '.join(announced())}, but"
-        f" half precision crashes ({signal_name(finding.died_of)}) with every instruction set; use --precision 32"
+        " half precision crashes (SIGILL) with every instruction set; use --precision 32"
     )
 
 

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from common.platform.errors import UserError
 from common.record.results import CONFIG_FILE
-from common.spec.device_options import DEVICES_OF
-from common.spec.options import TrainConfig
+from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.program import Program
 from comparison.runner import run_process
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from common.record.results import EpochLine, RunResult, TurnLine
 from common.record.timeline import PHASES
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import TrainConfig
+from common.spec.options import TRAINED, TrainConfig, fields_of_kind
 from comparison.jobs import variant_name
 from comparison.record import Record
 from comparison.row import Row
@@ -22,7 +21,7 @@ from comparison.summary import Summary
 
 # Int64 and boolean are pandas' own types: whole numbers stay whole although some values are missing.
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "str"}
-OPTIONS = fields_of_kind(TrainConfig, "data", "network", "training", "machine", "setting")
+OPTIONS = fields_of_kind(TrainConfig, *TRAINED)
 WHICH_RUN = {
     "run_dir": str,
     "table": int,

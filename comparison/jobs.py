@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError, option_name
 from common.platform.machine import num_cores
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import Mode, TrainConfig, TrainingOptions
+from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
 from common.spec.update_rule import spelled_out
 from comparison.options import CompareConfig
 
@@ -163,7 +162,7 @@ def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator
     for offset in range(len(options.all_seeds)):
         for variant in variants if options.sweep_learning_rate == "tune" else ():
             for rate in options.tune_over:
-                config = variant.config.replace(learning_rate=rate, seed=first + offset, logger=(), profile=None)
+                config = variant.config.made_for("rate search", learning_rate=rate, seed=first + offset)
                 yield Job(variant, options.implementations[0], first + offset, 1, True, config)
 
 
@@ -186,7 +185,7 @@ def first_rounds(options: CompareConfig) -> int:
 def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:
     """The runs of a variant in round `number`, which are compared in pairs."""
     return [
-        Job(variant, name, seed, number, False, variant.config.replace(seed=seed, mode=mode, profile=None))
+        Job(variant, name, seed, number, False, variant.config.made_for("row", seed=seed, mode=mode))
         for name, mode in _rotated(contenders(options), _turn(options, seed, number))
     ]
 
@@ -212,7 +211,7 @@ def _parse(item: str) -> tuple[str, list[str]]:
     values = [value.strip() for value in text.split(",")]
     if not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
-    swept = {*fields_of_kind(TrainingOptions, "data", "network", "training", "machine", "setting")}
+    swept = {*fields_of_kind(TrainingOptions, *TRAINED)}
     if field not in swept - {"seed", "image_shape"}:  # seeds have their own option; a shape is three values
         others = {
             "seed": "seeds have an option of their own, --seeds",

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import Any
 
 from common.data.datasets import num_examples
 from common.spec.options import TrainConfig
@@ -15,44 +14,36 @@ SMALL_WARMUP_STEPS = 20
 MISSING = "no check of learning of"  # begins the message about a failed run
 
 
-def small_changes(config: TrainConfig) -> dict[str, Any]:
-    """Options of the first run: train on a few images, without any regularisation, and evaluate on these images.
+def by_heart(config: TrainConfig) -> TrainConfig:
+    """The options of the first run: train on a few images, without any regularisation, and evaluate on these images.
 
     Dropout is a part of the network and stays; it is off in the evaluation.
     """
     replicas = config.nodes * (1 if config.devices == "auto" else config.devices)
     count = min(num_examples(config)[0], max(SMALL_SIZE, replicas * config.microbatches))
     steps_per_epoch = math.ceil(count / config.examples_per_step)
-    return {
-        "train_size": count,
-        "test_size": count,
-        "evaluate_on": "train",
-        "epochs": math.ceil(SMALL_STEPS / steps_per_epoch),
-        "max_steps": -1,
-        "schedule": "constant",
-        **dict.fromkeys(("step_size", "gamma", "pct_start", "div_factor", "final_div_factor")),
-        "warmup_steps": SMALL_WARMUP_STEPS,
-        "weight_decay": 0.0,
-        "label_smoothing": 0.0,
-        "random_crop": 0,
-        "horizontal_flip": False,
-        "cutout": 0,
-        "ema_decay": None,
-    }
+    return config.made_for(
+        "by heart",
+        train_size=count,
+        test_size=count,
+        evaluate_on="train",
+        epochs=math.ceil(SMALL_STEPS / steps_per_epoch),
+        warmup_steps=SMALL_WARMUP_STEPS,
+    )
 
 
-def whole_changes(config: TrainConfig) -> dict[str, Any]:
-    """Options of the second run: the same training, evaluated on as many training images as there are test images."""
-    return {"evaluate_on": "train", "test_size": min(num_examples(config))}
+def evaluated_on_training(config: TrainConfig) -> TrainConfig:
+    """The options of the second run: the same training, evaluated on as many training images as there are test ones."""
+    return config.replace(evaluate_on="train", test_size=min(num_examples(config)))
 
 
 def check_small(runner: SideRunner) -> None:
     """Makes the missing runs on a few images. Reports a failed run."""
     doing, path = "check of learning, a few training images by heart:", partial(learning_path, step=SMALL)
-    runner.make(doing, MISSING, path, small_changes, finished_epochs)
+    runner.make(doing, MISSING, path, by_heart, finished_epochs)
 
 
 def check_whole(runner: SideRunner) -> None:
     """Makes the missing runs on all training images. Reports a failed run."""
     doing, path = "check of learning, loss on all training images:", partial(learning_path, step=WHOLE)
-    runner.make(doing, MISSING, path, whole_changes, finished_epochs)
+    runner.make(doing, MISSING, path, evaluated_on_training, finished_epochs)

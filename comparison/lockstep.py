@@ -11,8 +11,7 @@ from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_m
 from common.spec.batches import Plan
 from common.spec.layers import layer_names
 from common.spec.networks import LAYERS
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import ModelName, TrainConfig
+from common.spec.options import ModelName, TrainConfig, fields_of_kind
 from common.spec.update_rule import learning_rates
 
 FIRST_STEPS = 10

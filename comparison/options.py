@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from common.platform.errors import UserError, option_name
 from common.platform.machine import REPOSITORY
-from common.spec.option_kinds import fields_of_kind, option
-from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode
+from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
 # judged and shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only of those in

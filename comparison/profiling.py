@@ -1,7 +1,6 @@
 """Profiles: each row gets a separate run with the framework's profiler, which would slow down a measured run."""
 
 from pathlib import Path
-from typing import Any
 
 from common.platform.errors import UserError
 from common.platform.files import read_model
@@ -34,13 +33,15 @@ def _read(run_dir: Path) -> Profile | None:
 def make_profiles(runner: SideRunner, number: int) -> None:
     """Profiles `number` steps of each row in each variant, where a profile is missing. Reports a failed run."""
 
-    def changes(config: TrainConfig) -> dict[str, Any]:
+    def profiled(config: TrainConfig) -> TrainConfig:
         # As short as it can be: warm-up, and the steps in one epoch.
         steps = 3 * (number + WARMUP_STEPS)
-        return {"profile": number, "max_steps": steps if config.max_steps == -1 else min(steps, config.max_steps)}
+        return config.replace(
+            profile=number, max_steps=steps if config.max_steps == -1 else min(steps, config.max_steps)
+        )
 
     def is_made(run_dir: Path) -> bool:
         found = _read(run_dir)
         return found is not None and found.num_steps >= number
 
-    runner.make(f"profiling {number} steps of", "no profile of", profile_path, changes, is_made)
+    runner.make(f"profiling {number} steps of", "no profile of", profile_path, profiled, is_made)

@@ -85,8 +85,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
         cut = cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
         for implementation, mode in contenders:
             changes = {"precision": "64", "verify_steps": steps, "seed": seed, "mode": mode, "log_every_n_steps": steps}
-            changes |= {"checkpoint_every": None, "logger": (), "profile": None}
-            config = variant.config.replace(**changes, **cut)
+            config = variant.config.made_for("side run", **changes, **cut)
             jobs.append(ProofJob(variant, implementation, mode, config, experiment.dataset.sha256))
     return jobs
 

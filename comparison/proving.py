@@ -17,11 +17,10 @@ import platformdirs
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model, writing
 from common.platform.machine import code_sha256, describe_machine, num_cores
-from common.platform.probing import LIMIT_VARIABLES
+from common.platform.processor import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
-from common.spec.device_options import DEVICES_OF
-from common.spec.options import TrainConfig
+from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.devices import list_gpus
 from comparison.integrity import check_name
 from comparison.judging import check_whole, judge

@@ -5,8 +5,7 @@ from dataclasses import fields
 
 from common.platform.errors import option_name
 from common.resolve import describe_batch, describe_devices
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import TrainConfig
+from common.spec.options import TrainConfig, fields_of_kind, neutral_values
 from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
@@ -32,7 +31,7 @@ def what_was_compared(table: Table) -> list[str]:
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
         f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
         _update_rule(config),
-        *_augmentation(config),
+        *_regularisation(config),
         # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
         *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
@@ -59,24 +58,27 @@ def _update_rule(config: TrainConfig) -> str:
         rate += f" after {config.warmup_steps} steps of warm-up"
     parts = [rate]
     for one in (*fields(SCHEDULES[config.schedule]), *fields(RULES[config.optimizer])):
-        value, shown = getattr(config, one.name), one.name.replace("_", " ")
-        if value:
-            parts.append(shown if value is True else f"{shown} {value:g}")
-    if config.label_smoothing:
-        parts.append(f"label smoothing {config.label_smoothing:g}")
+        if value := getattr(config, one.name):
+            parts.append(_shown(one.name, value))
     if config.gradient_clip_val:
         parts.append(f"gradients clipped at {config.gradient_clip_val:g}")
-    if config.ema_decay:
-        parts.append(f"weights averaged with {config.ema_decay:g}")
     return f"{config.optimizer}: {', '.join(parts)}"
 
 
-def _augmentation(config: TrainConfig) -> list[str]:
-    """`augmentation: crop 4, flip, cutout 8`; no line without augmentation."""
-    parts = [f"crop {config.random_crop}"] if config.random_crop else []
-    parts += ["flip"] if config.horizontal_flip else []
-    parts += [f"cutout {config.cutout}"] if config.cutout else []
-    return [f"augmentation: {', '.join(parts)}"] if parts else []
+def _regularisation(config: TrainConfig) -> list[str]:
+    """`regularisation: random crop 4, horizontal flip`, without weight decay, which belongs to the update rule."""
+    parts = [
+        _shown(name, value)
+        for name, neutral in neutral_values(TrainConfig, "regularisation").items()
+        if (value := getattr(config, name)) != neutral and not hasattr(RULES[config.optimizer], name)
+    ]
+    return [f"regularisation: {', '.join(parts)}"] if parts else []
+
+
+def _shown(name: str, value: object) -> str:
+    """`momentum 0.9`; `nesterov` if it is true."""
+    words = name.replace("_", " ")
+    return words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
 
 
 def _swept_settings(table: Table) -> bool:

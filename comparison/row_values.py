@@ -11,12 +11,10 @@ from common.resolve import describe_settings
 from common.spec.update_rule import peak_rate
 from comparison.intervals import MIN_FOR_QUARTILES, mean_interval, quartiles
 from comparison.judging import Proof, first_loss, is_of_others, judge
-from comparison.learning_row import does_not_learn, learning_of
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.row import Accuracy, Lockstep, Resources, Row, Speed, Status, Target, Times
-from comparison.store import Run
+from comparison.row import Accuracy, Learning, Lockstep, Resources, Row, Speed, Status, Target, Times
+from comparison.store import Run, reach_target
 from comparison.table import Entry, Table, speed_ratio
-from comparison.target import reach_target
 
 
 def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | None, verify: bool) -> Row:
@@ -70,7 +68,7 @@ def make_row(folder: Path, table: Table, entry: Entry, target_accuracy: float | 
             loss_difference_first_steps=first_steps,
             loss_difference_all_steps=all_steps,
         ),
-        learning=learning_of(entry),
+        learning=_learning(entry),
         note="; ".join(notes) or None,
         **common,
     )
@@ -97,7 +95,7 @@ def _status(
     if entry.failed:
         status = "some failed"
         notes.append(_failures(entry))
-    if note := does_not_learn(table, entry):
+    if note := _does_not_learn(table, entry):
         status = "does not learn"
         notes.append(note)
     if proof.same is False:
@@ -242,3 +240,26 @@ Number = TypeVar("Number", int, float)
 
 def _largest(values: Iterable[Number | None]) -> Number | None:
     return max((value for value in values if value is not None), default=None)
+
+
+def _does_not_learn(table: Table, entry: Entry) -> str | None:
+    """Why a row has the status "does not learn", for people; None if it does not have it."""
+    own = entry.small_set
+    if own is None or own.steps is not None:
+        return None
+    able = [one.title for one in table.entries if one.small_set and one.small_set.steps is not None]
+    look = f"{' and '.join(able)} did: look for a mistake in {entry.title}"
+    return f"it {own.found}; {look if able else 'no row did: look at the options first, such as the learning rate'}"
+
+
+def _learning(entry: Entry) -> Learning:
+    """The results of both steps."""
+    small, fit = entry.small_set, entry.fit
+    return Learning(
+        small_set_count=small and small.count,
+        small_set_steps=small and small.steps,
+        train_loss=fit and fit.train[-1].test_loss,
+        train_accuracy=fit and fit.train[-1].test_accuracy,
+        learning=fit and fit.verdict,
+        learning_note=fit and fit.words,
+    )

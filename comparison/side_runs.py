@@ -4,10 +4,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common.platform.files import write_text, writing
-from common.spec.options import Mode, TrainConfig
+from common.spec.options import TrainConfig
 from comparison.jobs import Values, Variant, contenders, row_name, row_title
 from comparison.launchers import Launcher, Quietly
 from comparison.program import Program
@@ -33,7 +32,7 @@ class SideRunner:
         doing: str,
         missing: str,
         path: Callable[[Values, str], Path],
-        changes: Callable[[TrainConfig], dict[str, Any]],
+        change: Callable[[TrainConfig], TrainConfig],
         is_made: Callable[[Path], object],
     ) -> None:
         """Makes the missing runs one after the other. Replaces what earlier ones have left, and reports a failed run.
@@ -42,20 +41,24 @@ class SideRunner:
           doing: begins the message before the runs; the rows' titles follow: `profiling 10 steps of`.
           missing: begins the message about a failed run; the row's title follows: `no profile of`.
           path: from a variant and the name of a row to the run folder, relative to the comparison's folder.
-          changes: from a variant's options to those that differ in the additional run.
+          change: from the options of a variant, without what additional runs reset, to those of the additional run.
           is_made: whether what is wanted is in a run folder.
         """
         programs: dict[Path, Program] = {}
         titles = {}
         for variant in self.variants:
-            changed = changes(variant.config)
+            changed = change(variant.config.made_for("side run", seed=self.request.options.all_seeds[0]))
             for implementation, mode in contenders(self.request.options):
                 name = row_name(implementation, mode)
                 run_dir = self.folder.absolute() / path(dict(variant.values), name)
                 if not is_made(run_dir):
                     titles[run_dir] = row_title(implementation, mode)
-                    config = variant.config.replace(**{**self._plain(mode, run_dir), **changed})
-                    programs[run_dir] = self._program(implementation, config)
+                    programs[run_dir] = Program(
+                        implementation=implementation,
+                        interpreter=self.request.options.interpreters()[implementation],
+                        config=changed.replace(mode=mode, run_dir=run_dir),
+                        session=len(self.request.commands),
+                    )
         if not programs:
             return
         self.say(f"{doing} {', '.join(dict.fromkeys(titles.values()))}")
@@ -72,17 +75,3 @@ class SideRunner:
 
         groups = [[program] for program in programs.values()]
         self.launcher.run(groups, 1, self.request.options.timeout, Quietly(ended))
-
-    def _plain(self, mode: Mode, run_dir: Path) -> dict[str, Any]:
-        """Options of every additional run: nothing is logged, saved or profiled unless it is wanted."""
-        seed = self.request.options.all_seeds[0]
-        plain = {"logger": (), "checkpoint_every": None, "profile": None}
-        return {**plain, "mode": mode, "seed": seed, "run_dir": run_dir}
-
-    def _program(self, implementation: str, config: TrainConfig) -> Program:
-        return Program(
-            implementation=implementation,
-            interpreter=self.request.options.interpreters()[implementation],
-            config=config,
-            session=len(self.request.commands),
-        )

@@ -48,7 +48,7 @@ from comparison.runner import (
 from comparison.store import run_again_dir
 
 TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
-LONGEST = 0.3  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
+LONGEST = 1.0  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
 WAKING_STEPS = 3  # of each turn that is a part of an epoch, not timed: see docs/comparison.md
 WATCH_SECONDS = 1.0  # between two looks at a program that has its turn
 MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end

@@ -1,4 +1,4 @@
-"""Makes docs/side-by-side.md from the four train.py; a test checks that the page is current.
+"""Makes docs/side-by-side.md from the four train.py and parts.py; a test checks that the page is current.
 
 python docs/side_by_side.py
 """
@@ -33,32 +33,38 @@ SECTIONS = {
         ],
     },
     "What is told to the recorder": {"tf": [], "pt": [], "keras": ["Recording"], "ptl": ["Recording"]},
-    "The loop": {"tf": ["train"], "pt": ["train"], "keras": ["train"], "ptl": ["train"]},
+    "The loop": {"tf": ["make_loop", "train"], "pt": ["train"], "keras": ["train"], "ptl": ["train"]},
+    "The parts of a training": dict.fromkeys(("tf", "pt", "keras", "ptl"), ["Parts", "make_parts"]),
 }
 ELSEWHERE = {
     "ptl": ["Classifier.configure_optimizers", "Classifier.on_train_start"]
 }  # methods that are not in any section
 INTRODUCTION = """# Side by side
 
-What is written for the same training in each framework: functions and classes of the four `train.py`, without imports.
-In each section TensorFlow stands beside PyTorch, whose loops are written out, and Keras beside Lightning, whose loops
-are the framework's. Made by `python docs/side_by_side.py`.
+What is written for the same training in each framework: functions and classes of the four `train.py`, and of `parts.py`
+beside it, which makes what `train` gets; without imports. In each section TensorFlow stands beside PyTorch, whose loops
+are written out, and Keras beside Lightning, whose loops are the framework's. Made by `python docs/side_by_side.py`.
 """
+
+
+def code(implementation: str) -> str:
+    """The files that are shown, one after the other."""
+    return "\n".join((REPOSITORY / f"{implementation}_impl" / name).read_text() for name in ("train.py", "parts.py"))
 
 
 def make_page() -> str:
     """The page as Markdown, with a table of two columns for each section and pair."""
-    found = {name: pieces((REPOSITORY / f"{name}_impl" / "train.py").read_text()) for name in TITLES}
+    found = {name: pieces(code(name)) for name in TITLES}
     parts = [INTRODUCTION]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
         for pair in PAIRS:
             if not any(names[name] for name in pair):
                 continue
-            code = ["\n\n\n".join(found[name][one] for one in names[name]) for name in pair]
+            columns = ["\n\n\n".join(found[name][one] for one in names[name]) for name in pair]
             heads = "".join(f"<th>{TITLES[name]}</th>" for name in pair)
             # With blank lines around it, the content of a cell is read as Markdown.
-            cells = "</td><td>".join(f"\n\n```python\n{one}\n```\n\n" for one in code)
+            cells = "</td><td>".join(f"\n\n```python\n{one}\n```\n\n" for one in columns)
             parts.append(f'<table><tr>{heads}</tr><tr valign="top"><td>{cells}</td></tr></table>\n')
     return "\n".join(parts)
 

@@ -6,10 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.catalogue import DatasetName
 from common.data.datasets import load_dataset
 from common.platform.errors import UserError
-from common.spec.options import TrainConfig
+from common.spec.options import DatasetName, TrainConfig
 
 NAMES: tuple[DatasetName, ...] = ("digits", "mnist", "fashion_mnist", "cifar10")
 

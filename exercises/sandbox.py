@@ -1,15 +1,15 @@
 """Runs an untrusted program, and limits what it can see, write, use and reach.
 
-On Linux `namespaces.py` makes the sandbox. The program can read only the system's libraries, this Python and the
-folders that it is given. It can write only to two empty folders, /tmp and /dev/shm. It has its own network, with no
-address but 127.0.0.1. It sees only its own processes. If root starts it, it runs as another user. From outside, this
-process watches the time and the memory of all the program's processes together, and ends them at a limit.
+On Linux the sandbox is made of namespaces, by util-linux: unshare, mount, pivot_root, setpriv and prlimit. The
+program can read only the system's libraries, this Python and the folders that it is given. It can write only to two
+empty folders, /tmp and /dev/shm. It has its own network, with no address but 127.0.0.1. It sees only its own processes.
+If root starts it, it runs as another user. From outside, this process watches the time and the memory of all the
+program's processes together, and ends them at a limit.
 
 bubblewrap is the usual tool for this. It is not used, since root marks in many containers. Started by root, bubblewrap
 0.8 runs the program as root outside the sandbox. Started by another user, it can't read works in root's folders.
 """
 
-import json
 import os
 import signal
 import site
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ import psutil
 
 from common.platform.errors import UserError, describe_signal
 from exercises.checking import NOT_DONE, load_factor
-from exercises.namespaces import NOT_ENTERED, SYSTEM, Specification
 
 # User ids that belong to no program. systemd takes the ids of its temporary users from the same range (DynamicUser of
 # systemd.exec(5)).
@@ -36,6 +35,16 @@ FIRST_USER, NUM_USERS = 61184, 4336
 POLL_SECONDS = 0.1
 MIB = 2**20
 MAX_TOLD = 300  # characters of a program's error message
+
+SCRIPT = Path(__file__).with_name("sandbox.sh")  # builds the file system
+# Run with all capabilities over a namespace of users that holds no other process, just before they are given up. What
+# it prints says that the sandbox has been made; the program can't print there.
+LAST_STEP = 'echo 0 > /proc/sys/user/max_user_namespaces && echo entered && exec "$@" > /dev/null'
+DEVICES = ("null", "zero", "full", "random", "urandom")
+LIBRARIES = ("lib", "lib32", "lib64", "libx32", "libexec")
+# Programs and libraries, and no other folder of /usr: some people keep their own files there.
+SYSTEM = tuple(f"{prefix}/{name}" for prefix in ("/usr", "/usr/local", "") for name in ("bin", "sbin", *LIBRARIES))
+SETTINGS = ("/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/localtime", "/sys/devices/system")
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class SandboxError(UserError):
 
 def check_available() -> None:
     """Raises a SandboxError that says what to do, if no sandbox can be made on this machine."""
-    advice = "give --no-sandbox true if you trust all works, or mark in a virtual machine with Linux 5.12 or newer"
+    advice = "give --no-sandbox true if you trust all works, or mark in a virtual machine with util-linux 2.36 or newer"
     if sys.platform != "linux":
         raise SandboxError(f"--no-sandbox false: a sandbox needs Linux, and this is {sys.platform}; {advice}")
     try:
@@ -100,31 +109,92 @@ def run(
     Raises:
       SandboxError: the system refuses the sandbox; the program was not started.
     """
-    if not sandboxed:
-        return _watched(list(command), folder, limits, stop, result)
-    with tempfile.TemporaryDirectory(prefix="root-") as root:
-        wanted = Specification(
-            command=list(command),
-            folder=folder,
-            environment=_environment(),
-            hidden=[str(one.resolve()) for one in hidden],
-            shown=[*_python(), *((str(outside), inside) for outside, inside in shown.items())],
-            root=root,
-            user=FIRST_USER + threading.get_native_id() % NUM_USERS if os.geteuid() == 0 else os.geteuid(),
-            cpu_seconds=limits.cpu_seconds or int(limits.seconds) + 1,
-            memory_mib=limits.memory_mib,
-            processes=limits.processes,
-            files_mib=limits.files_mib,
-        )
-        launcher = str(Path(__file__).with_name("namespaces.py"))
-        start = [sys.executable, "-I", "-S", launcher, json.dumps(wanted._asdict())]
-        return _watched(start, "/", limits, stop, result)
+    with tempfile.TemporaryDirectory(prefix="root-") as root, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                [*_entrance(root, folder, shown, hidden, limits), *command] if sandboxed else command,
+                cwd="/" if sandboxed else folder,
+                env=_environment() if sandboxed else None,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if sandboxed else subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[result.fileno()] if result else [],
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise SandboxError(f"there is no {error.filename}") from error
+        with process:
+            if ended := _watch(process, limits, stop):
+                return ended
+            entered = not process.stdout or process.stdout.read()
+        status = process.returncode
+        errors.seek(0)
+        said = errors.read(2**16).decode(errors="replace").strip().splitlines()
+    if not entered:
+        raise SandboxError(f"no namespaces{f': {said[0][:MAX_TOLD]}' if said else ''}")
+    if status == 0:
+        return None
+    told = f": {said[-1][:MAX_TOLD]}" if said else ""
+    number = -status if status < 0 else status - 128
+    ended = f"was ended by {describe_signal(number)}" if 0 < number < signal.NSIG else f"has ended with status {status}"
+    return f"the checker {ended}{told}"
+
+
+def _entrance(root: str, folder: str, shown: Mapping[Path, str], hidden: Sequence[Path], limits: Limits) -> list[str]:
+    """The beginning of a command line, whose rest runs in a sandbox; `root`: an empty folder, for its file system.
+
+    There are two namespaces of users. root starts in the machine's; any other user is root of one of their own. There
+    the file system is built, by the first process. In a namespace inside it, which owns nothing, the program runs as an
+    ordinary user. It can't look into the first process.
+    """
+    as_root = os.geteuid() == 0
+    user = FIRST_USER + threading.get_native_id() % NUM_USERS if as_root else os.geteuid()
+    group = user if as_root else os.getegid()
+    cpu_seconds = limits.cpu_seconds or int(limits.seconds) + 1
+    owner = f"uid={user},gid={group}" if as_root else "uid=0,gid=0"
+    parts = sorted(_file_system(shown, hidden, user, owner, limits.files_mib).items())
+    become_user = ("setpriv", "--reuid", f"{user}", "--regid", f"{group}", "--clear-groups")
+    return [
+        *("setpriv", "--pdeathsig", "KILL"),  # if this process ends
+        *("unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"),
+        *(() if as_root else ("--map-root-user",)),
+        *("sh", str(SCRIPT), root, sys.executable, folder),
+        *(text for path, (kind, what) in parts for text in (kind, what, path)),
+        "--",
+        *("prlimit", f"--data={limits.memory_mib * MIB}", f"--fsize={limits.files_mib * MIB}", "--core=0"),
+        *(f"--nproc={limits.processes}", f"--cpu={cpu_seconds}:{cpu_seconds + 1}"),  # SIGXCPU, then SIGKILL
+        *(become_user if as_root else ()),
+        *("unshare", f"--map-user={user}", f"--map-group={group}", "--keep-caps", "sh", "-c", LAST_STEP, "sh"),
+        *("setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"),
+    ]
+
+
+def _file_system(
+    shown: Mapping[Path, str], hidden: Sequence[Path], user: int, owner: str, files_mib: int
+) -> dict[str, tuple[str, str]]:
+    """The parts of the sandbox's file system by their paths: KIND and WHAT of sandbox.sh.
+
+    A folder comes before what is in it if they are sorted: what is shown in a hidden folder is seen, and what is hidden
+    in a shown folder is not.
+    """
+    parts = {path: ("link", str(Path(path).readlink())) for path in SYSTEM if Path(path).is_symlink()}
+    visible = [*SYSTEM, *SETTINGS, *(f"/dev/{name}" for name in DEVICES)]
+    parts |= {path: ("show", path) for path in visible if path not in parts and Path(path).exists()}
+    parts |= {
+        "/etc/hosts": ("text", "127.0.0.1 localhost sandbox\n"),
+        "/etc/passwd": ("text", f"root:x:0:0::/:/bin/false\nstudent:x:{user}:{user}::/tmp:/bin/false\n"),
+        "/etc/group": ("text", f"root:x:0:\nstudent:x:{user}:\n"),
+    }
+    parts |= dict.fromkeys((str(path.resolve()) for path in hidden), ("hide", "mode=755,size=64k"))
+    parts |= dict.fromkeys(("/tmp", "/dev/shm"), ("empty", f"mode=700,{owner},size={files_mib}m"))
+    parts |= {path: ("show", path) for path in _python()}
+    return parts | {inside: ("show", str(outside)) for outside, inside in shown.items()}
 
 
 def _environment() -> dict[str, str]:
     """The program's environment variables. It gets none of this process's, which may contain secrets."""
     return {
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": "/tmp",
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -132,57 +202,31 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _python() -> Iterator[tuple[str, str]]:
-    """The folders of this Python and its packages, each under its own path, except for those of the system."""
-    folders = {
-        sys.prefix,
-        sys.base_prefix,
-        sys.exec_prefix,
-        *([site.getusersitepackages()] * bool(site.ENABLE_USER_SITE)),
-    }
-    folders |= {str(Path(one).resolve()) for one in folders}
-    taken = [*SYSTEM]
-    for one in sorted(folders - {"/usr", "/usr/local"}):  # of these the programs and libraries are shown in any case
-        if Path(one).is_dir() and not any(Path(one).is_relative_to(other) for other in taken):
-            taken.append(one)
-            yield one, one
+def _python() -> set[str]:
+    """The folders of this Python and its packages. Of the system's Python all is shown in any case."""
+    users = [site.getusersitepackages()] * bool(site.ENABLE_USER_SITE)
+    folders = {Path(path) for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, *users)}
+    folders |= {path.resolve() for path in folders}
+    return {str(path) for path in folders if path.is_dir()} - {"/usr", "/usr/local"}
 
 
-def _watched(
-    command: list[str], folder: str, limits: Limits, stop: threading.Event | None, result: IO[bytes] | None
-) -> str | None:
-    """Runs a command until it ends or exceeds the limit of time or memory; see `run`."""
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=[result.fileno()] if result else [],
-            start_new_session=True,
-        )
-        began = time.monotonic()
-        try:
-            while (status := _waited(process)) is None:
-                if time.monotonic() - began > limits.seconds * load_factor():
-                    return f"{NOT_DONE} after {limits.seconds:g} s"
-                if _memory_bytes(process.pid) > limits.memory_mib * MIB:
-                    return f"its processes took more than {limits.memory_mib} MiB of memory"
-                if stop and stop.is_set():
-                    return "the marking was interrupted"
-        finally:
-            _end(process)
-        errors.seek(0)
-        said = errors.read(2**16).decode(errors="replace").strip().splitlines()
-    if status == 0:
+def _watch(process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event | None) -> str | None:
+    """Waits until the process ends or exceeds the limit of time or memory; why it was ended, None if by itself.
+
+    After that, none of the processes that it has started is left.
+    """
+    began = time.monotonic()
+    try:
+        while _waited(process) is None:
+            if time.monotonic() - began > limits.seconds * load_factor():
+                return f"{NOT_DONE} after {limits.seconds:g} s"
+            if _memory_bytes(process.pid) > limits.memory_mib * MIB:
+                return f"its processes took more than {limits.memory_mib} MiB of memory"
+            if stop and stop.is_set():
+                return "the marking was interrupted"
         return None
-    told = f": {said[-1][:MAX_TOLD]}" if said else ""
-    if status == NOT_ENTERED:
-        raise SandboxError(f"no namespaces{told}")
-    number = -status if status < 0 else status - 128
-    ended = f"was ended by {describe_signal(number)}" if 0 < number < signal.NSIG else f"has ended with status {status}"
-    return f"the checker {ended}{told}"
+    finally:
+        _end(process)
 
 
 def _waited(process: subprocess.Popen[bytes]) -> int | None:

@@ -9,9 +9,10 @@ with as_program("python -m keras_impl"):
     # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
     from common.resolve import prepare_processor
     from common.trained.command import parse_command
+    from common.trained.use import read_used, show
 
     command = parse_command("keras_impl", "Trains a network with Keras (compile and fit; MirroredStrategy).")
-    used = command.read_used()
+    used = read_used(command)
     # Hides most of TensorFlow's notes on CPU instructions and missing GPUs. Its errors are raised as exceptions anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     prepare_processor(command.config, "tensorflow", "tf_impl.probe")
@@ -23,4 +24,4 @@ with as_program("python -m keras_impl"):
     if used is None:
         main(command.config)
     else:
-        command.show("keras", used, classify(command.config, used.dataset))
+        show(command, "keras", used, classify(command.config, used.dataset))

@@ -9,6 +9,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from keras_impl.parallel import make_strategy
+from keras_impl.parts import make_parts
 from keras_impl.profiling import TensorFlowProfiler
 from keras_impl.replicas import check_shards, device_name, fetch_steps, ran_out_of_memory, setup_devices, synchronize
 from keras_impl.train import train
@@ -38,4 +39,4 @@ def main(config: TrainConfig) -> None:
         profiler=TensorFlowProfiler(),
     )
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), recorder:
-        train(experiment, strategy, recorder)
+        train(experiment, make_parts(experiment, strategy, recorder), recorder)

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_impl.optimizer import Optimizer
+from tf_impl.optimizer import Optimizer as Optimizer
 from tf_impl.optimizer import averaged as averaged
 from tf_impl.optimizer import make_optimizer as make_optimizer
 

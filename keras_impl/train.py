@@ -1,7 +1,7 @@
 """Training in Keras; laid out like the train.py of the other implementations, to be read side by side."""
 
-import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -10,16 +10,37 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
-from keras_impl.data import TrainShards, WeightedBatch, make_batches, make_dataset, weighted_signature
-from keras_impl.inspection import predict, save_first_batch
-from keras_impl.networks import make_network
-from keras_impl.optimizer import Averaging, averaged, make_optimizer
+from keras_impl.data import TrainShards, WeightedBatch, weighted_signature
+from keras_impl.inspection import predict
+from keras_impl.optimizer import Averaging, Optimizer, averaged
 from keras_impl.precision import DTYPES
 from keras_impl.replicas import device_peak_memory_bytes, share_statistics
-from keras_impl.state import get_state, set_state
-from keras_impl.weights import get_weights, load_weights
+from keras_impl.weights import get_weights
 
 SUM = tf.distribute.ReduceOp.SUM
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained and evaluated; made by `make_parts` (keras_impl/parts.py) for each mode.
+
+    Attributes:
+      network: the network that is trained.
+      model: the network with its steps, not compiled yet.
+      compile_options: more options for `model.compile`.
+      train_batches: first epoch, counted from 0 -> a dataset for that epoch and the following ones.
+      recording: the callback that reports to the recorder.
+    """
+
+    strategy: tf.distribute.Strategy
+    network: keras.Model
+    optimizer: Optimizer
+    model: "Classifier"
+    compile_options: dict[str, Any]
+    train_batches: Callable[[int], tf.data.Dataset]
+    test_batches: tf.data.Dataset
+    recording: "Recording"
+
 
 # --- Steps: each runs on every replica, on its shard of the batch ---
 
@@ -131,51 +152,25 @@ class Recording(keras.callbacks.Callback):
 # --- Loop: fit, which calls the methods above ---
 
 
-def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> None:
+def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
-    config, plan = experiment.config, experiment.plan
-    with strategy.scope():
-        network = make_network(experiment.network, config)
-        load_weights(network, experiment.first_weights)
-        optimizer = make_optimizer(network, experiment.update_rule, config)
-    if experiment.state:
-        set_state(experiment, network, optimizer)
-    # Made outside the scope, unlike in Keras's guide. To build a model made inside, fit would add up the replicas'
-    # shards of the first batch, which fails if they differ in size. The variables are the network's, made inside.
-    model = Classifier(network, experiment)
-    train_batches, test_batches = make_batches(experiment)
-    test_dataset = make_dataset(experiment, test_batches)
-    recording_options = recorder, train_batches, functools.partial(get_state, experiment, network, optimizer)
-    recording, compile_options = Recording(*recording_options), {}
-    if config.mode == "tuned":
-        from keras_impl import tuning
-
-        model, recording = tuning.TunedClassifier(network, experiment), tuning.TunedRecording(*recording_options)
-        compile_options = {"steps_per_execution": tuning.steps_per_execution(plan)}
-        test_dataset = tuning.without_autotune(test_dataset)
-    if config.save_first_batch:
-        save_first_batch(experiment, strategy, network, recorder)
-
+    plan, strategy, network, optimizer = experiment.plan, parts.strategy, parts.network, parts.optimizer
     with strategy.scope():
         # auto_scale_loss=False: the optimizer scales the loss by its own rule.
-        model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **compile_options)
+        parts.model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **parts.compile_options)
         # One call, unless training resumes within an epoch: all epochs of a call have the same number of batches.
         for epochs in plan.epochs_alike:
-            train_batches.set_epoch(epochs.start)
-            train_dataset = make_dataset(experiment, train_batches)
-            if config.mode == "tuned":
-                train_dataset = tuning.without_autotune(train_dataset)
-            model.fit(
-                train_dataset,
+            parts.model.fit(
+                parts.train_batches(epochs.start),
                 initial_epoch=epochs.start,
                 epochs=epochs.stop,
-                validation_data=test_dataset,
+                validation_data=parts.test_batches,
                 shuffle=False,  # instead of Keras's shuffling: the batches are shuffled already
-                callbacks=[recording, Averaging(network, optimizer)],
+                callbacks=[parts.recording, Averaging(network, optimizer)],
                 verbose=0,  # the recorder shows progress
             )
 
-    memory, skipped = device_peak_memory_bytes(config, strategy), optimizer.skipped_steps
+    memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
     with averaged(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
         recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

@@ -2,9 +2,9 @@
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` on the machine of docs/performance.md.
+`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 
-The settings that are left at auto are TensorFlow's (tf_impl/tuning.py), except that the data stay on the host: see
+The settings that are left at auto are TensorFlow's (tf_impl/precision.py), except that the data stay on the host: see
 replicas.py.
 """
 
@@ -14,8 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from common.experiment import Experiment
 from common.spec.batches import Plan
-from keras_impl.data import WeightedBatch
+from keras_impl import data
+from keras_impl.data import Shards, WeightedBatch
 from keras_impl.train import Classifier, Recording
 
 # After every step fit usually calls its callbacks and fetches their numbers; here, once for up to this many steps.
@@ -70,12 +72,12 @@ class TunedRecording(Recording):
         self.recorder.step(losses, correct, len(steps))
 
 
-def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset without tf.data's autotuning, which has nothing to tune here.
+def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
+    """The plain mode's dataset without tf.data's autotuning, which has nothing to tune here.
 
     At the end of every epoch, when an iterator ends, fit would wait for the autotuning thread.
     Gain: 1.07 (digits), 1.14 (MNIST).
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    return dataset.with_options(options)
+    return data.make_dataset(experiment, batches).with_options(options)

@@ -9,11 +9,12 @@ if __name__ == "__main__":
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from common.resolve import prepare_processor
         from common.trained.command import parse_command
+        from common.trained.use import read_used, show
 
         command = parse_command(
             "pt_impl", "Trains a network with PyTorch (loop written out; DistributedDataParallel, FSDP)."
         )
-        used = command.read_used()
+        used = read_used(command)
         prepare_processor(command.config, "torch", "pt_impl.probe")
         # Imported late: a mistake in the options is reported at once, not after PyTorch has loaded.
         from pt_impl.launch import classify, main
@@ -21,4 +22,4 @@ if __name__ == "__main__":
         if used is None:
             main(command.config)
         else:
-            command.show("pt", used, classify(command.config, used.dataset))
+            show(command, "pt", used, classify(command.config, used.dataset))

@@ -14,7 +14,7 @@ from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
 from common.spec.batches import Batch as Batch
 from common.spec.batches import Plan, epoch_order, shards
-from common.spec.device_options import Precision
+from common.spec.options import Precision
 from common.spec.randomness import positions, visits
 from pt_impl.augment import Augment
 from pt_impl.precision import DTYPES

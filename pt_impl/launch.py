@@ -22,6 +22,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.inspection import predict
+from pt_impl.parts import make_parts
 from pt_impl.profiling import TorchProfiler
 from pt_impl.rendezvous import prepare_rendezvous
 from pt_impl.replicas import (
@@ -127,7 +128,7 @@ def run_replica(
         told = lost_process_told(lost_another) if launched else nullcontext()
         with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), told:
             with recorder:
-                train(experiment, rank, device, recorder)
+                train(experiment, make_parts(experiment, rank, device, recorder), recorder)
             wait_for_replicas()
         leave_group()
 

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import Arrays
@@ -20,9 +19,9 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.platform.rendezvous import check_loopback, find_interface
 from common.record.checkpoints import with_checkpoint
-from common.resolve import Settings, resolve_settings
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.options import Strategy, TrainConfig
+from pt_impl.precision import tuned_settings
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
@@ -36,12 +35,7 @@ def setup_devices(config: TrainConfig) -> TrainConfig:
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
     """As `setup_devices`, for any implementation that uses PyTorch; `title`: its name in messages."""
     config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read(), strategies)
-    settings = Settings()
-    if config.mode == "tuned":
-        from pt_impl.tuning import tuned_settings
-
-        settings = tuned_settings(config)
-    config = resolve_settings(config, settings)
+    config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
     check_compiler(config)
     if has_group(config) and Launch.read().world_size is None:
         check_loopback(config.devices)

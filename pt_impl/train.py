@@ -1,30 +1,62 @@
 """Training in PyTorch; laid out like the train.py of the other implementations, to be read side by side."""
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from common.spec.options import TrainConfig
-from pt_impl.data import Batch, make_loaders, to_device
-from pt_impl.inspection import predict, save_first_batch
-from pt_impl.networks import make_network
-from pt_impl.optimizer import make_average, make_optimizer
-from pt_impl.parallel import clip_gradients, parallelize, without_communication
-from pt_impl.precision import LossScaler, make_autocast
+from common.spec.state import TrainState
+from pt_impl.data import Batch, to_device
+from pt_impl.inspection import predict
+from pt_impl.parallel import clip_gradients, without_communication
+from pt_impl.precision import LossScaler
 from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
-from pt_impl.state import get_state, set_average, set_state
-from pt_impl.weights import get_weights, load_weights
+from pt_impl.weights import get_weights
 
 Shares = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained and evaluated; made by `make_parts` (pt_impl/parts.py) for each mode and strategy.
+
+    Attributes:
+      network: the network that is trained.
+      model: the network as a training step calls it, for example wrapped in DistributedDataParallel.
+      average: the moving average of the weights, which is evaluated instead of the network; or None.
+      train_batches: this rank's shards of the batches, see `Batch`; its sampler chooses the epoch.
+      forward_backward: the function below, for this model.
+      eval_step: the function below, for the network that is evaluated.
+      get_state: number of steps -> the state after them.
+    """
+
+    device: torch.device
+    network: nn.Module
+    model: nn.Module
+    average: AveragedModel | None
+    optimizer: Optimizer
+    scheduler: LRScheduler
+    scaler: LossScaler
+    train_batches: DataLoader[Batch]
+    test_batches: Iterable[Batch]
+    forward_backward: Callable[[Batch], Shares]
+    eval_step: Callable[[Batch], torch.Tensor]
+    get_state: Callable[[int], TrainState]
+
+    @property
+    def evaluated(self) -> nn.Module:
+        return self.average.module if self.average else self.network
+
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
 
@@ -43,34 +75,23 @@ def forward_backward(
     return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
 
 
-def train_step(
-    model: nn.Module,
-    optimizer: Optimizer,
-    scheduler: LRScheduler,
-    scaler: LossScaler,
-    compute: Callable[[Batch], Shares],
-    batches: Iterator[Batch],
-    number: int,
-    experiment: Experiment,
-) -> Shares:
-    """One update from the next `number` batches; returns this replica's shares of their losses and correct answers.
-
-    Args:
-      compute: `forward_backward` of this model.
-    """
+def train_step(experiment: Experiment, parts: Parts, batches: Iterator[Batch], number: int) -> Shares:
+    """One update from the next `number` batches; returns this replica's shares of their losses and correct answers."""
+    model, optimizer, scaler = parts.model, parts.optimizer, parts.scaler
     optimizer.zero_grad()
-    shares = []
-    for left in reversed(range(number)):
-        # With --accumulate-grad-batches, replicas add up their gradients with the last batch, not with each.
-        with without_communication(model, experiment.config) if left else nullcontext():
-            shares.append(compute(next(batches)))
+    # With --accumulate-grad-batches, replicas add up their gradients with the last batch, not with each.
+    with without_communication(model, experiment.config):
+        shares = [parts.forward_backward(next(batches)) for _ in range(number - 1)]
+    shares.append(parts.forward_backward(next(batches)))
     largest_norm = experiment.update_rule.largest_norm
     if largest_norm is not None:
         scaler.unscale_(optimizer)
         clip_gradients(model, largest_norm, experiment.config)
     scaler.step(optimizer)
     scaler.update()
-    scheduler.step()
+    parts.scheduler.step()
+    if parts.average:
+        parts.average.update_parameters(parts.network)
     return summed(shares)
 
 
@@ -84,25 +105,20 @@ def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> tor
     return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 
 
-def evaluate(
-    network: nn.Module,
-    compute: Callable[[Batch], torch.Tensor],
-    loader: Iterable[Batch],
-    device: torch.device,
-    recorder: Recorder,
-) -> None:
-    """Evaluates the whole test set, each example once. `compute`: `eval_step` of this network."""
+def evaluate(parts: Parts, recorder: Recorder) -> None:
+    """Evaluates the whole test set, each example once."""
     recorder.start_evaluation()
+    network = parts.evaluated  # not wrapped: without a backward pass DistributedDataParallel has nothing to do
     if recorder.config.num_shards > 1:
         # All replicas use the first replica's running statistics, instead of their own.
         # DistributedDataParallel copies them only before a training step.
         share_statistics(network)
     network.eval()
-    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    totals = torch.zeros(3, dtype=torch.float64, device=parts.device)
     with torch.inference_mode():
-        for batch in loader:
+        for batch in parts.test_batches:
             # Sums in 64 bits, which weight all examples equally, instead of the mean of the batches' means in 32 bits.
-            totals += compute(to_device(batch, device))
+            totals += parts.eval_step(to_device(batch, parts.device))
     network.train()
     loss_sum, correct, count = sum_over_replicas(totals).tolist()
     recorder.end_epoch(loss_sum, int(correct), int(count))
@@ -111,71 +127,27 @@ def evaluate(
 # --- Loop ---
 
 
-def train(experiment: Experiment, rank: int, device: torch.device, recorder: Recorder) -> None:
+def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
-    config, plan = experiment.config, experiment.plan
-    network: nn.Module = make_network(experiment.network, config)
-    load_weights(network, experiment.network, experiment.first_weights)
-    if config.strategy == "pipeline":
-        from pt_impl import pipeline
-
-        network = pipeline.take_stage(network, experiment.network, rank)
-    network.to(device)
-    train_loader, test_loader = make_loaders(experiment, rank)
-    compile_options, optimizer_options = {}, {}
-    if config.mode == "tuned":
-        from pt_impl import tuning
-
-        network = tuning.tune_network(network, config)
-        train_loader, test_loader = tuning.make_loaders(experiment, rank, device)
-        compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
-
-    average = make_average(network, experiment.update_rule)
-    if average and experiment.state:
-        set_average(average, experiment)
-    trained = average.module if average else network
-    model = parallelize(network, average, config, device)
-    if config.compile:
-        model = torch.compile(model, **compile_options)
-    optimizer, scheduler = make_optimizer(network, experiment.update_rule, plan.first_step, **optimizer_options)
-    autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
-    if experiment.state:
-        set_state(experiment, network, optimizer, scaler)
-    compute = functools.partial(forward_backward, model, scaler, autocast, config)
-    compute_scores = functools.partial(eval_step, trained, autocast)
-    if config.strategy == "pipeline":
-        compute = pipeline.Pipeline(network, rank, config, autocast).forward_backward
-        compute_scores = pipeline.Pipeline(trained, rank, config, autocast).eval_step
-
-    if config.mode == "tuned" and config.compile:
-        tuning.compile_ahead(model, autocast, train_loader, experiment.network.image_shape)
-    if config.save_first_batch:
-        first_batch = to_device(next(iter(train_loader)), device)
-        save_first_batch(experiment, model, network, autocast, first_batch, recorder)
+    config, plan, device = experiment.config, experiment.plan, parts.device
 
     def checkpoint() -> None:
         if recorder.checkpoint_due:
-            averages = dict(trained.named_parameters()) if average else {}
-            state = get_state(experiment, network, optimizer, averages, scaler, recorder.steps_done)
-            recorder.save_checkpoint(state)
+            recorder.save_checkpoint(parts.get_state(recorder.steps_done))
 
     for epoch in range(plan.epochs_before, plan.num_epochs):
-        train_loader.sampler.set_epoch(epoch)
+        parts.train_batches.sampler.set_epoch(epoch)
         recorder.start_epoch()
-        batches = (to_device(batch, device) for batch in train_loader)
+        batches = (to_device(batch, device) for batch in parts.train_batches)
         for step in plan.steps(epoch + 1):
-            number = plan.batches_in(step)
-            shares = train_step(model, optimizer, scheduler, scaler, compute, batches, number, experiment)
-            if average:
-                average.update_parameters(network)
+            shares = train_step(experiment, parts, batches, plan.batches_in(step))
             recorder.step(*shares)
             checkpoint()
         recorder.end_training()
-        # Evaluates the unwrapped network: without a backward pass DistributedDataParallel has nothing to do.
-        evaluate(trained, compute_scores, test_loader, device, recorder)
+        evaluate(parts, recorder)
         checkpoint()
 
-    memory, weights = device_peak_memory_bytes(config, device), get_weights(trained, experiment.network)
-    if rank == 0:
+    memory, weights = device_peak_memory_bytes(config, device), get_weights(parts.evaluated, experiment.network)
+    if recorder.writes:
         recorder.save_predictions(predict(experiment, weights, device))
-    recorder.finish(weights, ("torch",), memory, scaler.skipped_steps)
+    recorder.finish(weights, ("torch",), memory, parts.scaler.skipped_steps)

@@ -2,7 +2,7 @@
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` on the machine of docs/performance.md.
+`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
 
 from collections.abc import Iterator
@@ -15,27 +15,11 @@ from torch.utils.data import DataLoader
 from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.platform.probing import HALF_PRECISIONS
-from common.resolve import Settings, bf16_helps
+from common.platform.processor import HALF_PRECISIONS
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from pt_impl.data import ArrayDataset, Batch, Normalise, Prepare, ShardSampler, make_samplers, to_device
 from pt_impl.weights import statistics_kept
-
-# --- Settings that are left at auto ---
-
-
-def tuned_settings(config: TrainConfig) -> Settings:
-    """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
-
-    Gain of bf16-mixed: 1.31 (MNIST). Of compilation: 0.71 (digits), 0.57 (MNIST), so it is off. On a GPU: not measured.
-    """
-    if config.strategy == "dp":
-        return Settings(tf32=True)  # see common.resolve
-    if "cpu" not in config.stages_on:
-        return Settings("bf16-mixed", tf32=True)
-    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
-
 
 # --- The network ---
 
@@ -110,7 +94,7 @@ class NormaliseOnDevice(Normalise):
 class ResidentLoader:
     """A data set in the device's memory: one gather for each batch, without a DataLoader.
 
-    Gain over `StreamedLoader`: 1.02 (digits), 1.09 (MNIST), by `python -m benchmarks.settings`.
+    Gain over `StreamedLoader`: 1.02 (digits), 1.09 (MNIST), by `python -m benchmarks.settings` of commit aa194dd.
     """
 
     batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning reads it

@@ -7,9 +7,10 @@ with as_program("python -m ptl_impl"):
     # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
     from common.resolve import prepare_processor
     from common.trained.command import parse_command
+    from common.trained.use import read_used, show
 
     command = parse_command("ptl_impl", "Trains a network with Lightning (Trainer and its strategies).")
-    used = command.read_used()
+    used = read_used(command)
     prepare_processor(command.config, "torch", "pt_impl.probe")
     # Imported late: a mistake in the options is reported at once, not after Lightning has loaded.
     from ptl_impl.launch import classify, main
@@ -17,4 +18,4 @@ with as_program("python -m ptl_impl"):
     if used is None:
         main(command.config)
     else:
-        command.show("ptl", used, classify(command.config, used.dataset))
+        show(command, "ptl", used, classify(command.config, used.dataset))

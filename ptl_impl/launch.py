@@ -11,6 +11,7 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.spec.options import TrainConfig
 from pt_impl.launch import classify as classify
+from ptl_impl.parts import make_parts
 from ptl_impl.profiling import TorchProfiler
 from ptl_impl.replicas import (
     device_name,
@@ -53,7 +54,7 @@ def main(config: TrainConfig) -> None:
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), lost_process_told(lost_another):
         with recorder:
             try:
-                train(experiment, device, recorder)
+                train(experiment, make_parts(experiment, device, recorder), recorder)
             except SystemExit as end:
                 if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into exit status 1
                     raise KeyboardInterrupt from None

@@ -2,8 +2,7 @@
 
 from lightning.pytorch import strategies
 
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import Strategy, TrainConfig
 
 # For several devices, "auto" means the first of these.
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")

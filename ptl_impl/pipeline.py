@@ -3,6 +3,7 @@
 import warnings
 
 import torch
+from torch import nn
 
 from common.experiment import Experiment
 from pt_impl.data import to_device
@@ -18,8 +19,8 @@ from ptl_impl.train import Classifier
 class PipelinedClassifier(Classifier):
     """One stage of the network with its steps, in both modes."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        super().__init__(experiment)
+    def __init__(self, network: nn.Module, experiment: Experiment) -> None:
+        super().__init__(network, experiment)
         self.automatic_optimization = False
         # Lightning's warning about averages does not apply: each rank averages its own stage.
         warnings.filterwarnings(

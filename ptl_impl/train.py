@@ -1,5 +1,6 @@
 """Training in Lightning; laid out like the train.py of the other implementations, to be read side by side."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -12,14 +13,30 @@ from common.platform.program import take_signals
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from ptl_impl.data import Batch, ExampleData
-from ptl_impl.inspection import FirstBatch, predict
-from ptl_impl.networks import make_network
-from ptl_impl.optimizer import OptimizerAndScheduler, make_averaging, make_optimizer
+from ptl_impl.inspection import predict
+from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, LossScaler, make_plugins
 from ptl_impl.replicas import device_peak_memory_bytes, make_environment, replicas_told
-from ptl_impl.state import Checkpoints
-from ptl_impl.weights import get_weights, load_weights
+from ptl_impl.weights import get_weights
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained and evaluated; made by `make_parts` (ptl_impl/parts.py) for each mode and strategy.
+
+    Attributes:
+      module: the network with its steps.
+      trainer_options: more options for the Trainer.
+    """
+
+    device: torch.device
+    module: "Classifier"
+    data: ExampleData
+    scaler: LossScaler
+    callbacks: list[pl.Callback]
+    trainer_options: dict[str, Any]
+
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
 
@@ -27,11 +44,9 @@ from ptl_impl.weights import get_weights, load_weights
 class Classifier(pl.LightningModule):
     """The network with its training and evaluation steps; the Trainer calls them."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, network: nn.Module, experiment: Experiment) -> None:
         super().__init__()
-        self.experiment = experiment
-        self.network: nn.Module = make_network(experiment.network, experiment.config)
-        load_weights(self.network, experiment.network, experiment.first_weights)
+        self.network, self.experiment = network, experiment
 
     def forward(self, inputs: Any) -> torch.Tensor:
         return self.network(inputs)
@@ -106,47 +121,19 @@ class Recording(pl.Callback):
 # --- Loop: the Trainer's, which calls the methods above ---
 
 
-def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> None:
+def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan = experiment.config, experiment.plan
-    scaler, data, profiler = LossScaler(config, device), ExampleData(experiment), None
-    averaging = make_averaging(experiment, device)
-    callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
-    if config.checkpoint_every or experiment.state:
-        callbacks.append(Checkpoints(experiment, recorder, scaler, averaging))
-    steps: dict[str, Any] = {"accumulate_grad_batches": config.accumulate_grad_batches}
-    steps["gradient_clip_val"] = experiment.update_rule.largest_norm
-    if config.mode == "tuned":
-        from ptl_impl import tuning
-
-        data, profiler = tuning.TunedData(experiment), tuning.NoProfiler()
-    if config.strategy == "pipeline":
-        from ptl_impl.pipeline import PipelinedClassifier
-
-        module, steps = PipelinedClassifier(experiment), {}
-    elif config.mode == "tuned":
-        module, callbacks, steps = tuning.TunedClassifier(experiment, recorder, scaler), [], {}
-    elif config.strategy == "fsdp":
-        from ptl_impl.sharding import ShardedClassifier
-
-        module = ShardedClassifier(experiment)
-    else:
-        module = Classifier(experiment)
-    if config.compile and config.mode == "plain":
-        module.network.compile()
-    if config.save_first_batch:
-        callbacks.append(FirstBatch(recorder, scaler))
-
     trainer = pl.Trainer(
         accelerator="gpu" if config.num_gpus == config.devices else "cpu",
         devices=config.devices,
         num_nodes=config.nodes,
         strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
-        plugins=[*make_environment(config), *make_plugins(config, scaler)],
+        plugins=[*make_environment(config), *make_plugins(config, parts.scaler)],
         max_epochs=plan.num_epochs,
         reload_dataloaders_every_n_epochs=int(len(plan.epochs_alike) > 1),  # the first epoch has fewer batches
-        callbacks=callbacks,
+        callbacks=parts.callbacks,
         sync_batchnorm=False,  # the network has such layers already; Lightning's refuse the CPU
         use_distributed_sampler=False,  # the samplers know their rank; Lightning's sampler would pad
         num_sanity_val_steps=0,
@@ -154,17 +141,15 @@ def train(experiment: Experiment, device: torch.device, recorder: Recorder) -> N
         enable_checkpointing=False,
         enable_progress_bar=False,  # the recorder shows progress
         enable_model_summary=False,
-        profiler=profiler,
-        **steps,
+        **parts.trainer_options,
     )
-    if config.mode == "tuned":
-        tuning.tune_trainer(trainer)
     done = dict.fromkeys(("ready", "started", "processed", "completed"), plan.epochs_before)
     trainer.fit_loop.epoch_progress.load_state_dict({"total": done, "current": done})
     with replicas_told(trainer):
-        trainer.fit(module, data)
+        trainer.fit(parts.module, parts.data)
 
-    memory, weights = device_peak_memory_bytes(config, device), get_weights(module.network, experiment.network)
+    memory = device_peak_memory_bytes(config, parts.device)
+    weights = get_weights(parts.module.network, experiment.network)
     if recorder.writes:
-        recorder.save_predictions(predict(experiment, weights, device))
-    recorder.finish(weights, ("torch", "lightning"), memory, scaler.skipped_steps)
+        recorder.save_predictions(predict(experiment, weights, parts.device))
+    recorder.finish(weights, ("torch", "lightning"), memory, parts.scaler.skipped_steps)

@@ -52,8 +52,22 @@ def pytest_configure(config):
     fault_table.configure(config)
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves slow tests out
+def pytest_collection_modifyitems(config, items):
     fault_table.mark(items)
+    unknown = set()
+    known = set()
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        if quick is None:
+            continue
+        starts = {(item.originalname, start) for start in quick.args}
+        found = {(name, start) for name, start in starts if f"{item.callspec.id}-".startswith(f"{start}-")}
+        unknown, known = unknown | starts, known | found
+        if not found:
+            item.add_marker("slow")
+    if config.args_source == config.ArgsSource.TESTPATHS and unknown - known:
+        raise pytest.UsageError(f"no variant of a test begins so: {unknown - known}")
 
 
 def pytest_unconfigure():

@@ -9,9 +9,8 @@ from conftest import CODE, REPOSITORY
 # From the lowest to the highest.
 FLOORS = [
     "common.platform",
-    "common.data",
     "common.spec",
-    "common.devices",
+    "common.data",
     "common.resolve",
     "common.experiment",
     "common.record",
@@ -26,11 +25,10 @@ def modules():
     return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts): path for path in paths}
 
 
-def imports(path, everywhere=True):
-    """Dotted names that a file imports: anywhere, functions included, or only at its top level."""
-    tree = ast.parse(path.read_text())
+def imports(path):
+    """Dotted names that a file imports anywhere, functions included."""
     known = modules()
-    for node in ast.walk(tree) if everywhere else tree.body:
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
@@ -57,6 +55,6 @@ def test_no_arrow_leads_up(room):
 
 
 def test_no_two_files_need_each_other():
-    """Checks only imports at the top level of files: the interpreter has no valid order for a cycle of them."""
-    graph = {name: set(imports(path, everywhere=False)) & set(modules()) for name, path in modules().items()}
+    """Not even in functions, where the interpreter would accept it: nobody could read one file before the other."""
+    graph = {name: set(imports(path)) & set(modules()) for name, path in modules().items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(graph)

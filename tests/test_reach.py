@@ -16,6 +16,7 @@ def compare(folder, *options):
     return read_csv(folder / "results.csv")
 
 
+@pytest.mark.slow
 def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
     rows = compare(tmp_path / "r", "--disturbed", "keep")
     assert [row["implementation"] for row in rows] == ["tf", "pt", "ptl"]

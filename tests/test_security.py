@@ -73,11 +73,13 @@ def made(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_no_file_can_be_changed_by_others(made):
     for path in made:
         assert not path.stat().st_mode & stat.S_IWOTH, path
 
 
+@pytest.mark.slow
 def test_no_variable_of_the_environment_is_in_them(made):
     for path in made:
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path

@@ -1,18 +1,16 @@
 import ast
 
-from conftest import REPOSITORY
-
 from comparison.report.training_steps import pieces
-from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, make_page
+from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, code, make_page
 
 
 def test_the_page_is_made_of_the_files_as_they_are():
     assert PAGE.read_text() == make_page(), "python docs/side_by_side.py makes it again"
 
 
-def test_everything_in_the_training_files_is_on_the_page():
+def test_everything_in_these_files_is_on_the_page():
     for name in ("tf", "pt", "keras", "ptl"):
-        text = (REPOSITORY / f"{name}_impl" / "train.py").read_text()
+        text = code(name)
         shown = {one for section in SECTIONS.values() for one in section[name]} | {*ELSEWHERE.get(name, ())}
         whole = {one for one in shown if "." not in one}
         top = [node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]

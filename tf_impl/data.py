@@ -12,7 +12,7 @@ from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.batches import Batch as Batch
 from common.spec.batches import epoch_order, shards
-from common.spec.device_options import Precision
+from common.spec.options import Precision
 from common.spec.randomness import positions, visits
 from tf_impl.augment import Augment
 from tf_impl.precision import DTYPES

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import Shards
+from tf_impl.data import Shards, make_dataset, make_shards
 from tf_impl.networks import cross_entropy
 from tf_impl.precision import DTYPES
 from tf_impl.weights import named_parameters, statistics_kept
@@ -20,14 +20,12 @@ SUM = tf.distribute.ReduceOp.SUM
 
 
 def save_first_batch(
-    experiment: Experiment, strategy: tf.distribute.Strategy, network: keras.Model, batch: Any, recorder: Recorder
+    experiment: Experiment, strategy: tf.distribute.Strategy, network: keras.Model, recorder: Recorder
 ) -> None:
-    """Writes every layer's output and every parameter's gradient on a batch, before any step.
-
-    Args:
-      batch: each replica's shard, see `tf_impl.data.Shard`.
-    """
+    """Writes every layer's output and every parameter's gradient on the first batch, before any step."""
     dtype = DTYPES[experiment.config.precision]
+    shards, _ = make_shards(experiment, strategy.num_replicas_in_sync)
+    batch = next(iter(make_dataset(strategy, shards)))
     # Layers that the specification does not name, such as a ReLU, are left out. Keras gives them names of its own.
     named = [layer for layer in network.layers if layer.name in experiment.network.activations]
     layers = keras.Model(network.inputs, {layer.name: layer.output for layer in named})

@@ -18,6 +18,7 @@ from common.spec.options import TrainConfig
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
+from tf_impl.parts import make_parts
 from tf_impl.profiling import TensorFlowProfiler
 from tf_impl.replicas import (
     check_shards,
@@ -60,7 +61,7 @@ def main(config: TrainConfig) -> None:
     )
     with memory_told(recorder.config, recorder.device_name, ran_out_of_memory), lost_process_told(lost_another):
         with recorder:
-            train(experiment, strategy, recorder)
+            train(experiment, make_parts(experiment, strategy, recorder), recorder)
         wait_for_processes(strategy)
 
 

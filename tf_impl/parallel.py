@@ -5,8 +5,7 @@ import sys
 import tensorflow as tf
 
 from common.platform.launch import Launch
-from common.spec.device_options import Accelerator, Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import Accelerator, Strategy, TrainConfig
 from tf_impl.rendezvous import prepare_rendezvous
 
 # For several devices, "auto" means the first of these. Pipelines: tf_impl/pipeline.py.

@@ -11,17 +11,15 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.resolve import Settings, resolve_settings
+from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.batches import shards
-from common.spec.device_options import Strategy
-from common.spec.options import TrainConfig
+from common.spec.options import Strategy, TrainConfig
 from tf_impl.parallel import STRATEGIES, device_names
-from tf_impl.precision import POLICIES
+from tf_impl.precision import POLICIES, tuned_settings
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -37,12 +35,7 @@ def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -
     for gpu in gpus:  # otherwise TensorFlow takes the whole GPU, and the programs that train in turns with it find none
         tf.config.experimental.set_memory_growth(gpu, True)
     config = resolve_devices(config, title, len(gpus), Launch.read(), strategies)
-    settings = Settings()
-    if config.mode == "tuned":
-        from tf_impl.tuning import tuned_settings
-
-        settings = tuned_settings(config)
-    return resolve_settings(config, settings)
+    return resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
 
 
 def check_shards(experiment: Experiment) -> None:

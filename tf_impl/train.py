@@ -1,8 +1,7 @@
 """Training in TensorFlow; laid out like the train.py of the other implementations, to be read side by side."""
 
-import functools
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,16 +10,38 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import summed
-from tf_impl.data import Batch, Shard, make_dataset, make_shards, step_signature
-from tf_impl.inspection import predict, save_first_batch
-from tf_impl.networks import cross_entropy, make_network
-from tf_impl.optimizer import Accumulator, Optimizer, averaged, make_optimizer
+from common.spec.state import TrainState
+from tf_impl.data import Shard, Shards, TrainShards, make_dataset
+from tf_impl.inspection import predict
+from tf_impl.networks import cross_entropy
+from tf_impl.optimizer import Accumulator, Optimizer, averaged
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
-from tf_impl.state import get_state, set_state
-from tf_impl.weights import get_weights, load_weights
+from tf_impl.weights import get_weights
 
 SUM = tf.distribute.ReduceOp.SUM
 ForwardBackward = Callable[[Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
+Shares = tuple[tf.Tensor, tf.Tensor]
+# The steps that a replica takes: training, the update (None if training makes it), evaluation.
+ReplicaSteps = tuple[Callable[..., Shares], Callable[[], None] | None, Callable[..., tuple[tf.Tensor, ...]]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained and evaluated; made by `make_parts` (tf_impl/parts.py) for each mode and strategy.
+
+    Attributes:
+      network: the network that is trained.
+      train_steps, evaluate: functions that `make_loop` returns, or tuned ones.
+      get_state: number of steps -> the state after them.
+    """
+
+    strategy: tf.distribute.Strategy
+    network: keras.Model
+    optimizer: Optimizer
+    train_steps: Callable[[int], Iterator[tuple[Any, ...]]]
+    evaluate: Callable[[], tuple[float, int, int]]
+    get_state: Callable[[int], TrainState]
+
 
 # --- Steps: each runs on every replica, on its shard of the batch ---
 
@@ -44,23 +65,22 @@ def forward_backward(
     return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
 
 
-def train_step(
-    network: keras.Model, optimizer: Optimizer, compute: ForwardBackward, batch: Batch
-) -> tuple[tf.Tensor, tf.Tensor]:
+def train_step(network: keras.Model, optimizer: Optimizer, compute: ForwardBackward, *shard: tf.Tensor) -> Shares:
     """This replica's shares of the global loss and of the number of correct answers.
 
     Args:
       compute: `forward_backward` of this network, which may be compiled.
+      shard: inputs, labels and count of a `Batch`.
     """
-    loss, gradients, correct = compute(*batch)
+    loss, gradients, correct = compute(*shard)
     # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 
 
-def accumulate_step(accumulator: Accumulator, compute: ForwardBackward, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+def accumulate_step(accumulator: Accumulator, compute: ForwardBackward, *shard: tf.Tensor) -> Shares:
     """The same shares as `train_step`; the gradients are only added up."""
-    loss, gradients, correct = compute(*batch)
+    loss, gradients, correct = compute(*shard)
     accumulator.add(gradients)
     return loss, correct
 
@@ -70,9 +90,8 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumul
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 
 
-def eval_step(model: Any, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def eval_step(model: Any, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, number of correct answers and number of examples."""
-    inputs, labels, _ = batch
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -82,46 +101,17 @@ def eval_step(model: Any, batch: Batch) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor
 # --- Loop ---
 
 
-def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> None:
-    """Trains, evaluates after every epoch, and writes the run folder."""
-    config, plan = experiment.config, experiment.plan
-    placed = nullcontext()
-    if config.strategy == "pipeline":
-        from tf_impl import pipeline
-
-        placed = pipeline.placed(experiment.network, config)
-    with strategy.scope(), placed:
-        network = make_network(experiment.network, config)
-        load_weights(network, experiment.first_weights)
-        optimizer = make_optimizer(network, experiment.update_rule, config)
-        accumulator = Accumulator(network.trainable_variables) if config.accumulate_grad_batches > 1 else None
-    if experiment.state:
-        set_state(experiment, network, optimizer)
-    train_shards, test_shards = make_shards(experiment, strategy.num_replicas_in_sync)
-    train_dataset, test_dataset = (make_dataset(strategy, one) for one in (train_shards, test_shards))
-
-    compute = functools.partial(forward_backward, network, optimizer, config.label_smoothing)
-    model = network
-    if config.strategy == "pipeline":
-        model = pipeline.Stages(network, experiment.network, config)
-        compute = functools.partial(model.forward_backward, optimizer)
-    if config.compile:
-        compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
-
-    def replica_train_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        if accumulator:
-            return accumulate_step(accumulator, compute, Batch(*shard))
-        return train_step(network, optimizer, compute, Batch(*shard))
-
-    def replica_update_step() -> None:
-        update_step(network, optimizer, accumulator)
-
-    def replica_eval_step(*shard: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        return eval_step(model, Batch(*shard))
+def make_loop(
+    experiment: Experiment, strategy: tf.distribute.Strategy, shards: tuple[TrainShards, Shards], steps: ReplicaSteps
+) -> tuple[Callable[[int], Iterator[Shares]], Callable[[], tuple[float, int, int]]]:
+    """`train_steps` and `evaluate`, which call the steps on all replicas."""
+    train_shards, _ = shards
+    train_batches, test_batches = (make_dataset(strategy, one) for one in shards)
+    replica_train_step, replica_update_step, replica_eval_step = steps
 
     # The signature allows any number of examples, so the last batch of an epoch needs no trace of its own.
-    @tf.function(input_signature=[train_dataset.element_spec])
-    def distributed_train_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor]:
+    @tf.function(input_signature=[train_batches.element_spec])
+    def distributed_train_step(shard: Shard) -> Shares:
         loss, correct = strategy.run(replica_train_step, args=shard)
         return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
 
@@ -129,58 +119,55 @@ def train(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Re
     def distributed_update_step() -> None:
         strategy.run(replica_update_step)
 
-    @tf.function(input_signature=[test_dataset.element_spec])
+    @tf.function(input_signature=[test_batches.element_spec])
     def distributed_eval_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         sums = strategy.run(replica_eval_step, args=shard)
         return tuple(strategy.reduce(SUM, one, axis=None) for one in sums)
 
-    def checkpoint() -> None:
-        if recorder.checkpoint_due:
-            recorder.save_checkpoint(get_state(experiment, network, optimizer, recorder.steps_done))
-
-    def train_epoch(epoch: int) -> None:
+    def train_steps(epoch: int) -> Iterator[Shares]:
+        """Takes the steps of an epoch, counted from 0; gives the global loss and number of correct answers of each."""
         train_shards.set_epoch(epoch)
-        batches = iter(train_dataset)
-        for step in plan.steps(epoch + 1):
-            shares = [distributed_train_step(next(batches)) for _ in range(plan.batches_in(step))]
-            if accumulator:
+        batches = iter(train_batches)
+        for step in experiment.plan.steps(epoch + 1):
+            shares = [distributed_train_step(next(batches)) for _ in range(experiment.plan.batches_in(step))]
+            if replica_update_step:
                 distributed_update_step()
-            recorder.step(*summed(shares))
-            checkpoint()
+            yield summed(shares)
 
-    def evaluate() -> None:
-        """Evaluates the whole test set, each example once."""
-        recorder.start_evaluation()
+    def evaluate() -> tuple[float, int, int]:
+        """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
         loss_sum, correct, count = 0.0, 0, 0
-        for batch in test_dataset:
+        for batch in test_batches:
             # Sums in 64 bits, which weight all examples equally, instead of the mean of the batches' means in 32 bits.
             sums = distributed_eval_step(batch)
             loss_sum, correct, count = loss_sum + sums[0], correct + sums[1], count + sums[2]
-        recorder.end_epoch(loss_sum.numpy().item(), correct.numpy().item(), count.numpy().item())
+        return loss_sum.numpy().item(), correct.numpy().item(), count.numpy().item()
 
-    if config.mode == "tuned":
-        from tf_impl import tuning
+    return train_steps, evaluate
 
-        shards = train_shards, test_shards
-        if config.compile:
-            tuning.compile_ahead(experiment, strategy, train_shards, network, compute)
-        steps = replica_train_step, replica_update_step, replica_eval_step
-        tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder, checkpoint)
-        train_epoch, evaluate = tuned.train_epoch, tuned.evaluate
-    if config.save_first_batch:
-        save_first_batch(experiment, strategy, network, next(iter(train_dataset)), recorder)
+
+def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
+    """Trains, evaluates after every epoch, and writes the run folder."""
+    plan, strategy, network, optimizer = experiment.plan, parts.strategy, parts.network, parts.optimizer
+
+    def checkpoint() -> None:
+        if recorder.checkpoint_due:
+            recorder.save_checkpoint(parts.get_state(recorder.steps_done))
 
     for epoch in range(plan.epochs_before, plan.num_epochs):
         recorder.start_epoch()
-        train_epoch(epoch)
+        for shares in parts.train_steps(epoch):
+            recorder.step(*shares)
+            checkpoint()
         recorder.end_training()
         # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(network, strategy)
         with averaged(network, optimizer):
-            evaluate()
+            recorder.start_evaluation()
+            recorder.end_epoch(*parts.evaluate())
         checkpoint()
 
-    memory, skipped = device_peak_memory_bytes(config, strategy), optimizer.skipped_steps
+    memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
     with averaged(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
         recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)

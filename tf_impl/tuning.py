@@ -4,7 +4,7 @@ train.py is complete without this file. `tf_impl/__main__.py` imports it before 
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` on the machine of docs/performance.md.
+`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
 
 # ruff: noqa: E402
@@ -14,7 +14,7 @@ import sys
 # instead of 2.7 s, by `python -m benchmarks.startup --rounds 2`.
 sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -24,28 +24,13 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from common.resolve import Settings, bf16_helps
-from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from tf_impl.data import Batch, Shard, Shards, TrainShards, replicas_of
 from tf_impl.precision import DTYPES
+from tf_impl.train import ReplicaSteps, Shares
 from tf_impl.weights import statistics_kept
 
 SUM, Strategy = tf.distribute.ReduceOp.SUM, tf.distribute.Strategy
-ReplicaStep = Callable[..., tuple[tf.Tensor, ...]]
-
-# --- Settings that are left at auto ---
-
-
-def tuned_settings(config: TrainConfig) -> Settings:
-    """Precision, compilation and TF32: what `python -m benchmarks.settings` has shown to help.
-
-    Gain of bf16-mixed: 1.38 (MNIST). Of compilation: 0.93 (digits), 0.47 (MNIST), so it is off. On a GPU: not measured.
-    """
-    if config.accelerator == "gpu":
-        return Settings("bf16-mixed", tf32=True)
-    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
-
 
 # --- The data: images stay uint8 until they are in the step, and are normalised there ---
 
@@ -54,7 +39,7 @@ class Resident:
     """A data set in the devices' memory; each replica gathers its own shard of a batch, as a part of the step.
 
     With few cores, a pipeline's threads slow the step down while they prepare batches. Gain over `Streamed`:
-    1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings`.
+    1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings` of commit aa194dd.
 
     The order of calls: `epoch` once an epoch; then, in the step's graph, `inputs` for each batch, and on each
     replica `shard`, which makes a `Batch` of these inputs.
@@ -152,35 +137,29 @@ def on_devices(array: NDArray[Any], strategy: Strategy) -> Any:
 
 
 class TunedLoop:
-    """`train_epoch` and `evaluate`, which replace those of train.py. Gain: 1.39 (digits), 1.12 (MNIST).
-
-    Args:
-      steps: train.py's functions for training, update (with accumulated gradients) and evaluation on one replica.
-      checkpoint: train.py's function.
-    """
+    """`train_steps` and `evaluate`, which replace those of train.py. Gain: 1.39 (digits), 1.12 (MNIST)."""
 
     def __init__(
         self,
         experiment: Experiment,
         strategy: Strategy,
         shards: tuple[TrainShards, Shards],
-        steps: tuple[ReplicaStep, ReplicaStep, ReplicaStep],
+        steps: ReplicaSteps,
         recorder: Recorder,
-        checkpoint: Callable[[], None],
     ) -> None:
-        self.experiment, self.strategy, self.recorder, self.checkpoint = experiment, strategy, recorder, checkpoint
+        self.experiment, self.strategy, self.recorder = experiment, strategy, recorder
         source = Resident if experiment.config.data_on == "device" else Streamed
         self.shards, self.test_shards = shards
         self.training, self.testing = (source(one, strategy) for one in shards)
         train_step, update_step, eval_step = steps
-        self.train_steps = self.make_train_steps(train_step, update_step)
+        self.call = self.make_call(train_step, update_step)
         self.eval_steps = self.make_eval_steps(eval_step)
         # Traced now, during start-up, and not in the first evaluation.
         self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
 
-    def make_train_steps(
-        self, train_step: ReplicaStep, update_step: ReplicaStep
-    ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    def make_call(
+        self, train_step: Callable[..., Shares], update_step: Callable[[], None] | None
+    ) -> Callable[..., Shares]:
         data, strategy = self.training, self.strategy
         accumulated = self.experiment.plan.accumulated
         loss_dtype = DTYPES[self.experiment.config.precision]
@@ -217,7 +196,9 @@ class TunedLoop:
 
         return train_steps
 
-    def make_eval_steps(self, eval_step: ReplicaStep) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def make_eval_steps(
+        self, eval_step: Callable[..., tuple[tf.Tensor, ...]]
+    ) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
         data, strategy = self.testing, self.strategy
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -235,22 +216,22 @@ class TunedLoop:
 
         return eval_steps
 
-    def train_epoch(self, epoch: int) -> None:
+    def train_steps(self, epoch: int) -> Iterator[tuple[tf.Tensor, tf.Tensor, int]]:
+        """Takes the steps of an epoch, counted from 0; gives those of each call, (number,) each, and their number."""
         self.shards.set_epoch(epoch)
         inputs, last = self.training.epoch(), tf.constant(len(self.shards.bounds))
         steps, step = len(self.experiment.plan.steps(epoch + 1)), 0
         while step < steps:
             number = self.recorder.steps_to_go()
-            losses, correct = self.train_steps(inputs, tf.constant(step), tf.constant(number), last)
-            self.recorder.step(losses, correct, number)
-            self.checkpoint()
+            losses, correct = self.call(inputs, tf.constant(step), tf.constant(number), last)
+            yield losses, correct, number
             step += number
 
-    def evaluate(self) -> None:
-        """Evaluates the whole test set, each example once."""
-        self.recorder.start_evaluation()
+    def evaluate(self) -> tuple[float, int, int]:
+        """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
         sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
-        self.recorder.end_epoch(*(one.numpy().item() for one in sums))
+        loss_sum, correct, count = (one.numpy().item() for one in sums)
+        return loss_sum, correct, count
 
 
 def compile_ahead(

@@ -9,8 +9,9 @@ import keras_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
@@ -25,5 +26,5 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 if __name__ == "__main__":
     with as_program("keras_limit"):
-        config = parse_train_config("benchmarks.loops.keras_limit", "Keras's limit.")
+        config = parse_options(TrainConfig, "python -m benchmarks.loops.keras_limit", "Keras's limit.")
         train_beside(make_bare, keras_impl.launch, config)

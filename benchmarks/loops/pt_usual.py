@@ -8,9 +8,10 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from benchmarks.loops.timed import TimedSteps
-from common.data.catalogue import DATASETS
+from common.data.datasets import NORMALISATION
+from common.data.published import MNIST
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.networks import make_network
@@ -19,26 +20,28 @@ from pt_impl.replicas import join_group, setup_devices
 
 def mnist_root(config: TrainConfig) -> Path:
     """The folder with the unpacked files in MNIST/raw, as torchvision expects; they are unpacked here if necessary."""
-    (source,) = DATASETS["mnist"].sources
-    if all(path.suffix != ".gz" for path in source.fetch(config.data_dir).values()):
+    paths = MNIST.fetch(config.data_dir)
+    if all(path.suffix != ".gz" for path in paths.values()):
         return config.data_dir
     assert config.run_dir is not None
     root = config.run_dir / "unpacked"
-    (root / source.folder).mkdir(parents=True, exist_ok=True)
-    for name, (_, content) in zip(source.md5, source.read(config.data_dir), strict=True):
-        (root / source.folder / name).write_bytes(content)
+    (root / MNIST.folder).mkdir(parents=True, exist_ok=True)
+    for name, path in paths.items():
+        (root / MNIST.folder / name).write_bytes(MNIST.read(path, name))
     return root
 
 
 def make_loader(config: TrainConfig) -> DataLoader:
-    mnist = DATASETS["mnist"].describe(config)
-    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mnist.mean, mnist.std)])
+    mean, std, _ = NORMALISATION["mnist"]
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
     dataset = datasets.MNIST(mnist_root(config), train=True, transform=transform)
     return DataLoader(dataset, batch_size=config.batch_size, shuffle=True)
 
 
 def main() -> None:
-    config = setup_devices(parse_train_config("benchmarks.loops.pt_usual", "PyTorch as in tutorials."))
+    config = setup_devices(
+        parse_options(TrainConfig, "python -m benchmarks.loops.pt_usual", "PyTorch as in tutorials.")
+    )
     device = join_group(config, 0, "")
     loader = make_loader(config)
     # PyTorch's default memory layout.

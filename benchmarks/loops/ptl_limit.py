@@ -6,8 +6,9 @@ import ptl_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 
 
 @torch.inference_mode(False)
@@ -20,5 +21,5 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 if __name__ == "__main__":
     with as_program("ptl_limit"):
-        config = parse_train_config("benchmarks.loops.ptl_limit", "Lightning's limit.")
+        config = parse_options(TrainConfig, "python -m benchmarks.loops.ptl_limit", "Lightning's limit.")
         train_beside(make_bare, ptl_impl.launch, config)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from benchmarks.loops.pt_usual import make_loader
 from benchmarks.loops.timed import TimedSteps
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.networks import make_network
@@ -44,7 +44,9 @@ class Clock(pl.Callback):
 
 
 def main() -> None:
-    config = setup_devices(parse_train_config("benchmarks.loops.ptl_usual", "Lightning as in tutorials."))
+    config = setup_devices(
+        parse_options(TrainConfig, "python -m benchmarks.loops.ptl_usual", "Lightning as in tutorials.")
+    )
     trainer = pl.Trainer(
         max_steps=config.max_steps,
         accelerator=config.accelerator,

@@ -11,8 +11,9 @@ import tensorflow as tf
 import tf_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.networks import make_network
 from tf_impl.replicas import synchronize
@@ -66,5 +67,5 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 if __name__ == "__main__":
     with as_program("tf_limit"):
-        config = parse_train_config("benchmarks.loops.tf_limit", "TensorFlow's limit.")
+        config = parse_options(TrainConfig, "python -m benchmarks.loops.tf_limit", "TensorFlow's limit.")
         train_beside(make_bare, tf_impl.launch, config)

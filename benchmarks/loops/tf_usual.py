@@ -9,8 +9,8 @@ import keras
 
 from benchmarks.loops.timed import TimedSteps
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.program import as_program
-from common.spec.command_line import parse_train_config
 from common.spec.options import TrainConfig
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
@@ -27,7 +27,9 @@ class Clock(keras.callbacks.Callback):
 
 
 def main() -> None:
-    config = setup_devices(parse_train_config("benchmarks.loops.tf_usual", "TensorFlow as in tutorials."))
+    config = setup_devices(
+        parse_options(TrainConfig, "python -m benchmarks.loops.tf_usual", "TensorFlow as in tutorials.")
+    )
     make_strategy(config)  # sets the number of threads
     dataset = Experiment.make(config).dataset
     count = config.max_steps * config.batch_size

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from common.data.formats import ImageShape
 from common.data.image_listing import Fit
 from common.platform.errors import UserError
+from common.spec.options import ImageShape
 
 WHITE_ASSUMED = "16 bits, and no word on which value is white; 65535 was taken"
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF 6.0 and a value of the second

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from common.data.formats import ImageShape
 from common.platform.errors import UserError
-from common.platform.numbers import STREAM_SPLIT, random_bits
+from common.spec.options import ImageShape
+from common.spec.randomness import STREAM_SPLIT, random_bits
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
 TEST_FOLDERS = ("test", "val", "validation", "valid")

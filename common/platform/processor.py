@@ -1,28 +1,58 @@
-"""The processor's name and the instruction sets that it announces. probing.py tests whether they work."""
+"""The processor: its name, what it announces, and the instruction sets with which half precision works.
 
+Some virtual machines announce AMX, but SIGILL ends a program that executes it. The kernel of such a machine grants the
+permission to use AMX too, so only executing it shows whether it works: a separate process tries it before a run relies
+on it. TensorFlow and PyTorch multiply in half precision with oneDNN, which an environment variable limits to lower
+instruction sets.
+"""
+
+import hashlib
+import importlib.metadata
+import os
 import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
+
+from common.platform.errors import FileError
+from common.platform.files import write_text
+from common.platform.launch import Launch
+
 CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
-# x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can be kept from using them, see
-# `common.platform.probing`. It can't be kept from using Arm's.
+# x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can't be kept from using Arm's.
 HALF_PRECISION_FLAGS = {"amx_bf16", "amx_fp16", "avx512_bf16", "avx512_fp16", "avx_ne_convert"}
+HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
+# oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
+LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+# oneDNN's names of instruction sets, from the highest to the lowest.
+LIMITS = ("AVX512_CORE_AMX", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
+# What was found: the highest of these limits that works, or one of two other words. It is stored in the user's cache
+# folder, and child processes get it in an environment variable.
+WORKS, CRASHES = "works", "crashes"
+FINDING_VARIABLE = "HALF_PRECISION_FINDING"
+TIMEOUT_SECONDS = 120
+# Signals that a user sends, or the system when memory is short. They say nothing about the processor.
+FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def _lines(*names: str) -> dict[str, str]:
-    """The first value of each of these names in /proc/cpuinfo; all processors listed there have the same values."""
-    found: dict[str, str] = {}
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else []:
-        name, _, value = line.partition(":")
-        if name.strip() in names:
-            found.setdefault(name.strip(), value.strip())
-    return found
+# --- What the processor announces ---
+
+
+def _cpuinfo(names: str) -> str:
+    """The value in /proc/cpuinfo of a name, or of `one|another`; all processors have the same. Empty if unknown."""
+    line = re.search(rf"^(?:{names})\s*:(.*)", CPUINFO.read_text() if CPUINFO.exists() else "", re.MULTILINE)
+    return line[1].strip() if line else ""
 
 
 def cpu_flags() -> frozenset[str]:
     """The features that the processor announces, with Linux's names; empty if they are unknown."""
-    lines = _lines("flags", "Features")  # "Features" on Arm
-    return frozenset(" ".join(lines.values()).split())
+    return frozenset(_cpuinfo("flags|Features").split())  # "Features" on Arm
 
 
 def cpu_has_bf16() -> bool:
@@ -37,4 +67,93 @@ def announced() -> list[str]:
 
 def cpu_name() -> str:
     """The processor's name as the system reports it."""
-    return _lines("model name").get("model name") or platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+# --- What works ---
+
+
+def limit_in_force() -> str | None:
+    """The highest instruction set that oneDNN may use, set by the user or by `try_out`; None: no limit."""
+    return next((os.environ[name] for name in LIMIT_VARIABLES if os.environ.get(name)), None)
+
+
+def half_precision_crashes() -> bool:
+    """Whether `try_out`, in this process or in the one that started it, found that every instruction set crashes."""
+    return os.environ.get(FINDING_VARIABLE) == CRASHES
+
+
+def processor_note() -> str | None:
+    """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
+    reason, limit = "since the processor fails on instructions that it claims to have", limit_in_force()
+    if half_precision_crashes():
+        return f"no half precision, {reason}: it crashes (SIGILL) with every instruction set"
+    if limit is None:
+        return None
+    if os.environ.get(FINDING_VARIABLE) == limit:
+        why = f"{reason}: without this limit half precision crashes (SIGILL)"
+    else:
+        why = "as set in the environment"
+    return f"instructions up to {limit} ({LIMIT_VARIABLES[0]}), {why}"
+
+
+def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
+    """Sets `ONEDNN_MAX_CPU_ISA` for this process and its child processes, if half precision needs a limit here.
+
+    The test runs once per machine and version of the framework: the finding is stored in the user's cache folder, on
+    Linux `XDG_CACHE_HOME` or `~/.cache`. Nothing is tested if the processor announces no such instructions, or if the
+    user has already set a limit. Must run before the framework's first computation.
+
+    Args:
+      package: the framework's package, such as `torch`.
+      probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
+    """
+    if not announced() or limit_in_force() or FINDING_VARIABLE in os.environ:
+        return
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return  # importing the framework will raise the error
+    machine = hashlib.sha256(repr((platform.node(), cpu_name(), sorted(cpu_flags()))).encode()).hexdigest()[:16]
+    folder = platformdirs.user_cache_path("cnn-in-lockstep") / "half-precision"
+    cache = folder / "-".join((package, version, *precisions, machine))
+    finding: str | None = None
+    with suppress(OSError):  # there is none yet
+        finding = cache.read_text(errors="replace").strip()
+    if finding not in (WORKS, *LIMITS, CRASHES):
+        if Launch.read().is_first:
+            print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)
+        finding = _probe(precisions, probe_module)
+        if finding is None:
+            return
+        # If this folder can't be written to, each start repeats the test, which takes a few seconds. No run fails.
+        with suppress(OSError, FileError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(cache, finding + "\n")
+    os.environ[FINDING_VARIABLE] = finding
+    if finding in LIMITS:
+        os.environ[LIMIT_VARIABLES[0]] = finding
+        if Launch.read().is_first:
+            print(f"note: {processor_note()}", flush=True)
+
+
+def _probe(precisions: Sequence[str], probe_module: str) -> str | None:
+    """The finding, from a process for each limit; None if a failure has an unclear cause: the run will show it."""
+    command = [sys.executable, "-m", probe_module, *precisions]
+    # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    null = subprocess.DEVNULL
+    for limit in ("", *LIMITS):  # an empty variable is no limit
+        environment[LIMIT_VARIABLES[0]] = limit
+        try:
+            status = subprocess.call(
+                command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        if status == 0:
+            return limit or WORKS
+        # With a limit an ordinary error is a failure too: frameworks refuse what the instruction set is too low for.
+        if -status in FROM_OUTSIDE or (not limit and status != -signal.SIGILL):
+            return None
+    return CRASHES

@@ -23,8 +23,7 @@ from common.experiment import Experiment
 from common.platform.errors import UserError, option_name
 from common.platform.files import read_arrays, read_model, write_arrays, write_model, writing
 from common.record.results import EpochLine
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import TrainConfig
+from common.spec.options import UNTRAINED, TrainConfig, fields_of_kind
 from common.spec.state import STATE_FILE, TrainState
 
 CHECKPOINTS_DIR = "checkpoints"
@@ -145,7 +144,7 @@ def has_whole_checkpoint(run_dir: Path) -> bool:
 # --- Going on ---
 
 # Kinds of options that may differ from those of the resumed run: they only change roundings.
-MAY_DIFFER = ("place", "machine", "setting", "output")
+MAY_DIFFER = (*UNTRAINED, "machine", "setting")
 
 
 def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:

@@ -7,7 +7,7 @@ import numpy as np
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256
 from common.platform.machine import describe_machine, git_state, versions
-from common.platform.probing import limit_in_force, processor_note
+from common.platform.processor import limit_in_force, processor_note
 from common.record.clock import RunClock
 from common.record.monitor import Measured
 from common.record.rounding import first_loss_tolerance

@@ -66,7 +66,7 @@ class RunResult(BaseModel):
         no loss scaling.
       cpu_instructions: oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if
         there is no limit, and on GPUs.
-      processor_note: why there is this limit, or no half precision, see `common.platform.probing`; null if there is
+      processor_note: why there is this limit, or no half precision, see `common.platform.processor`; null if there is
         nothing to report.
       machine: see `common.platform.machine.Machine`.
       code_sha256: hex digest over the code of the run, see `common.platform.machine.code_sha256`.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.platform.numbers import STREAM_ORDER, random_bits
+from common.spec.randomness import STREAM_ORDER, random_bits
 
 
 class Batch(NamedTuple):

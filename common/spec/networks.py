@@ -10,7 +10,6 @@ import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
-from common.platform.numbers import STREAM_WEIGHTS, random_bits
 from common.spec.layers import (
     BatchNorm,
     Block,
@@ -28,6 +27,7 @@ from common.spec.layers import (
     Trace,
 )
 from common.spec.options import ModelName
+from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
 Weights = Arrays  # canonical name -> array of floats
 

@@ -1,22 +1,77 @@
-"""The configuration of one training run: typed, bounded, frozen, the same for every implementation."""
+"""The options of one training run: typed, bounded, frozen, the same for every implementation.
+
+Each option states at its field what it determines (its kind), and so which runs reset it to its neutral value.
+"""
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from common.data.catalogue import DatasetName
-from common.data.formats import ImageShape
 from common.platform.errors import option_name
 from common.spec.batches import Plan
-from common.spec.device_options import DeviceOptions
-from common.spec.option_kinds import fields_of_kind, option
-from common.spec.update_options import UpdateOptions
+from common.spec.rules import RULES, OptimizerName
+from common.spec.schedules import SCHEDULES, ScheduleName
 
+# --- What an option is ---
+
+# Runs that do not have all options of the training that they are for. row: a measured run, which is in a table;
+# rate search: chooses a learning rate; side run: a proof, a profile, a check of learning; by heart: learns a few
+# images by heart; use: evaluate and predict.
+Purpose = Literal["row", "rate search", "side run", "by heart", "use"]
+# What an option determines, its kind -> the runs that reset it.
+RESET_IN: dict[str, tuple[Purpose, ...]] = {
+    "data": (),  # the examples
+    "place": (),  # where they are, and the initial weights
+    "network": (),
+    "training": ("use",),  # how a step is computed, and how the network is evaluated
+    "schedule": ("by heart", "use"),  # how many steps, and the learning rate of each
+    "regularisation": ("by heart", "use"),  # what keeps a network from learning the training images by heart
+    "machine": ("use",),  # the devices
+    "setting": ("use",),  # what the modes choose if it is not given
+    "output": ("use",),  # the run's own files
+    "resuming": ("side run", "use"),  # checkpoints
+    "logging": ("rate search", "side run", "use"),  # what is recorded in addition
+    "profiling": ("row", "rate search", "side run", "use"),  # what needs a run of its own
+}
+UNTRAINED = ("place", "output", "resuming", "logging", "profiling")  # kinds that do not affect what is trained
+TRAINED = tuple(kind for kind in RESET_IN if kind not in UNTRAINED)
+
+
+def option(kind: str, default: Any, neutral: Any = ..., **details: Any) -> Any:
+    """A field of a configuration.
+
+    Args:
+      neutral: the value in runs that reset this option; the default unless it is given.
+      details: passed to pydantic's `Field`.
+    """
+    neutral = default if neutral is ... else neutral
+    return Field(default, json_schema_extra={"kind": kind, "neutral": neutral}, **details)
+
+
+def neutral_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
+    """Name -> neutral value of the options of these kinds in `schema`, in their order."""
+    extras = {name: field.json_schema_extra for name, field in schema.model_fields.items()}
+    return {
+        name: extra["neutral"] for name, extra in extras.items() if isinstance(extra, dict) and extra["kind"] in kinds
+    }
+
+
+def fields_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
+    """Names of the options of these kinds in `schema`, in their order."""
+    return list(neutral_values(schema, *kinds))
+
+
+# --- The options ---
+
+DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
 MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
+Positive = Annotated[int, Field(gt=0, le=4096)]
+ImageShape = tuple[Positive, Positive, Positive]
 Mode = Literal["plain", "tuned"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
@@ -24,10 +79,47 @@ ABOUT_MODE = (
     "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
     " measured to make it faster and is still the same training, see docs/performance.md"
 )
+Accelerator = Literal["cpu", "gpu"]
+# Lightning's names, for the strategies that Lightning has.
+Strategy = Literal[
+    "single_device",
+    "ddp",
+    "ddp_find_unused_parameters_true",
+    "dp",
+    "fsdp",
+    "mirrored",
+    "multi_worker_mirrored",
+    "pipeline",
+]
+# Lightning's names of precisions are text, but YAML reads a bare 64 as a number. It is converted to text.
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
+AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
+AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
+AutoOrBool = Literal["auto"] | bool
+DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
 
 
-class DataOptions(BaseModel):
-    """Options for the examples and how they are changed, for the network, and for how often it sees them."""
+def _defaults(name: str) -> str:
+    """The defaults of a hyperparameter by update rule: `0.05 (sgd), 0.001 (adam, adamw)`."""
+    names: dict[str, list[str]] = {}
+    for optimizer, rule in RULES.items():
+        if hasattr(rule, name):
+            names.setdefault(f"{getattr(rule, name):g}", []).append(optimizer)
+    return ", ".join(f"{value} ({', '.join(of)})" for value, of in names.items())
+
+
+class TrainingOptions(BaseModel):
+    """The options of a training. `python -m <implementation> --help` prints all of them.
+
+    Hyperparameters are stored as typed; `common.spec.update_rule` rounds them to float32 once, for all implementations.
+
+    Raises:
+      pydantic.ValidationError: a value has the wrong type, is out of bounds, or contradicts another one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # --- Data, network and augmentation ---
 
     dataset: DatasetName = option(
         "data",
@@ -48,7 +140,7 @@ class DataOptions(BaseModel):
         "data", None, ge=2, le=256, description="number of classes of synthetic images; unset: 10"
     )
     train_size: int | None = option(
-        "data",
+        "training",
         None,
         gt=0,
         le=MAX_COUNT,
@@ -70,46 +162,216 @@ class DataOptions(BaseModel):
         "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
 
-    epochs: int = option("training", 20, gt=0, le=10**6, description="passes over the training set")
-    max_steps: int = option("training", -1, ge=-1, le=MAX_COUNT, description="stop after N steps; -1: no limit")
+    epochs: int = option("schedule", 20, neutral=1, gt=0, le=10**6, description="passes over the training set")
+    max_steps: int = option("schedule", -1, ge=-1, le=MAX_COUNT, description="stop after N steps; -1: no limit")
     batch_size: int = option("training", 64, gt=0, le=MAX_COUNT, description="global batch size, all devices together")
     label_smoothing: float = option(
-        "training", 0.0, ge=0, lt=1, description="share of each training label that is spread evenly over all classes"
+        "regularisation",
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each training label that is spread evenly over all classes",
     )
     random_crop: int = option(
-        "training",
+        "regularisation",
         0,
         ge=0,
         le=4096,
         description="pad training images with N black pixels on each side, and crop them at random to their size",
     )
-    horizontal_flip: bool = option("training", False, description="mirror half of the training images, at random")
+    horizontal_flip: bool = option("regularisation", False, description="mirror half of the training images, at random")
     cutout: int = option(
-        "training",
+        "regularisation",
         0,
         ge=0,
         le=4096,
         description="in training, set a random square of N x N pixels to the mean colour",
     )
     seed: int = option(
-        "training",
+        "data",
         0,
         ge=0,
         lt=2**63,
         description="seed of initial weights, example order, dropout, augmentation and synthetic data",
     )
 
+    # --- Update rule and schedule ---
 
-class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
-    """The options of a training. `python -m <implementation> --help` prints all of them.
+    optimizer: OptimizerName = option("training", "sgd", description="the update rule, PyTorch's form of it")
+    learning_rate: float | None = option(
+        "training",
+        None,
+        gt=0,
+        le=1e38,
+        allow_inf_nan=False,
+        description=f"the learning rate, or the peak of its schedule; unset: {_defaults('learning_rate')}",
+    )
+    scale_learning_rate: int | None = option(
+        "training",
+        None,
+        gt=0,
+        description="the batch size N that the learning rate is meant for: it is multiplied by the examples of a step"
+        " / N; unset: not scaled",
+    )
+    warmup_steps: int = option(
+        "schedule", 0, ge=0, le=10**9, description="steps of linear warm-up before the schedule starts"
+    )
+    schedule: ScheduleName = option(
+        "schedule",
+        "cosine",
+        neutral="constant",
+        description="the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step:"
+        " times --gamma every --step-size epochs; one-cycle: up to the peak and down again",
+    )
+    step_size: int | None = option(
+        "schedule", None, gt=0, description="schedule step: epochs between two changes; unset: a third of all"
+    )
+    gamma: float | None = option(
+        "schedule", None, gt=0, le=1, description="schedule step: factor of each change; unset: 0.1"
+    )
+    pct_start: float | None = option(
+        "schedule", None, gt=0, lt=1, description="schedule one-cycle: share of the steps before the peak; unset: 0.3"
+    )
+    div_factor: float | None = option(
+        "schedule", None, ge=1, le=1e38, description="schedule one-cycle: the peak over the first rate; unset: 25"
+    )
+    final_div_factor: float | None = option(
+        "schedule", None, ge=1, le=1e38, description="schedule one-cycle: the first rate over the last; unset: 10000"
+    )
+    momentum: float | None = option(
+        "training", None, ge=0, lt=1, description=f"momentum; unset: {_defaults('momentum')}"
+    )
+    nesterov: bool | None = option("training", None, description="sgd: Nesterov momentum; unset: false")
+    beta1: float | None = option(
+        "training", None, ge=0, lt=1, description="adam, adamw: decay of the gradients' mean; unset: 0.9"
+    )
+    beta2: float | None = option(
+        "training", None, ge=0, lt=1, description="adam, adamw: decay of the squared gradients' mean; unset: 0.999"
+    )
+    amsgrad: bool | None = option(
+        "training", None, description="adam, adamw: divide by the largest of these means so far; unset: false"
+    )
+    rho: float | None = option(
+        "training", None, ge=0, lt=1, description="adadelta: decay of the means of squares; unset: 0.9"
+    )
+    alpha: float | None = option(
+        "training", None, ge=0, lt=1, description="rmsprop: decay of the squared gradients' mean; unset: 0.99"
+    )
+    centered: bool | None = option(
+        "training", None, description="rmsprop: divide by the gradients' standard deviation; unset: false"
+    )
+    epsilon: float | None = option(
+        "training",
+        None,
+        gt=0,
+        le=1,
+        description=f"added to the divisor, to keep it from zero; unset: {_defaults('epsilon')}",
+    )
+    weight_decay: float | None = option(
+        "regularisation",
+        None,
+        neutral=0.0,
+        ge=0,
+        le=1e38,
+        allow_inf_nan=False,
+        description="L2 penalty added to every gradient; adamw: subtracted from the weights directly; unset:"
+        f" {_defaults('weight_decay')}",
+    )
 
-    Hyperparameters are stored as typed; `common.spec.update_rule` rounds them to float32 once, for all implementations.
+    accumulate_grad_batches: int = option(
+        "training",
+        1,
+        gt=0,
+        le=10**6,
+        description="batches whose gradients are combined into one step: K batches act as one K times as large",
+    )
+    gradient_clip_val: float | None = option(
+        "training",
+        None,
+        gt=0,
+        le=1e38,
+        description="if the norm of all gradients together is larger than this, scale them down to it; unset: never",
+    )
+    ema_decay: float | None = option(
+        "regularisation",
+        None,
+        gt=0,
+        lt=1,
+        description="evaluate and keep a moving average of the weights, of which each step keeps this share; unset: the"
+        " weights themselves",
+    )
 
-    Raises:
-      pydantic.ValidationError: a value has the wrong type, is out of bounds, or contradicts another one.
-    """
+    # --- Devices and number formats ---
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    accelerator: Literal["auto", Accelerator] = option(
+        "machine", "auto", description="auto: the GPU where there is one"
+    )
+    devices: AutoOrCount = option(
+        "machine",
+        "auto",
+        neutral=1,
+        description="number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the"
+        " CPU, all GPUs, or as many as a launcher such as torchrun has started",
+    )
+    num_nodes: AutoOrCount = option(
+        "machine",
+        "auto",
+        description="number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or"
+        " with Lightning you do; auto: as the launcher says, else 1",
+    )
+    strategy: Literal["auto", Strategy] = option(
+        "machine",
+        "auto",
+        neutral="single_device",
+        description="how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the"
+        " whole network and a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without"
+        " a gradient; dp (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every"
+        " weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two has one"
+        " stage of the network. auto: single_device for one device, mirrored or ddp for several",
+    )
+    stages: tuple[Accelerator, Accelerator] | None = option(
+        "machine",
+        None,
+        description="where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator",
+    )
+    microbatches: int = option(
+        "machine",
+        1,
+        gt=0,
+        le=10**6,
+        description="parts of a batch that pass the stages of --strategy pipeline one after the other, so that both"
+        " have work; the last batch of an epoch, if N does not divide it, passes whole",
+    )
+    threads_per_device: AutoOrCount = option(
+        "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
+    )
+    precision: AutoOrPrecision = option(
+        "setting",
+        "auto",
+        description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
+        " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
+    )
+    compile: AutoOrBool = option(
+        "setting",
+        "auto",
+        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
+        " mode tuned chooses",
+    )
+    tf32: AutoOrBool = option(
+        "setting",
+        "auto",
+        description="let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster;"
+        " auto: false, or what mode tuned chooses",
+    )
+    data_on: Literal["auto", "device", "host"] = option(
+        "setting",
+        "auto",
+        description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
+        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
+        " else host",
+    )
+
+    # --- Evaluation, and what is written ---
 
     eval_batch_size: int = option("training", 1000, gt=0, le=MAX_COUNT, description="global batch size of evaluation")
     log_every_n_steps: int = option(
@@ -124,13 +386,13 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
     )
 
     logger: tuple[LoggerName, ...] = option(
-        "output",
+        "logging",
         (),
         description="also keep losses, accuracy, rate, speed, hyperparameters and predictions in TensorBoard (files in"
         " --run-dir), Weights & Biases (offline without an account) or MLflow; needs requirements-loggers.txt",
     )
     profile: int | None = option(
-        "output",
+        "profiling",
         None,
         gt=0,
         le=10**4,
@@ -138,17 +400,72 @@ class TrainingOptions(DeviceOptions, UpdateOptions, DataOptions):
         " trace for Perfetto or TensorBoard; compare.py makes runs of their own for it; unset: never",
     )
     checkpoint_every: Literal["epoch"] | Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = option(
-        "output",
+        "resuming",
         None,
         description="write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset:"
         " never",
     )
-    keep: int = option("output", 2, gt=0, le=10**6, description="keep only the last N checkpoints")
+    keep: int = option("resuming", 2, gt=0, le=10**6, description="keep only the last N checkpoints")
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes; 1 while it is auto."""
+        return 1 if self.num_nodes == "auto" else self.num_nodes
+
+    @property
+    def all_devices(self) -> int:
+        """Number of devices on all nodes, in a resolved configuration."""
+        return int(self.devices) * self.nodes
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards of a batch: one for each process, or for each replica if one process has several.
+
+        It is 1 if the stages of a pipeline pass the batch on, or if torch.nn.DataParallel cuts the batch by itself.
+        """
+        return 1 if self.strategy in ("pipeline", "dp") else self.all_devices
+
+    @property
+    def stages_on(self) -> tuple[Accelerator, ...]:
+        """Kind of each device of a node, in a resolved configuration."""
+        assert self.accelerator != "auto" and self.devices != "auto"
+        return self.stages or (self.accelerator,) * self.devices
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs used on each node, in a resolved configuration."""
+        return self.stages_on.count("gpu")
 
     @field_validator("*")
     @classmethod
     def _zero_has_no_sign(cls, value: Any) -> Any:
         return value + 0.0 if isinstance(value, float) else value
+
+    @model_validator(mode="after")
+    def _fits_its_rule(self) -> Self:
+        for chooser, kinds in (("optimizer", RULES), ("schedule", SCHEDULES)):
+            chosen = getattr(self, chooser)
+            names = {kind: [one.name for one in fields(schema)] for kind, schema in kinds.items()}
+            for name in dict.fromkeys(name for of_kind in names.values() for name in of_kind):
+                value = getattr(self, name)
+                if value is not None and name not in names[chosen]:
+                    having = " or ".join(kind for kind, of_kind in names.items() if name in of_kind)
+                    shown = str(value).lower() if isinstance(value, bool) else value
+                    raise ValueError(f"{option_name(name)} {shown}: needs --{chooser} {having}, not {chosen}")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("--nesterov true needs --momentum above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_its_strategy(self) -> Self:
+        if self.stages and self.accelerator != "auto" and (self.accelerator == "gpu") != ("gpu" in self.stages):
+            raise ValueError(f"--stages {' '.join(self.stages)}: at odds with --accelerator {self.accelerator}")
+        if self.strategy != "pipeline":
+            if self.stages:
+                raise ValueError(f"--stages {' '.join(self.stages)}: needs --strategy pipeline")
+            if self.microbatches > 1:
+                raise ValueError(f"--microbatches {self.microbatches}: needs --strategy pipeline")
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -169,10 +486,10 @@ class TrainConfig(TrainingOptions):
 
     mode: Mode = option("setting", "plain", description=ABOUT_MODE)
     run_dir: Path | None = option(
-        "place", None, description="folder for this run's files; unset: a new one under runs/"
+        "output", None, description="folder for this run's files; unset: a new one under runs/"
     )
     resume: Literal["auto"] | Path | None = option(
-        "place",
+        "resuming",
         None,
         description="continue from this checkpoint, or from the latest one in this run folder, made by any"
         " implementation; auto: from the latest in --run-dir, or from the start if there is none",
@@ -208,13 +525,18 @@ class TrainConfig(TrainingOptions):
         check_mode(self.data_on, self.mode)
         return self
 
-    def replace(self, **changes: Any) -> "TrainConfig":
+    def replace(self, **changes: Any) -> Self:
         """A validated copy with some fields changed."""
-        return TrainConfig(**{**self.model_dump(), **changes})
+        return type(self)(**{**self.model_dump(), **changes})
+
+    def made_for(self, purpose: Purpose, **changes: Any) -> Self:
+        """A validated copy for a run with this purpose: with what such a run resets reset, and some fields changed."""
+        kinds = [kind for kind, purposes in RESET_IN.items() if purpose in purposes]
+        return self.replace(**{**neutral_values(type(self), *kinds), **changes})
 
     def training_fields(self) -> dict[str, Any]:
         """The fields that determine what is trained and on how many devices, without paths, as JSON values."""
-        return self.model_dump(mode="json", exclude={*fields_of_kind(TrainConfig, "place", "output")})
+        return self.model_dump(mode="json", exclude={*fields_of_kind(type(self), *UNTRAINED)})
 
     def sha256(self) -> str:
         """Hex digest over `training_fields`: equal if and only if two runs have the same values of these fields."""

@@ -1,15 +1,28 @@
-"""What a training step draws, for dropout and augmentation; the same in every implementation.
+"""Random numbers that are the same in every implementation.
 
-Each framework computes these numbers with the generator Philox. Philox has no state: its numbers are a function of a
-counter and a key. So the numbers of an example do not depend on the replica, the batch or the order in which they are
-drawn. Numbers that are drawn before training are those of `common/platform/numbers.py`.
+Numbers that only NumPy needs, before training, are taken from the raw stream of PCG64. NumPy promises never to change
+this stream (NEP 19: bit generators are stable across versions, distributions are not). So implementations in different
+environments use the same order of examples.
+
+Numbers that a training step draws, for dropout and augmentation, are computed by each framework with the generator
+Philox. Philox has no state: its numbers are a function of a counter and a key. So the numbers of an example do not
+depend on the replica, the batch or the order in which they are drawn.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+# Domain separation: one seed feeds several independent streams.
+STREAM_ORDER, STREAM_WEIGHTS, STREAM_SYNTHETIC, STREAM_SPLIT = 0, 1, 2, 3
+
 Integers = NDArray[np.int64]
 WORD = 2**32 - 1  # 32 bits
+
+
+def random_bits(count: int, *key: int) -> NDArray[np.uint64]:
+    """uint64 (count,): the raw PCG64 stream that belongs to `key`, non-negative integers."""
+    raw = np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
+    return np.asarray(raw, dtype=np.uint64)
 
 
 # --- Philox4x32-10: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3" ---

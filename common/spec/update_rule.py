@@ -6,11 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.platform.numbers import float32
 from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 from common.spec.rules import RULES, Rule
 from common.spec.schedules import SCHEDULES, Schedule
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as a Python float: a number that every framework represents exactly."""
+    return float(np.float32(value))
 
 
 def spelled_out(config: TrainConfig) -> TrainConfig:

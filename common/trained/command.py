@@ -4,50 +4,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from common.data.catalogue import DatasetName
-from common.data.formats import ImageShape
 from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
 from common.platform.files import read_model
-from common.platform.launch import Launch
 from common.record.results import CONFIG_FILE
-from common.spec.device_options import Precision
-from common.spec.options import ModelName, TrainConfig
-
-if TYPE_CHECKING:
-    from common.trained.use import Used
-
-# Training options that evaluate and predict do not need. They get the values of a training on one device that uses
-# none of them.
-ONLY_USED = {
-    "devices": 1,
-    "strategy": "single_device",
-    "stages": None,
-    "microbatches": 1,
-    "mode": "plain",
-    "compile": False,
-    "tf32": False,
-    "data_on": "host",
-    "run_dir": None,
-    "verify_steps": None,
-    "evaluate_on": "test",
-    "dry_run": False,
-    "save_first_batch": False,
-    "warmup_steps": 0,
-    "max_steps": -1,
-    "train_size": None,
-    "accumulate_grad_batches": 1,
-    "random_crop": 0,
-    "horizontal_flip": False,
-    "cutout": 0,
-}
+from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
 
 class UseConfig(BaseModel):
@@ -82,17 +48,18 @@ class UseConfig(BaseModel):
         """
         if not self.weights.is_file():
             raise UserError(f"--weights {self.weights}: no such file")
-        path, values = self.weights.parent / CONFIG_FILE, {}
+        path, trained = self.weights.parent / CONFIG_FILE, TrainConfig()
+        given: dict[str, Any] = {"initial_weights": self.weights}
         if path.exists():
-            values = read_model(TrainConfig, path).model_dump()
+            trained = read_model(TrainConfig, path)
             if self.dataset or self.data_dir:  # its sizes may differ from those of the data set trained on
-                values |= dict.fromkeys(("test_size", "image_shape", "num_classes"))
+                given |= dict.fromkeys(("test_size", "image_shape", "num_classes"))
         elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:
             raise UserError(f"--weights {self.weights}: no {CONFIG_FILE} beside it; give {' and '.join(missing)}")
         named = {name: getattr(self, name) for name in type(self).model_fields if name in TrainConfig.model_fields}
-        given = {name: value for name, value in named.items() if value is not None}
+        given |= {name: value for name, value in named.items() if value is not None}
         try:
-            return TrainConfig(**{**values, **ONLY_USED, **given, "initial_weights": self.weights})
+            return trained.made_for("use", **given)
         except ValidationError as error:
             messages = (item["msg"].removeprefix("Value error, ") for item in error.errors())
             raise UserError("; ".join(messages)) from None
@@ -124,27 +91,6 @@ class Command:
 
     config: TrainConfig
     use: UseConfig | None
-
-    # The methods import common.trained.use themselves, since a training does not need it.
-
-    def read_used(self) -> "Used | None":
-        """See `common.trained.use.read_used`."""
-        from common.trained import use
-
-        if self.use is None:
-            return None
-        launch = Launch.read()
-        if launch.world_size is not None and launch.world_size > 1:
-            raise UserError(
-                f"{launch.started_by} has started {launch.world_size} processes; evaluate and predict need one"
-            )
-        return use.read_used(self)
-
-    def show(self, implementation: str, used: "Used", logits: NDArray[np.floating]) -> None:
-        """See `common.trained.use.show`."""
-        from common.trained import use
-
-        use.show(self, implementation, used, logits)
 
 
 def parse_command(implementation: str, about: str, arguments: Sequence[str] | None = None) -> Command:

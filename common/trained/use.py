@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from common.data.catalogue import DatasetName
 from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
 from common.data.image_files import WHITE_ASSUMED, read_image
 from common.platform.errors import UserError
 from common.platform.files import not_valid, read_metadata
+from common.platform.launch import Launch
 from common.record.predictions import confusion
 from common.record.results import TRAINED_ON
-from common.spec.options import TrainConfig
+from common.spec.options import DatasetName, TrainConfig
 from common.trained.command import Command, PredictConfig
 
 Logits = NDArray[np.floating]
@@ -42,14 +42,19 @@ class Used:
     unreadable: dict[Path, str] = field(default_factory=dict)
 
 
-def read_used(command: Command) -> Used:
-    """What the command puts the network to use on.
+def read_used(command: Command) -> Used | None:
+    """What the command puts the network to use on; None if it is a training.
 
     Raises:
-      UserError: weights, data or all pictures can't be read, or the network was trained on other images or classes.
+      UserError: weights, data or all pictures can't be read, the network was trained on other images or classes, or a
+        launcher has started several processes.
     """
     config, use = command.config, command.use
-    assert use is not None
+    if use is None:
+        return None
+    launch = Launch.read()
+    if launch.world_size is not None and launch.world_size > 1:
+        raise UserError(f"{launch.started_by} has started {launch.world_size} processes; evaluate and predict need one")
     trained_on = read_trained_on(use.weights)
     if isinstance(use, PredictConfig):
         return read_pictures(use, config.dataset, trained_on or data_spec(config))

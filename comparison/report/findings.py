@@ -185,7 +185,12 @@ def decision(table: Table) -> Decision:
         Kind("memory, MiB", "the peak of all its processes", _memory, _mebibytes),
         Kind("GPU memory, MiB", "the peak on all GPUs", _gpu_memory, _mebibytes),
         Kind("joules/image", "energy of the machine for each training image", _joules, "{:.2g}".format),
-        Kind("lines of code", "of train.py, and of tuning.py where it is tuned", _code_lines, "{:.0f}".format),
+        Kind(
+            "lines of code",
+            "of train.py and parts.py, and of tuning.py where it is tuned",
+            _code_lines,
+            "{:.0f}".format,
+        ),
     ]
     kinds = [kind for kind in kinds if any(kind.value(row) is not None for row in rows)]
     shares = _shares(table)

@@ -10,9 +10,8 @@ from common.record.timeline import SHOWN_PHASES
 from comparison.report.charts import INK, PAPER, Chart
 from comparison.report.looks import Looks, legend_height
 from comparison.row_values import phase_seconds
-from comparison.store import Run
+from comparison.store import Run, reach_target
 from comparison.table import Entry
-from comparison.target import reach_target
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
 RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 30, 50, 100)

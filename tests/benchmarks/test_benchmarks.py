@@ -1,6 +1,5 @@
 """Benchmarks: pairs, tables and files of fake programs, and that each script runs."""
 
-import ast
 import json
 import sys
 
@@ -10,8 +9,6 @@ from conftest import REPOSITORY, run
 from rich.console import Console
 
 from benchmarks import limit, usual
-from benchmarks.devices import SPEED_UP
-from benchmarks.machine import PASSES, share_of_peak
 from benchmarks.paired import (
     BenchmarkConfig,
     ModesConfig,
@@ -26,17 +23,15 @@ from benchmarks.paired import (
     write_speed,
 )
 from benchmarks.paired import run as run_program
-from benchmarks.settings import LEFT_OUT, PAIRS, SETTINGS
-from benchmarks.without import MEASURES, NOTHING
 from common.platform.errors import UserError
-from common.record.results import PlanLine, TurnLine, read_metrics, read_step_losses
+from common.record.results import PlanLine, TurnLine, read_metrics
 from common.spec.options import TrainConfig
 from comparison.program import Ended
 
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "as_program" in path.read_text())
-WITHOUT_ROUNDS = ("rules", "normalisation", "rounding", "draws", "network", "scaling", "turns")
+WITHOUT_ROUNDS = ("network", "scaling", "turns")
 
 
 def test_ratios_of_runs_are_of_the_same_round(tmp_path, capsys):
@@ -112,8 +107,9 @@ TURNS_LOOP = """
 import sys
 from pathlib import Path
 from benchmarks.loops.timed import TimedSteps
-from common.spec.command_line import parse_train_config
-timed = TimedSteps(parse_train_config("x", "x"))
+from common.platform.cli import parse_options
+from common.spec.options import TrainConfig
+timed = TimedSteps(parse_options(TrainConfig, "python -m x", "x"))
 for _ in range(timed.config.max_steps):
     timed.step()
 """
@@ -145,23 +141,12 @@ def test_a_folder_that_holds_something_is_refused(tmp_path):
         make_folder(BenchmarkConfig(output_dir=tmp_path), "x")
 
 
-def test_a_runs_share_of_the_peak():
-    class Result:
-        config = TrainConfig(precision="32")
-        accelerator, devices, flops_per_image, images_per_second = "cpu", 2, 10**6, 1000.0
-
-    assert share_of_peak(Result, {"32": 6e9}) == PASSES * 1e9 / 6e9
-    Result.accelerator = "gpu"
-    assert share_of_peak(Result, {"32": 6e9}) == PASSES * 1e9 / 12e9
-    Result.images_per_second = None
-    assert share_of_peak(Result, {"32": 6e9}) is None
-
-
 def test_speeds_are_written_as_they_are(tmp_path):
     write_speed(tmp_path, images_per_second=2.5)
     assert json.loads((tmp_path / "speed.json").read_text()) == {"images_per_second": 2.5}
 
 
+@pytest.mark.quick("limit")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_script_runs_alone(script):
     text = run(sys.executable, "-m", f"benchmarks.{script}", "--help").stdout
@@ -173,52 +158,8 @@ def test_rows_are_implementations_in_modes_and_what_is_to_be_reached_is_told_of_
     names = [row.name for row in ModesConfig().rows]
     assert names == ["tf", "tf tuned", "pt", "pt tuned", "ptl", "ptl tuned", "keras", "keras tuned"]
     assert [row.name for row in ModesConfig(implementations=["pt"], mode=["tuned"]).rows] == ["pt tuned"]
-    for reach in (*limit.REACH.values(), SPEED_UP, usual.REACH):
+    for reach in (*limit.REACH.values(), usual.REACH):
         assert set(reach) <= set(names)
-
-
-def test_settings_are_set_against_settings_that_are_measured():
-    titles = set(SETTINGS)
-    assert {title for pair in PAIRS for title in pair} == titles
-    assert all(left_out <= {reference for _, reference in PAIRS} for left_out in LEFT_OUT.values())
-    for values in SETTINGS.values():
-        TrainConfig(**values)
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_the_programs_know_the_measures(implementation):
-    tree = ast.parse((REPOSITORY / "benchmarks" / "loops" / f"{implementation}_without.py").read_text())
-    assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
-    assert [key.value for key in assigned["WITHOUT"].keys] == MEASURES[implementation]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_without_a_measure_it_is_still_the_same_training(tmp_path, implementation):
-    losses = {}
-    for one in [NOTHING, *MEASURES[implementation]]:
-        config = TrainConfig(
-            epochs=2,
-            train_size=300,
-            devices=1,
-            threads_per_device=1,
-            accelerator="cpu",
-            mode="tuned",
-            precision="64",
-            compile=False,
-        )
-        program = Program(one, f"benchmarks.loops.{implementation}_without", config, (one,))
-        assert run_program(program, tmp_path / one)["efficiency"] > 0
-        losses[one] = read_step_losses(tmp_path / one)
-    assert len(losses[NOTHING]) == 10
-    for found in losses.values():
-        assert found == pytest.approx(losses[NOTHING], rel=1e-10)
-
-
-def test_a_measure_that_is_not_known_is_refused():
-    program = "benchmarks.loops.pt_without"
-    message = run(sys.executable, "-m", program, "no-such", expect=2).stderr
-    assert "'no-such': no measure of pt_impl; there are nothing, channels-last" in message
 
 
 @pytest.mark.slow
@@ -242,13 +183,3 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
     assert found["train_images_bytes"] > 2.4 * 2**30 and "NO" not in output
     assert len(found["peak_private_bytes_of_a_process"]) == 8
     assert max(found["peak_private_bytes_of_a_process"].values()) < 2 * 2**30
-
-
-@pytest.mark.slow
-def test_update_rules_are_keras_s_where_the_page_says_so(tmp_path):
-    run(sys.executable, "-m", "benchmarks.rules", "--output-dir", tmp_path, timeout=900)
-    found = json.loads((tmp_path / "rules.json").read_text())["largest_relative_differences"]
-    apart = {(rule, way): values[-1] for rule, ways in found.items() for way, values in ways.items()}
-    same = {(rule, "shared rule") for rule in found} | {("adadelta", "Keras's, PyTorch's numbers")}
-    assert {one for one, value in apart.items() if value < 1e-12} == same
-    assert min(value for one, value in apart.items() if one not in same) > 1e-3

@@ -35,9 +35,12 @@ def made(tmp_path, monkeypatch):
         columns = ("implementation", "mode", "ratio", "ratio_low", "ratio_high", "verdict")
         rows = pd.DataFrame([(*name, *values) for name in names], columns=columns)
         rows["images_per_second"] = 1000.0 * (number + 1)
-        # Half of the turns of each of three runs stall.
-        of_run = rows[["implementation", "mode"]].assign(images=rows["images_per_second"])
-        runs = [of_run.assign(run_dir=run, seconds=seconds) for run in "abc" for seconds in (0.3, 0.7)]
+        # Of each of three runs, half of the turns stall; a third kind of turn is disturbed by other programs.
+        of_run = rows[["implementation", "mode"]].assign(images=rows["images_per_second"], own_load=0.5)
+        kinds = ((0.3, 0.0), (0.7, 0.0), (9.0, 0.5))
+        runs = [
+            of_run.assign(run_dir=run, seconds=seconds, other_load=other) for run in "abc" for seconds, other in kinds
+        ]
         frames = dict.fromkeys(("runs", "epochs", "steps"), pd.DataFrame())
         return Comparison(rows, turns=pd.concat(runs), **frames, warnings=[], missing=0)
 
@@ -115,6 +118,7 @@ def test_half_width_of_an_interval(made):
     assert Sample(made.folder / "001-x", 1.0).half_width("pt") == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_copy_with_more_work_is_another_implementation(tmp_path):
     maker = Maker(tmp_path, TurnsConfig(), Console(quiet=True))
     tree = maker.copy("slow", products=3)

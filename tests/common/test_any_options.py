@@ -3,6 +3,7 @@
 import json
 import typing
 
+import pytest
 from fuzzing import damaged, how_many, line_or_result, try_out
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -65,6 +66,7 @@ def test_options_of_a_run(cases, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @how_many
 def test_options_of_a_comparison(cases, capsys):
     sweeps = [
@@ -118,6 +120,7 @@ FILES = [
 ]
 
 
+@pytest.mark.slow
 @how_many
 def test_files_of_options(cases, tmp_path, capsys):
     path = tmp_path / "options.yaml"

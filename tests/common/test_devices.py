@@ -1,9 +1,9 @@
 import pytest
 
-from common.devices import resolve_devices
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import num_cores
+from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
 
 ALONE = Launch.read({})

@@ -5,7 +5,6 @@ import pytest
 
 from common.data.arrays import write_description
 from common.data.datasets import images_nbytes, load_dataset
-from common.devices import resolve_devices
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.resolve import (
@@ -13,6 +12,7 @@ from common.resolve import (
     Settings,
     describe_devices,
     describe_settings,
+    resolve_devices,
     resolve_settings,
 )
 from common.spec.options import TrainConfig

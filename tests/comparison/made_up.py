@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256, write_model
 from common.platform.launch import Launch
@@ -13,7 +12,7 @@ from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
 from common.record.timeline import PHASES
-from common.resolve import Settings, resolve_settings
+from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison.integrity import files_sha256
 from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.options import CompareConfig

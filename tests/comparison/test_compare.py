@@ -27,6 +27,7 @@ def compare(project, output, *implementations, expect=0, options=SHORT):
     return done.stdout, read_csv(output / "results.csv")
 
 
+@pytest.mark.slow
 def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     text, rows = compare(project, tmp_path / "r", "one", "two")
     assert [row["status"] for row in rows] == ["ok", "ok"] and {row["table"] for row in rows} == {"1"}
@@ -70,6 +71,7 @@ def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp
     assert "step 1 of 20" in rows[1]["note"] and "parted: different training" in text
 
 
+@pytest.mark.slow
 def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, tmp_path):
     text, rows = compare(project, tmp_path / "r", "one", "fewer", "two", expect=1)
     assert [(row["implementation"], row["table"]) for row in rows] == [("one", "1"), ("two", "1"), ("fewer", "2")]
@@ -77,6 +79,7 @@ def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, 
     assert text.count("cnn on digits") == 2 and "354 test images" in text
 
 
+@pytest.mark.quick("crash", "broken")
 @pytest.mark.parametrize(
     ("name", "reason", "log"),
     [
@@ -106,6 +109,7 @@ def test_nothing_but_failures_is_a_table_too(project, tmp_path):
     assert [row["status"] for row in rows] == ["failed"] and "no implementation has finished" in text
 
 
+@pytest.mark.slow
 def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
     started = time.monotonic()
     options = (*SHORT, "--timeout", 8, "--verify", "never")
@@ -117,6 +121,7 @@ def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
     assert len(pids) == 2 and gone(pids)
 
 
+@pytest.mark.quick("[<Signals.SIGINT: 2>]")
 @pytest.mark.parametrize(
     "numbers",
     [[signal.SIGINT], [signal.SIGTERM], pytest.param([signal.SIGHUP], marks=pytest.mark.slow), [signal.SIGINT] * 3],
@@ -149,6 +154,7 @@ def test_an_interrupt_ends_the_children_and_keeps_what_is_finished(project, tmp_
     assert [row["implementation"] for row in read_csv(tmp_path / "r" / "results.csv")] == ["one"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_the_proof_ends_its_children_and_leaves_nothing_half_done(project, tmp_path):
     options = ("--implementations", "one", "hang", *SHORT)
     command = [sys.executable, "compare.py", "--output-dir", tmp_path / "r", *options]
@@ -162,6 +168,7 @@ def test_an_interrupt_of_the_proof_ends_its_children_and_leaves_nothing_half_don
     assert not (told.parent / "proof.json").exists()
 
 
+@pytest.mark.slow
 def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp_path):
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     started = []
@@ -198,6 +205,7 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
     )
 
 
+@pytest.mark.quick("options0", "options3", "options7", "options10", "options23")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -235,6 +243,7 @@ def test_mistakes_end_in_one_line_before_anything_is_started(project, options, m
     assert not (project / "results").exists()
 
 
+@pytest.mark.slow
 def test_every_implementation_can_have_its_own_interpreter(project, tmp_path):
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\necho mine > "{tmp_path}/used"\nexec "{sys.executable}" "$@"\n')
@@ -251,6 +260,7 @@ def test_an_interpreter_that_cannot_be_run_is_a_failed_row(project, tmp_path):
     assert [row["status"] for row in rows] == ["failed", "ok"] and "cannot be run" in rows[0]["note"]
 
 
+@pytest.mark.quick("gpus0")
 @pytest.mark.parametrize(
     ("gpus", "accelerator", "devices"),
     [
@@ -274,6 +284,7 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
     assert [row["table"] for row in json.loads((tmp_path / "r" / "results.json").read_text())["rows"]] == [1, 0, 1]
 
 
+@pytest.mark.quick("[/x] :smile:")
 @pytest.mark.parametrize("folder", ["with space", "ünïcode", "[red]", "[/x] :smile:"])
 def test_folders_may_have_any_name_and_be_relative(project, tmp_path, folder):
     command = (sys.executable, project / "compare.py", "--implementations", "one", "--output-dir", folder, *SHORT)
@@ -295,6 +306,7 @@ def records(output):
     }
 
 
+@pytest.mark.slow
 def test_rounds_and_seeds_are_run_one_after_the_other_and_summed_up(project, tmp_path):
     options = (*FEW_STEPS, "--repeats", 2, "--seeds", 0, 1)
     text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
@@ -366,6 +378,7 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     assert "they still count" in kept and {row["num_rounds"] for row in rows} == {"6"}
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_path):
     output = tmp_path / "r"
     command = (sys.executable, "compare.py", "--implementations", "one", "two", *SHORT)
@@ -389,6 +402,7 @@ def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_pa
     assert done.stderr.startswith("compare.py: error: --repeats 5: the comparison in")
 
 
+@pytest.mark.slow
 def test_a_report_is_made_again_from_the_stored_runs_alone(project, tmp_path):
     output, moved = tmp_path / "r", tmp_path / "moved"
     compare(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 3))
@@ -404,6 +418,7 @@ def test_a_report_is_made_again_from_the_stored_runs_alone(project, tmp_path):
     assert "3 of 3" in text and "reached" in text
 
 
+@pytest.mark.slow
 def test_two_comparisons_side_by_side(project, tmp_path):
     compare(project, tmp_path / "a", "one")
     options = (*SHORT, "--baseline", tmp_path / "a")
@@ -412,6 +427,7 @@ def test_two_comparisons_side_by_side(project, tmp_path):
     assert "times the baseline's, by single runs, too few for a ratio" in text
 
 
+@pytest.mark.slow
 def test_a_sweep_has_a_table_of_its_own(project, tmp_path):
     sweep = ("--sweep", "batch-size=10,20", "devices=1,2", "--scaling", "strong")
     options = ("--epochs", 2, "--train-size", 500, *ONE_ROUND, *sweep)
@@ -426,6 +442,7 @@ def test_a_sweep_has_a_table_of_its_own(project, tmp_path):
         assert (tmp_path / "r" / "figures" / f"{name}.png").exists()
 
 
+@pytest.mark.slow
 def test_a_learning_rate_is_tuned_before_it_is_used(project, tmp_path):
     sweep = ("--sweep", "batch-size=10,20", "--sweep-learning-rate", "tune")
     options = ("--epochs", 2, "--train-size", 500, *ONE_ROUND, *sweep)

@@ -31,6 +31,7 @@ def pids_of(path):
     return list(map(int, (wait_for(path.exists) and path.read_text()).split()))
 
 
+@pytest.mark.slow
 def test_the_children_of_one_that_is_killed_end_too(project, tmp_path, fault):
     """Otherwise they would train beside the runs of the resumed comparison, and write into the same folders."""
     temporary = tmp_path / "temporary"
@@ -50,6 +51,7 @@ def test_the_children_of_one_that_is_killed_end_too(project, tmp_path, fault):
     fault("compare killed", "compare.py", -signal.SIGKILL, None, then, seconds)
 
 
+@pytest.mark.slow
 def test_a_folder_belongs_to_one_at_a_time(project, tmp_path, fault):
     output = tmp_path / "r"
     with begin(project, output, "two", "hang") as process:
@@ -68,6 +70,7 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path, fault):
     fault("one folder", "compare.py", 2, line, "the first one goes on; the second one changes nothing")
 
 
+@pytest.mark.slow
 def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path, fault):
     """They share the cache, which stores proofs and findings about the processor."""
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -99,6 +102,7 @@ def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
     assert done.stderr.startswith("compare.py: error: LOCAL_RANK 1: ")
 
 
+@pytest.mark.quick("330000-1")
 @pytest.mark.parametrize(("size", "finished"), [(100_000, 0), (330_000, 1), (700_000, 2)])
 def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, fault, small_disk, size, finished):
     """The disk fills up in the first run's files, in the second run's files, or in the report."""
@@ -131,6 +135,7 @@ def test_ctrl_c_at_once_ends_it_without_a_stack_trace(project, tmp_path, after):
     assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in err, err
 
 
+@pytest.mark.quick("{'COLUMNS': '0'}")
 @pytest.mark.parametrize(
     "environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"COLUMNS": "0"}], ids=str
 )
@@ -146,6 +151,7 @@ def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path, environme
             assert line.startswith("compare.py: error: '") and "can't be read in this system's encoding" in line
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path, fault):
     output = tmp_path / "r"
     with begin(project, output, "one", "hang") as process:
@@ -161,6 +167,7 @@ def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path, fault):
 LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 60, "--log-every-n-steps", 5)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     """Its losses are those of an uninterrupted run. Its accuracy counts, its times do not."""
     output, options = tmp_path / "r", (*LONG, *CPU, "--checkpoint-every", 100)

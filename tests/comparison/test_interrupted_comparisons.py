@@ -21,6 +21,7 @@ def seconds(project, tmp_path_factory):
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moments", [3, pytest.param(12, marks=pytest.mark.slow)])
 def test_ctrl_c_at_any_moment(project, tmp_path, fault, seconds, moments):
     for part in range(moments):

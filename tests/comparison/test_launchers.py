@@ -217,6 +217,7 @@ def test_being_interrupted_cancels_the_jobs(queue, tmp_path):
     assert all(process.poll() is not None for process in queue.jobs.values())
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_full_or_silent_is_waited_for(queue, tmp_path):
     queue.places, queue.silent, notes, said = 1, 0, Notes(), []
 

@@ -15,7 +15,7 @@ from common.spec.options import TrainConfig
 from comparison.export.write import write_tables
 from comparison.jobs import make_variants
 from comparison.learning import SMALL, WHOLE, Fit, learning_path, read_fit, read_small_set
-from comparison.learning_runs import check_small, check_whole, small_changes, whole_changes
+from comparison.learning_runs import by_heart, check_small, check_whole, evaluated_on_training
 from comparison.program import Ended
 from comparison.report.page import write_report
 from comparison.request import find_runs, summarise
@@ -114,7 +114,7 @@ def test_the_small_set_is_learned_without_what_prevents_that():
         model="mnist_dropout",
         dataset="mnist",
     )
-    small = config.replace(**small_changes(config))
+    small = by_heart(config)
     plan = small.plan(small.train_size)
     assert (small.train_size, small.test_size, small.evaluate_on) == (64, 64, "train")
     assert plan.total_steps == 200 and plan.steps_per_epoch == 2 and small.schedule == "constant"
@@ -128,11 +128,11 @@ def test_the_small_set_is_learned_without_what_prevents_that():
 
 def test_a_small_set_is_no_larger_than_the_training_set_and_feeds_all_replicas():
     few = TrainConfig(train_size=40)
-    assert small_changes(few)["train_size"] == 40 and math.ceil(40 / 64) * small_changes(few)["epochs"] == 200
+    assert by_heart(few).train_size == 40 and math.ceil(40 / 64) * by_heart(few).epochs == 200
     many = TrainConfig(devices=128, batch_size=256)
-    assert small_changes(many)["train_size"] == 128
-    assert whole_changes(TrainConfig()) == {"evaluate_on": "train", "test_size": 355}
-    assert whole_changes(TrainConfig(train_size=100))["test_size"] == 100
+    assert by_heart(many).train_size == 128
+    assert evaluated_on_training(TrainConfig()) == TrainConfig(evaluate_on="train", test_size=355)
+    assert evaluated_on_training(TrainConfig(train_size=100)).test_size == 100
 
 
 def test_evaluating_on_training_images_takes_those_that_are_trained_on():

@@ -10,8 +10,7 @@ from conftest import REPOSITORY, run
 from made_up import MadeUp, comparison
 
 from common.platform.errors import UserError
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import TrainConfig
+from common.spec.options import TRAINED, TrainConfig, fields_of_kind
 from comparison import load
 from comparison.export.write import write_tables
 from comparison.frames import WHICH_RUN
@@ -106,7 +105,7 @@ def test_the_page_names_every_column_in_order(found):
     which = documented("Which run")
     assert which == [*WHICH_RUN]
     assert documented("rows") == [*found.rows.columns]
-    options = {*fields_of_kind(TrainConfig, "data", "network", "training", "machine", "setting")}
+    options = {*fields_of_kind(TrainConfig, *TRAINED)}
     assert documented("runs") == [name for name in found.runs.columns if name not in {*which, *options}]
     assert options < {*found.runs.columns}
     assert [*which, *documented("turns")] == [*found.turns.columns]

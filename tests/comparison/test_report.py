@@ -169,6 +169,7 @@ def scrolled_through(page):
     page.evaluate("() => window.scrollTo(0, 0)")
 
 
+@pytest.mark.quick("simple-light-400", "turns-dark-1400")
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["simple", "sweep", "turns"])
@@ -227,6 +228,7 @@ def pointed_at(page, chart, across, down):
     return told(page)
 
 
+@pytest.mark.slow
 def test_a_dot_names_its_round(browser, simple):
     page = opened(browser, simple, 1400)
     scrolled_through(page)
@@ -445,6 +447,7 @@ def test_only_the_first_row_is_called_the_first_row(tmp_path, verify, others):
     assert [cells[-1].shown for _, cells, _ in decision(summary.tables[0]).lines] == ["first row", *others]
 
 
+@pytest.mark.slow
 def test_a_sweep_has_an_index_of_its_tables(browser, tmp_path):
     options = {"implementations": ["pt"], "verify": "never", "sweep": ["batch-size=16,32,48,64"]}
     write_report(comparison(tmp_path, noisy, **options))

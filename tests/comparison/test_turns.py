@@ -105,6 +105,7 @@ def test_a_program_that_is_killed_in_its_turn_lets_the_others_go_on(round_of, tm
         assert [line.cycle for line in read_metrics(tmp_path / name, TurnLine)] == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_in_its_turn_is_ended_and_the_others_go_on(round_of, tmp_path):
     def stop(name, line):
         if name == "two" and isinstance(line, StepLine) and line.step == 40:
@@ -147,6 +148,7 @@ def test_programs_that_do_not_fit_together_train_in_groups_with_the_first_row(pr
     assert all(len(read_metrics(tmp_path / name, TurnLine)) == 10 for name in groups)
 
 
+@pytest.mark.slow
 def test_waiting_for_others_does_not_count_for_the_timeout(round_of, tmp_path):
     """`hang` uses up its own seconds at its end, while `one` waits to be let go."""
     notes = round_of("hang", "one", timeout=6)
@@ -198,13 +200,13 @@ def test_what_waits_uses_no_core_and_is_interrupted_at_once(round_of, tmp_path):
 @pytest.mark.parametrize(
     ("seconds_per_step", "steps_per_epoch", "left", "untimed", "timed"),
     [
-        ((0.01, 0.002), 100, 10_000, 3, 20),  # 0.2 s of the slower one
+        ((0.01, 0.002), 200, 10_000, 3, 20),  # 0.2 s of the slower one
         ((1.0,), 100, 10_000, 3, 1),
         ((0.001,), 100, 100, 3, 7),  # shorter, so that there are ten turns
         ((0.001,), 100, 5, 3, 1),
         ((0.001,), 60, 10_000, 0, 180),  # whole epochs
-        ((0.005,), 60, 10_000, 0, 60),  # an epoch of 0.3 s
-        ((0.006,), 60, 10_000, 3, 33),  # a part of a longer one
+        ((0.015,), 60, 10_000, 0, 60),  # an epoch of 0.9 s
+        ((0.02,), 60, 10_000, 3, 10),  # a part of a longer one
         ((0.001,), 60, 590, 3, 56),  # too few epochs for ten turns
     ],
 )
@@ -253,7 +255,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 @pytest.mark.parametrize(
     ("mode", "devices", "epochs", "names"),
     [
-        ("plain", 2, (8, 800), ("tf", "pt")),
+        ("plain", 2, (8, 400), ("tf", "pt")),
         *(
             pytest.param(mode, devices, epochs, IMPLEMENTATIONS, marks=pytest.mark.slow)
             for mode, devices, epochs in itertools.product(MODES, (1, 2), ((8, 800), (24, 250)))

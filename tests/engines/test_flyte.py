@@ -109,6 +109,7 @@ def program(text, folder, *words):
     return run(sys.executable, "-c", text, *words, cwd=folder, **path).stdout.splitlines()
 
 
+@pytest.mark.slow
 @needs_flyte
 def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
     found = json.loads(program(RUN_HERE, tmp_path)[-1])
@@ -119,6 +120,7 @@ def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
     assert all(path.endswith("model.safetensors") for path in found["models"])
 
 
+@pytest.mark.slow
 @needs_flyte
 def test_what_a_cluster_is_told(tmp_path):
     tasks = {task["id"]["name"]: task for task in json.loads(program(WRITE_DOWN, tmp_path)[-1])}

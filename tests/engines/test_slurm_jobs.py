@@ -96,9 +96,11 @@ def compare(slurm, output, *options, expect=0):
     return run(*command, "--output-dir", output, *options, expect=expect, **slurm).stdout
 
 
+@pytest.mark.slow
 @needs_slurm
 def test_a_comparison_is_made_by_jobs_and_goes_on_here(slurm_cluster, tmp_path):
-    folder = tmp_path / "r"
+    """sbatch(1) takes %j in the name of an output file for the number of the job."""
+    folder = tmp_path / "r%j"
     text = compare(
         slurm_cluster, folder, "--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1, *ONE_ROUND
     )

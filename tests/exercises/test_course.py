@@ -46,6 +46,7 @@ LONG = (
 )  # their quick tests check only the solutions
 
 
+@pytest.mark.quick("sampler")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in ACTIVITIES]
 )
@@ -53,6 +54,7 @@ def test_solutions_pass_and_gaps_and_mistakes_do_not(name):
     assert check("check", name, "--solutions").startswith(f"passed  {name}: ")
 
 
+@pytest.mark.quick("ddp", "batch_norm", "scaling")
 @pytest.mark.parametrize("name", LONG)
 def test_the_solution_passes(name):
     number = len(make_checker(name).checks)
@@ -225,6 +227,7 @@ def test_a_hint_belongs_to_a_cause_not_to_a_check(tmp_path):
     assert " ".join(printed.split()).count('seen: the same error as where "training goes on as if it had not') == 3
 
 
+@pytest.mark.quick("PT_CNN_MultiGPU")
 @pytest.mark.parametrize("program", ["PT_CNN_MultiGPU", "PTL_multiGPU"])
 def test_a_program_started_by_its_path_says_how_to_start_it(program):
     done = run(sys.executable, f"exercises/{program}.py", expect=1)
@@ -381,6 +384,7 @@ TROUBLES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_damaged_activity_is_told(tmp_path):
     for name in ("common", "exercises"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -3,9 +3,11 @@
 import io
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -15,7 +17,6 @@ from conftest import REPOSITORY, read_csv, run
 from common.platform.machine import num_cores
 from exercises import checking, marking, marks_table, sandbox, verdicts
 from exercises.course import ACTIVITIES
-from exercises.namespaces import DEVICES
 from exercises.sandbox import Limits
 from exercises.verdicts import Verdict
 
@@ -104,6 +105,7 @@ PICKLES = """    import gc, os
 """
 
 
+@pytest.mark.slow
 def test_a_class_of_all_kinds(with_sandbox, tmp_path):
     listener = socket.create_server(("127.0.0.1", 0))
     intrudes, came = intrusion(tmp_path, listener.getsockname()[1])
@@ -196,6 +198,7 @@ WASTEFUL = {
 }
 
 
+@pytest.mark.quick("forks")
 @pytest.mark.parametrize("student", WASTEFUL)
 def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sandbox, tmp_path, student):
     before = set(psutil.Process().children(recursive=True))
@@ -256,7 +259,7 @@ for folder, _, _ in os.walk('/'):
     assert sorted(found) == ["/dev/shm", "/tmp"] and ended is None
     mounts, _ = inside("[print(line.strip()) for line in open('/proc/mounts')]", tmp_path)
     writable = {line.split()[1] for line in mounts if not line.split()[3].startswith("ro,")}
-    assert {path for path in writable if Path(path).name not in DEVICES} == {"/tmp", "/dev/shm", "/proc"}
+    assert writable == {"/tmp", "/dev/shm", "/proc"}
 
 
 def test_of_the_system_only_programs_and_libraries_are_seen(with_sandbox, tmp_path):
@@ -307,14 +310,53 @@ def test_no_further_namespaces(with_sandbox, tmp_path):
     assert inside(code, tmp_path)[0] == ["-1"]
 
 
-def test_the_first_process_and_the_checker_can_not_be_looked_into(with_sandbox, tmp_path):
+def test_the_first_process_can_not_be_looked_into(with_sandbox, tmp_path):
     code = """
-try:
-    print(os.listdir('/proc/1/fd'))
-except PermissionError:
-    print('denied')
+import ctypes
+for name in ('fd/1', 'root/', 'environ', 'mem'):
+    try:
+        print(open(f'/proc/1/{name}').fileno())
+    except PermissionError:
+        print('denied')
+system = ctypes.CDLL(None).syscall
+print(system(438, system(434, 1, 0), 1, 0))  # pidfd_getfd of pidfd_open
 """
-    assert inside(code, tmp_path) == (["denied"], None)
+    assert inside(code, tmp_path) == (["denied"] * 4 + ["-1"], None)
+
+
+def test_a_folder_mounted_in_one_that_is_shown_is_read_only_too(with_sandbox, tmp_path):
+    if os.getuid():
+        pytest.skip("needs root, to mount a folder")
+    (tmp_path / "shown" / "a b").mkdir(parents=True)
+    program = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(REPOSITORY)!r})
+from exercises import sandbox
+command = [sys.executable, '-c', 'open("/shown/a b/x", "w")']
+print(sandbox.run(command, '/tmp', {{Path({str(tmp_path)!r}, 'shown'): '/shown'}}, sandbox.Limits(30, 1024)))
+"""
+    mount = 'mount -t tmpfs -o mode=777 tmpfs "$1" && "$2" -c "$3"'
+    start = ["unshare", "--mount", "sh", "-c", mount, "sh"]
+    printed = run(*start, tmp_path / "shown" / "a b", sys.executable, program).stdout
+    assert "OSError: [Errno 30] Read-only file system" in printed
+
+
+def test_a_sandbox_ends_with_the_process_that_made_it(with_sandbox):
+    code = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from exercises import sandbox
+program = [sys.executable, '-c', 'import os, time; os.fork(); time.sleep(60)']
+sandbox.run(program, '/tmp', {{}}, sandbox.Limits(60, 1024))
+"""
+    family, began = [], time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while len(family) < 4 and time.monotonic() < began + 20:  # unshare, the shell, and two of the program
+            family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert len(family) == 4
+    assert not psutil.wait_procs(family, timeout=10)[1]
 
 
 # --- What is no student's fault ---
@@ -361,12 +403,12 @@ def test_where_there_is_no_sandbox_it_is_refused_in_a_line(tmp_path, monkeypatch
     ):
         marking.main([str(folder)])
     monkeypatch.undo()
-    refused = Path(tmp_path / "namespaces.py")
-    refused.write_text(f"import sys; sys.exit('unshare: not allowed') if 0 else sys.exit({sandbox.NOT_ENTERED})")
-    monkeypatch.setattr(sandbox, "__file__", str(tmp_path / "sandbox.py"))
     if sys.platform == "linux":
-        with pytest.raises(sandbox.SandboxError, match="this machine makes no sandbox .no namespaces"):
-            marking.main([str(folder)])
+        fails = {"true": "no namespaces", "false": "no namespaces", "not-installed": "there is no not-installed"}
+        for program, why in fails.items():
+            monkeypatch.setattr(sandbox, "_entrance", lambda *_, program=program: [program])
+            with pytest.raises(sandbox.SandboxError, match=f"this machine makes no sandbox .{why}"):
+                marking.main([str(folder)])
 
 
 def test_without_a_sandbox_there_is_a_warning(tmp_path):

@@ -31,6 +31,7 @@ def test_the_page_shows_what_they_print_and_they_train_alike():
     assert found["TensorFlow on 2 x cpu, batches of 64"][-1] > 90 and wanted[-1] > 90
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_notebook_runs(monkeypatch):
     """With its own settings: ten epochs, and one device because no GPU is visible."""

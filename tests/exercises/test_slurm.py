@@ -90,6 +90,7 @@ def alone():
 # --- The jobs ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["PT_CNN_MultiGPU", pytest.param("PTL_multiGPU", marks=pytest.mark.slow)])
 def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(training_slurm, job, alone, tmp_path):
     title, tasks = JOBS[job]
@@ -107,6 +108,7 @@ def test_a_job_trains_on_all_devices_of_two_nodes_as_one_process_does(training_s
     assert accuracies(output) == pytest.approx(alone, abs=100 * 2.5 / 355)
 
 
+@pytest.mark.quick("fake")
 @pytest.mark.parametrize(
     ("job", "options", "environment", "expected"),
     [
@@ -142,6 +144,7 @@ def test_the_programs_get_the_jobs_numbers_and_its_arguments(
             assert re.findall(rf"\[--{option}(?:=|\]\[)(\w+)\]", line) == [str(value)]
 
 
+@pytest.mark.quick("fake")
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_fails_as_soon_as_one_of_its_processes_does(slurm, job, tmp_path):
     for name in ("python", "torchrun"):
@@ -153,6 +156,7 @@ def test_a_job_fails_as_soon_as_one_of_its_processes_does(slurm, job, tmp_path):
     assert time.monotonic() - start < 50
 
 
+@pytest.mark.slow
 @needs_slurm
 def test_a_job_fails_where_torchrun_reports_a_failure(slurm_cluster, tmp_path):
     one = ["--nodes=1", "--gpus-per-node=1"]
@@ -213,6 +217,7 @@ def folder(tmp_path_factory):
         cluster("stop", folder)
 
 
+@pytest.mark.slow
 @needs_slurm
 def test_a_stopped_cluster_leaves_no_process_behind(folder, tmp_path):
     daemons = len(processes_with(str(folder)))

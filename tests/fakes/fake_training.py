@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.devices import resolve_devices
 from common.experiment import Experiment
+from common.platform.cli import parse_options
 from common.platform.launch import Launch
 from common.platform.program import as_program
 from common.record import monitor
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.resolve import Settings, resolve_settings
-from common.spec.command_line import parse_train_config
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.options import TrainConfig
 
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, others=lambda config: 0.0):
@@ -29,7 +29,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
         timeline = Timeline.begin(os.getpid())
         timeline.enter("data")
         num_gpus = int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
-        config = parse_train_config(f"{name}_impl", "fake")
+        config = parse_options(TrainConfig, f"python -m {name}_impl", "fake")
         config = resolve_devices(config, "Fake", num_gpus, Launch.read(), ("ddp",))
         experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:

@@ -74,6 +74,7 @@ def end_of(process, family, tmp_path):
     return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")], seconds
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(one, marks=SLOW) for one in ("keras", "ptl"))])
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
@@ -120,6 +121,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.quick("pt-SIGKILL-first")
 @pytest.mark.parametrize(("implementation", "name", "whom"), ENDS)
 def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation, name, whom):
     process, family = training(implementation)
@@ -142,6 +144,7 @@ def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, imple
     fault(kind, f"{implementation}, 2 devices", status, lines[-1] if lines else None, NOTHING_LEFT, seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
 def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implementation):
     """Otherwise the other replicas would wait for it for half an hour."""
@@ -181,6 +184,7 @@ def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path
     fault("memory later", f"{implementation}, {devices} devices", status, lines[0] if lines else None, NOTHING_LEFT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])
 def test_a_run_folder_that_is_gone_is_told_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
@@ -222,6 +226,7 @@ def test_without_a_loopback_interface_there_is_a_line(tmp_path, implementation):
     assert "--devices 2: the replicas need the loopback interface, and 127.0.0.1 can't be reached: " in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port", ["nonsense", pytest.param("99999", marks=SLOW)])
 def test_lightning_needs_no_port_of_the_environment(tmp_path, port):
     options = (*CPU, "--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")

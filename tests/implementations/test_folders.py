@@ -75,6 +75,7 @@ def test_a_folder_that_nobody_may_write_to_is_refused_at_once(tmp_path, fault, s
     fault("read-only", implementation, 2, line, "nothing is trained; with another folder it works")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", [pytest.param("pt", marks=SLOW), "ptl"])
 def test_the_port_of_the_environment_may_be_taken(tmp_path, fault, implementation):
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -25,6 +25,7 @@ def train(implementation, run_dir, *options):
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "devices"),
     [("pt", 2), ("tf", 1), *(pytest.param(*one, marks=LONG) for one in (("keras", 1), ("ptl", 2), ("tf", 2)))],

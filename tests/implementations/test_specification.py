@@ -56,10 +56,12 @@ for model in ("cnn", "lenet", "resnet8", "resnet50"):
 }
 
 
+@pytest.mark.slow
 def test_torch_counts_the_same_operations_and_parameters():
     run(sys.executable, "-c", COUNT)
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", ROUND_TRIP)
 def test_canonical_weights_survive_a_framework_unchanged(implementation):
     run(sys.executable, "-c", ROUND_TRIP[implementation])

@@ -17,6 +17,7 @@ SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else(tmp_path, implementation):
     """The limit on the steps falls into the second epoch, which ends early and is evaluated."""
@@ -48,6 +49,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "devices"),
     [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
@@ -65,6 +67,7 @@ def test_a_device_without_memory_is_told_in_one_line(tmp_path, fault, implementa
     fault("memory", f"{implementation}, {devices} devices", 1, said[0], "no result is left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
@@ -101,6 +104,7 @@ def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implemen
     assert "epoch 3/3: loss" in text and f"results: {tmp_path}" in text
 
 
+@pytest.mark.slow
 def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path):
     slurm = {
         "SLURM_NTASKS": "1",

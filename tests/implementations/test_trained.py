@@ -12,9 +12,12 @@ from PIL import Image
 from common.data.arrays import write_description
 from common.data.datasets import load_dataset
 from common.platform.files import write_model
+from common.platform.launch import Launch
 from common.record.predictions import Predictions
 from common.record.results import read_result
+from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
+from common.trained.command import parse_command
 
 CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
 
@@ -34,6 +37,7 @@ def trained(tmp_path_factory):
     return train("pt", tmp_path_factory.mktemp("run"), *options, "--random-crop", 1, "--devices", 2)
 
 
+@pytest.mark.quick("keras", "pt")
 @pytest.mark.xdist_group("trained")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_evaluation_says_what_the_training_said(trained, implementation):
@@ -66,6 +70,7 @@ def test_text_holds_the_same_numbers_and_options_override_what_stands_beside_the
     assert json.loads(found)["test_count"] == 80
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("trained")
 def test_pictures_are_classified_alike_in_all(trained, tmp_path):
     config, answers = read_result(trained).config, Predictions.read(trained)
@@ -108,6 +113,7 @@ def test_a_picture_of_another_shape_is_made_to_fit(trained, tmp_path):
     assert other["score"] != pytest.approx(found[0]["score"], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["tf", pytest.param("pt", marks=pytest.mark.slow)])
 def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path, implementation):
     """The pixels of the digits go from 0 to 16, and those of image files from 0 to 255."""
@@ -201,6 +207,16 @@ def test_one_process_puts_a_network_to_use(trained):
     assert "torchrun has started 2 processes; evaluate and predict need one" in complaint
 
 
+def test_a_network_trained_on_several_nodes_is_used_on_one_device(tmp_path):
+    config = TrainConfig(num_nodes=2, devices=4, strategy="ddp", compile=True, resume="auto")
+    write_model(tmp_path / "config.json", config)
+    (tmp_path / "model.safetensors").touch()
+    use = parse_command("pt_impl", "about", ["evaluate", "--weights", str(tmp_path / "model.safetensors")]).config
+    use = resolve_devices(use, "PyTorch", 0, Launch.read(), ("ddp",))
+    assert (use.all_devices, use.strategy, use.compile, use.resume) == (1, "single_device", "auto", None)
+
+
+@pytest.mark.slow
 def test_the_word_train_may_be_left_out(tmp_path):
     options = ("--max-steps", 2, *CPU)
     run(sys.executable, "-m", "pt_impl", "train", *options, "--run-dir", tmp_path / "a")

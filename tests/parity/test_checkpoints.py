@@ -70,6 +70,7 @@ def checkpoint(run_dir, step):
     )
 
 
+@pytest.mark.quick("sgd")
 @pytest.mark.xdist_group("checkpoints")
 @pytest.mark.parametrize(("scenario", "begins", "step", "goes_on"), CASES, ids=str)
 def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes_on):
@@ -128,6 +129,7 @@ def test_every_epoch_has_its_checkpoint(begun, tmp_path, implementation, mode, d
 HALF = (*DATA, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--learning-rate", 0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
     [pytest.param(*one, marks=() if one == ("ptl", "tuned", 1) else pytest.mark.slow) for one in TRIED],
@@ -194,6 +196,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "more"), [pytest.param(*one, marks=() if one in ENDS[:1] else pytest.mark.slow) for one in ENDS], ids=str
 )
@@ -240,6 +243,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, f
     fault("signal with checkpoints", whom, 75, said, then, seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("tf", marks=pytest.mark.slow)])
 def test_what_is_killed_loses_one_interval(training, tmp_path, fault, implementation):
     options = ("--epochs", 100_000, "--checkpoint-every", 500)

@@ -52,6 +52,7 @@ def reference(tmp_path_factory):
     )
 
 
+@pytest.mark.quick("dropout-tf-tuned-2", "augmentation")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "mode", "devices"),
     [
@@ -160,6 +161,7 @@ assert np.allclose(found, expected, rtol=1e-14, atol=1e-14), np.abs(found - expe
 """
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.parametrize("framework", ["tf", "pt"])
 def test_images_are_changed_as_the_specification_says(framework):
     run(sys.executable, "-c", PREPARED, framework)

@@ -95,7 +95,8 @@ import sys
 import torch
 import pt_impl.launch
 import pt_impl.train as training
-from common.spec.command_line import parse_train_config
+from common.platform.cli import parse_options
+from common.spec.options import TrainConfig
 
 step, steps = training.train_step, 0
 
@@ -111,7 +112,7 @@ def watched(*arguments):
 
 
 training.train_step = watched
-pt_impl.launch.main(parse_train_config("pt_impl", "", sys.argv[1:]))
+pt_impl.launch.main(parse_options(TrainConfig, "python -m pt_impl", "", sys.argv[1:]))
 """
 
 

@@ -107,6 +107,16 @@ def relative(reference, other):
     return np.max(np.abs(reference - other)) / np.max(np.abs(reference))
 
 
+@pytest.mark.quick(
+    "cnn-plain-tf-plain-1",
+    "cnn-plain-keras-plain-2",
+    "cnn-plain-pt-plain-2",
+    "cnn-plain-ptl-plain-1",
+    "lenet-full-tf-tuned-2",
+    "lenet-full-keras-tuned-1",
+    "lenet-full-pt-tuned-3",
+    "lenet-full-ptl-tuned-2",
+)
 @cases(*RUNS)
 def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, implementation, mode, devices):
     reference, other = (runs(scenario, "64", *one) for one in (REFERENCE, (implementation, mode, devices)))
@@ -147,6 +157,7 @@ def rule_options(rule):
     return (*CNN, "--precision", 64, "--optimizer", rule, *RULES[rule])
 
 
+@pytest.mark.quick("adamw-pt-tuned-2", "adam-ptl-plain-1", "adadelta-keras-tuned-2", "rmsprop-tf-tuned-3")
 @pytest.mark.parametrize(
     ("rule", "implementation", "mode", "devices"),
     [
@@ -169,6 +180,7 @@ def test_every_update_rule_and_schedule_is_the_same(rule_reference, tmp_path, ru
     assert max(relative(array, other_weights[name]) for name, array in weights.items()) <= TOLERANCE
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.xdist_group("lenet-full")
 @pytest.mark.parametrize("implementation", ["tf", "pt", "ptl"])  # Keras has no other way
 def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, implementation):
@@ -215,6 +227,7 @@ def test_the_first_ten_steps_agree_in_float32(runs, scenario, implementation, mo
         assert arrays[name].dtype == np.float32 and relative(arrays[name], other[name]) <= 1e-5, name
 
 
+@pytest.mark.quick("tf-pt-3", "keras-pt-1", "pt-ptl-2")
 @pytest.mark.parametrize(
     ("source", "implementation", "devices"),
     [("tf", "pt", 3), ("tf", "ptl", 1), ("pt", "keras", 2), ("pt", "ptl", 2), ("ptl", "tf", 3), ("keras", "pt", 1)],

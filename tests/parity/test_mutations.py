@@ -85,7 +85,7 @@ MUTATIONS = {
     ),
     "set_epoch forgotten": (
         *("pt", 2, "pt_impl/train.py"),
-        "train_loader.sampler.set_epoch(epoch)",
+        "parts.train_batches.sampler.set_epoch(epoch)",
         "pass",
         ["step 23 of 66 (epoch 2)", "the first of its epoch: suspect the order of examples"],
     ),

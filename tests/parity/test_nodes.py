@@ -107,6 +107,7 @@ NEEDS_MPIRUN = pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI n
 QUICK = [(torchrun, "pt", 2), (by_hand, "ptl", 1), (tf_config, "tf", 1), (mpirun, "pt", 1)]
 
 
+@pytest.mark.quick("mpirun-pt-1")
 @pytest.mark.parametrize(
     ("start", "implementation", "devices"),
     [
@@ -187,6 +188,7 @@ def test_the_first_batch_is_that_of_all_nodes(nodes, tmp_path, start, implementa
         np.testing.assert_allclose(arrays[name], array, rtol=0, atol=TOLERANCE, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
 def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
     """Only the second node lacks a file, so the first node can't report the error."""
@@ -205,6 +207,7 @@ def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
     assert steps_taken(tmp_path / "r") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
 def test_a_node_that_is_lost_is_told(nodes, tmp_path, start, implementation):
     options = (*CPU, "--epochs", 10000, "--run-dir", tmp_path / "r")
@@ -218,6 +221,7 @@ def test_a_node_that_is_lost_is_told(nodes, tmp_path, start, implementation):
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @needs_slurm
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(

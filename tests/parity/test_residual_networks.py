@@ -53,6 +53,7 @@ def references(tmp_path_factory):
     return trained
 
 
+@pytest.mark.quick("keras-tuned-1-False", "pt-plain-2-True")
 @pytest.mark.xdist_group("resnet8")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices", "sync"),
@@ -114,6 +115,7 @@ print(json.dumps([loss, logits.argmax(dim=1).tolist(), dataset.test_labels.tolis
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "implementation", ["tf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pt", "ptl"))]
 )

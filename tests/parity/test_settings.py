@@ -55,6 +55,7 @@ QUICK_MIXED = {
 }
 
 
+@pytest.mark.quick("16-mixed-tf-tuned-1", "bf16-mixed-pt-plain-2", "16-mixed-keras-tuned-1")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(
     ("precision", "implementation", "mode", "devices"),
@@ -164,6 +165,7 @@ def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others", [[("ptl", 1), ("tf", 2)], pytest.param([("keras", 1), ("pt", 2), ("keras", 2)], marks=pytest.mark.slow)]
 )
@@ -181,6 +183,7 @@ def test_the_scale_grows_and_falls_by_one_rule(tmp_path, others):
     assert min(skipped.values()) >= 5 and max(skipped.values()) <= min(skipped.values()) + 1, skipped
 
 
+@pytest.mark.quick("keras-plain-1")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(("implementation", "mode", "devices"), COMPILED)
 def test_compiled_steps_are_the_same_training(runs, implementation, mode, devices):
@@ -195,6 +198,7 @@ def test_compiled_steps_are_the_same_training(runs, implementation, mode, device
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 1e-12
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", TORCH)
 def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
     command = (sys.executable, "-m", f"{implementation}_impl", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
@@ -202,6 +206,7 @@ def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
     assert line.endswith("--compile true: PyTorch needs a C++ compiler, and no-such-compiler is not installed")
 
 
+@pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_tf32_is_for_gpus(tmp_path, implementation):
     command = (sys.executable, "-m", f"{implementation}_impl", "--tf32", "true", "--run-dir", tmp_path / "r", *CPU)

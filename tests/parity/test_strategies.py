@@ -64,6 +64,7 @@ def references(tmp_path_factory):
     return functools.cache(lambda *options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
 
 
+@pytest.mark.quick("averaged-tf-tuned-pipeline-2", "accumulated-pt-plain-fsdp-2", "averaged-pt-plain-pipeline-2")
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "mode", "strategy", "devices"),
@@ -218,6 +219,7 @@ for variables in (network.variables, [one for one in optimizer.variables if one.
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_keeps_and_computes_each_stage_on_its_device(tmp_path):
     """Checks both passes, the variables and the optimizer's variables. The first stage has 3 of the 9 convolutions."""
     said = run(sys.executable, "-c", PLACES, OMP_NUM_THREADS="1").stdout.splitlines()

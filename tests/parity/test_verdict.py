@@ -44,19 +44,21 @@ for config in configs:
     options = dict(device_name="", timeline=Timeline.begin(os.getpid()), writes=True)
     with Recorder("{name}", "", experiment, fetch=fetch_steps, synchronize=synchronize, **options) as recorder:
         try:
-            train(experiment, {where}, recorder)
+            train(experiment, make_parts(experiment, {where}, recorder), recorder)
         except DivergedError:
             print("diverged:", config.run_dir.name, flush=True)
 """
 PROGRAMS = {
     "pt": HEAD
     + "from pt_impl.replicas import fetch_steps, join_group, setup_devices, synchronize\n"
-    + "from pt_impl.train import train\ndevice = join_group(setup_devices(configs[0]), 0, '')\n"
+    + "from pt_impl.parts import make_parts\nfrom pt_impl.train import train\n"
+    + "device = join_group(setup_devices(configs[0]), 0, '')\n"
     + TAIL.format(name="pt", where="0, device"),
     "tf": HEAD
     + "from tf_impl.parallel import make_strategy\n"
     + "from tf_impl.replicas import fetch_steps, setup_devices, synchronize\n"
-    + "from tf_impl.train import train\nstrategy = make_strategy(setup_devices(configs[0]))\n"
+    + "from tf_impl.parts import make_parts\nfrom tf_impl.train import train\n"
+    + "strategy = make_strategy(setup_devices(configs[0]))\n"
     + TAIL.format(name="tf", where="strategy"),
 }
 

@@ -103,6 +103,7 @@ def test_what_is_no_idx_file_is_refused(content):
         parse_idx(content, "f")
 
 
+@pytest.mark.slow
 def test_mnist_is_torchvisions(data_dir, tmp_path):
     """Both read the same files; torchvision needs them decompressed."""
     raw = tmp_path / "MNIST" / "raw"

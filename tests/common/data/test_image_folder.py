@@ -197,6 +197,7 @@ def test_a_damaged_set_is_refused(images, fault, damage, message):
     fault("data", "arrays", told.value.exit_status, str(told.value), "nothing is trained")
 
 
+@pytest.mark.quick("1", "9")
 @pytest.mark.parametrize("pages", [1, 6, 7, 9, 11, 12])
 def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, fault, small_disk, pages):
     """The disk fills up at one file after another; in the last two cases all images are already written."""

@@ -2,9 +2,10 @@
 
 import pytest
 
+from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.platform.options_file import check_options_file
-from common.spec.command_line import parse_train_config
+from common.spec.options import TrainConfig
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -31,7 +32,7 @@ def test_what_is_no_file_of_options_is_told_in_one_line(tmp_path, content, messa
     path.write_bytes(content)
     for arguments in (["--config", str(path)], [f"--config={path}"]):
         with pytest.raises(UserError) as told:
-            parse_train_config("pt_impl", "about", arguments)
+            parse_options(TrainConfig, "python -m pt_impl", "about", arguments)
         assert str(told.value).startswith(f"--config {path}: {message}") and "\n" not in str(told.value)
 
 
@@ -44,7 +45,7 @@ def test_a_folder_or_nothing_is_told_too(tmp_path):
 def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
     path = tmp_path / "options.yaml"
     path.write_text("image_shape: [8, 9, 3]\ndataset: synthetic\nbatch_size: 8\n# the end\n")
-    config = parse_train_config("pt_impl", "about", ["--config", str(path), "--epochs", "2"])
+    config = parse_options(TrainConfig, "python -m pt_impl", "about", ["--config", str(path), "--epochs", "2"])
     assert (config.image_shape, config.batch_size, config.epochs) == ((8, 9, 3), 8, 2)
 
 
@@ -67,13 +68,16 @@ def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
 )
 def test_every_bound_is_a_real_bound(arguments, message):
     with pytest.raises(UserError) as told:
-        parse_train_config("pt_impl", "about", arguments)
+        parse_options(TrainConfig, "python -m pt_impl", "about", arguments)
     assert str(told.value).startswith(message) and "\n" not in str(told.value)
 
 
 def test_a_true_or_false_option_needs_no_value():
     for arguments, wanted in (([], False), (["--compile"], True), (["--compile", "false"], False)):
-        assert parse_train_config("pt_impl", "about", ["--compile", "false", *arguments]).compile is wanted
-    assert parse_train_config("pt_impl", "about", ["--nesterov", "--epochs", "3"]).nesterov is True
+        assert (
+            parse_options(TrainConfig, "python -m pt_impl", "about", ["--compile", "false", *arguments]).compile
+            is wanted
+        )
+    assert parse_options(TrainConfig, "python -m pt_impl", "about", ["--nesterov", "--epochs", "3"]).nesterov is True
     with pytest.raises(UserError, match="--nesterov perhaps: should be a valid boolean"):
-        parse_train_config("pt_impl", "about", ["--nesterov", "perhaps"])
+        parse_options(TrainConfig, "python -m pt_impl", "about", ["--nesterov", "perhaps"])

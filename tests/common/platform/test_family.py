@@ -56,6 +56,7 @@ def test_a_family_has_one_temporary_folder_that_goes_at_its_end(start, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.quick("9", "2")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, number):
     process, family, _ = start(tmp_path, 2)
@@ -127,6 +128,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.quick("fork-2", "forkserver-9")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("start_method", ["fork", "forkserver"])
 def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, number):

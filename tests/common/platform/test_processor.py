@@ -1,41 +1,233 @@
+"""Half precision on a fake processor, whose probes end as the test says, and on the real one."""
+
+import importlib.metadata
+import json
+import os
+import sys
+from signal import SIGABRT, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+
 import pytest
+from conftest import CPU, REPOSITORY, run
 
 from common.platform import processor
+from common.platform.errors import UserError
+from common.platform.processor import FINDING_VARIABLE, LIMIT_VARIABLES, LIMITS, limit_in_force, processor_note
+from common.record.results import read_result
+from common.resolve import Settings, prepare_processor, resolve_settings
+from common.spec.options import TrainConfig
 
-XEON = """processor\t: 0
-model name\t: Made-up Xeon
-flags\t\t: fpu avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 amx_tile
-bugs\t\t: spectre_v1 amx_fp16
-
-processor\t: 1
-model name\t: Made-up Xeon
-flags\t\t: fpu
+CPUINFO = "model name\t: Made-up Xeon\nflags\t\t: fpu avx2 avx512_bf16 amx_bf16 amx_tile\nbugs\t\t: amx_fp16\n"
+# Python runs this file at the start of each process. It makes the processor fake, and ends a probe with the status that
+# "ends" has for the probe's limit, or else with 0. A negative status is a signal.
+SITECUSTOMIZE = """
+import json, os, sys, time
+from pathlib import Path
+from common.platform import processor
+folder, limit = Path(__file__).parent, os.environ.get("ONEDNN_MAX_CPU_ISA")
+processor.CPUINFO = folder / "cpuinfo"
+if any(word.endswith("_impl.probe") for word in sys.orig_argv):
+    with open(folder / "probed", "a") as file:
+        print(limit, file=file)
+    status = json.loads((folder / "ends").read_text()).get(limit, 0)
+    time.sleep(60) if status == "hangs" else os.kill(os.getpid(), -status) if status < 0 else os._exit(status)
 """
+ALL_CRASH = dict.fromkeys(("", *LIMITS), -SIGILL)
+AUTO = {"precision": "auto", "mode": "tuned"}
+SLOW = pytest.mark.slow
+
+
+class Machine:
+    """A fake processor: `prepare` is the start of a run on it, and `probed` has the limits of the probes so far."""
+
+    def __init__(self, folder):
+        self.cpuinfo, self.ends_file, self.log = folder / "cpuinfo", folder / "ends", folder / "probed"
+        (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
+        self.cpuinfo.write_text(CPUINFO)
+        self.log.touch()
+        self.ends({})
+
+    def ends(self, statuses):
+        self.ends_file.write_text(json.dumps(statuses))
+
+    def prepare(self, package="torch", child=False, **options):
+        """Returns the limit that is set. `child`: of a process that this one starts."""
+        for name in () if child else (*LIMIT_VARIABLES, FINDING_VARIABLE):
+            os.environ.pop(name, None)
+        prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), package, "pt_impl.probe")
+        return limit_in_force()
+
+    @property
+    def probed(self):
+        return self.log.read_text().splitlines()
 
 
 @pytest.fixture
-def cpuinfo(tmp_path, monkeypatch):
-    """Replaces the file in which Linux describes the processor."""
-    path = tmp_path / "cpuinfo"
-    monkeypatch.setattr(processor, "CPUINFO", path)
-    return path
+def machine(tmp_path, monkeypatch):
+    for name in (*LIMIT_VARIABLES, FINDING_VARIABLE):
+        monkeypatch.setenv(name, "")  # so that pytest restores the variable at the end
+        os.environ.pop(name)
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Machine(tmp_path)
 
 
-def test_what_a_processor_announces_stands_in_its_flags_and_nowhere_else(cpuinfo):
-    cpuinfo.write_text(XEON)
-    assert processor.cpu_name() == "Made-up Xeon"
-    assert processor.announced() == ["amx_bf16", "avx512_bf16", "avx512_fp16"]
-    assert processor.cpu_has_bf16() and "avx512f" in processor.cpu_flags()
+def precision_of(**options):
+    config = TrainConfig(**{"accelerator": "cpu", "devices": 1, **options})
+    return resolve_settings(config, Settings("bf16-mixed")).precision
 
 
-def test_an_arm_has_bf16_and_nothing_that_could_be_limited(cpuinfo):
-    cpuinfo.write_text("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n")
-    assert processor.cpu_has_bf16() and processor.announced() == []
+@pytest.mark.parametrize(
+    ("cpuinfo", "announced", "has_bf16"),
+    [
+        (CPUINFO, ["amx_bf16", "avx512_bf16"], True),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", [], True),
+        ("model name\t: Old\nflags\t\t: fpu sse2 avx2\n", [], False),
+        ("", [], False),
+        (None, [], False),
+    ],
+    ids=["x86", "Arm", "old", "unknown", "not Linux"],
+)
+def test_only_flags_announce_instructions(machine, cpuinfo, announced, has_bf16):
+    machine.cpuinfo.write_text(cpuinfo) if cpuinfo is not None else machine.cpuinfo.unlink()
+    assert (processor.announced(), processor.cpu_has_bf16()) == (announced, has_bf16) and processor.cpu_name()
+    machine.prepare()
+    assert machine.probed == [""] * bool(announced)
 
 
-@pytest.mark.parametrize("text", ["model name\t: Old\nflags\t\t: fpu sse2 avx2\n", "", None])
-def test_an_old_processor_or_another_system_announces_nothing(cpuinfo, text):
-    if text is not None:
-        cpuinfo.write_text(text)
-    assert processor.announced() == [] and not processor.cpu_has_bf16()
-    assert processor.cpu_name()
+@pytest.mark.parametrize("failing", range(len(LIMITS) + 1))
+def test_the_highest_instruction_set_that_works_is_found_once(machine, failing, capfd):
+    # Below a limit each failure counts: TensorFlow aborts if the limit is too low for it.
+    limits, failures = ["", *LIMITS], [-SIGILL, -SIGABRT, 1, -SIGILL, -SIGSEGV]
+    machine.ends(dict(zip(limits, failures[:failing], strict=False)))
+    for first in (True, False):
+        assert machine.prepare() == (limits[failing] or None) and machine.probed == limits[: failing + 1]
+        note, out = processor_note(), capfd.readouterr().out
+        assert ("trying out bf16-mixed on this processor, once for torch" in out) == first
+        assert (f"note: {note}\n" in out) == bool(note) == bool(failing)
+        assert precision_of(precision="bf16-mixed") == "bf16-mixed"
+
+
+def test_if_all_crash_half_precision_is_refused_and_not_chosen(machine, capfd):
+    machine.ends(ALL_CRASH)
+    for _ in range(2):
+        assert machine.prepare() is None and len(machine.probed) == len(ALL_CRASH)  # this finding is stored too
+        with pytest.raises(UserError, match=r"claims to have amx_bf16, avx512_bf16, but half precision crashes"):
+            precision_of(precision="bf16-mixed")
+    assert precision_of(mode="tuned") == "32" and precision_of(precision="64") == "64"
+    assert "note: 32-bit: no half precision, since the processor fails on instructions" in capfd.readouterr().out
+    assert precision_of(precision="bf16-mixed", accelerator="gpu") == "bf16-mixed"
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [*({"": end} for end in (1, -SIGSEGV, -SIGKILL, -SIGTERM, "hangs")), {"": -SIGILL, "AVX512_CORE_AMX": -SIGKILL}],
+    ids=str,
+)
+def test_a_failure_of_another_cause_is_no_finding_and_is_not_stored(machine, ends, monkeypatch):
+    monkeypatch.setattr(processor, "TIMEOUT_SECONDS", 2 if "hangs" in ends.values() else 60)
+    machine.ends(ends)
+    for starts in (1, 2):
+        assert machine.prepare() is None and machine.probed == [*ends] * starts
+        assert processor_note() is None and precision_of(precision="bf16-mixed") == "bf16-mixed"
+
+
+@pytest.mark.parametrize("changed", ["version", "precision", "processor", "host"])
+def test_another_version_precision_or_machine_is_tried_again(machine, monkeypatch, changed):
+    machine.prepare()
+    if changed == "version":
+        monkeypatch.setattr(importlib.metadata, "version", lambda package: "1000.0")
+    elif changed == "processor":
+        machine.cpuinfo.write_text(CPUINFO.replace("fpu", "fpu amx_fp16"))
+    elif changed == "host":
+        monkeypatch.setattr(processor.platform, "node", lambda: "another")
+    machine.prepare(precision="16-mixed" if changed == "precision" else "bf16-mixed")
+    assert machine.probed == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("options", "probes"),
+    [
+        ({**AUTO, "dataset": "mnist"}, 1),
+        ({**AUTO, "dataset": "digits"}, 0),
+        ({**AUTO, "accelerator": "gpu"}, 0),
+        ({"accelerator": "gpu"}, 0),
+        ({"precision": "auto"}, 0),
+        ({"precision": "32"}, 0),
+        ({"precision": "64", "mode": "tuned"}, 0),
+        ({"package": "not-installed"}, 0),
+    ],
+    ids=str,
+)
+def test_only_runs_in_half_precision_start_a_probe(machine, options, probes):
+    assert machine.prepare(**options) is None and len(machine.probed) == probes
+
+
+@pytest.mark.parametrize(("content", "probes"), [(b"", 2), (b"AVX512_CO", 2), (b"\xff\xfe", 2), ("folder", 3)], ids=str)
+def test_a_damaged_or_unwritable_cache_means_trying_again(machine, tmp_path, content, probes):
+    machine.prepare()
+    (file,) = (tmp_path / "cache").glob("*/half-precision/*")
+    file.unlink()
+    file.mkdir() if content == "folder" else file.write_bytes(content)
+    for child in (False, False, True):  # children do not need the file
+        assert machine.prepare(child=child) is None
+    assert len(machine.probed) == probes
+
+
+# --- Whole runs ---
+
+
+def train(implementation, folder, *options, expect=0):
+    """Two steps; returns the process and its result, None unless it has succeeded."""
+    size = ("--max-steps", 2, "--train-size", 64, "--batch-size", 16, "--run-dir", folder / "run")
+    done = run(sys.executable, "-m", f"{implementation}_impl", *CPU, *size, *options, expect=expect)
+    return done, None if expect else read_result(folder / "run")
+
+
+@pytest.mark.parametrize("name", LIMIT_VARIABLES)
+def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_path, name):
+    monkeypatch.setenv(name, "AVX512_CORE")
+    _, result = train("pt", tmp_path, "--precision", "bf16-mixed")
+    assert machine.probed == [] and result.cpu_instructions == "AVX512_CORE"
+    assert result.processor_note == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
+
+
+@pytest.mark.parametrize(
+    ("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 2), pytest.param("ptl", 2, marks=SLOW)]
+)
+def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implementation, devices):
+    machine.ends(dict.fromkeys(["", *LIMITS[:2]], -SIGILL))
+    done, result = train(implementation, tmp_path, "--precision", "bf16-mixed", "--devices", devices)
+    assert result.config.precision == "bf16-mixed" and result.cpu_instructions == "AVX512_CORE_BF16"
+    assert result.processor_note == (
+        "instructions up to AVX512_CORE_BF16 (ONEDNN_MAX_CPU_ISA), since the processor fails on instructions that it"
+        " claims to have: without this limit half precision crashes (SIGILL)"
+    )
+    assert done.stdout.count(f"note: {result.processor_note}") == 1 and machine.probed == ["", *LIMITS[:3]]
+
+
+@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(name, marks=SLOW) for name in ("keras", "ptl"))])
+def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, fault, implementation):
+    machine.ends(ALL_CRASH)
+    done, _ = train(implementation, tmp_path, "--precision", "bf16-mixed", expect=2)
+    error = done.stderr.splitlines()[-1]
+    assert error == (
+        f"python -m {implementation}_impl: error: --precision bf16-mixed: this processor (Made-up Xeon) claims to have"
+        " amx_bf16, avx512_bf16, but half precision crashes (SIGILL) with every instruction set; use --precision 32"
+    )
+    assert not (tmp_path / "run" / "result.json").exists()
+    fault("instruction", implementation, 2, error, "what the processor can do is tried in a process of its own first")
+
+
+@pytest.mark.parametrize("implementation", ["tf", "pt"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", pytest.param("16-mixed", marks=SLOW)])
+def test_a_real_probe_uses_the_instructions_of_a_real_run(implementation, precision, tmp_path, monkeypatch):
+    """The probe can leave out convolutions and gradients: oneDNN computes them with AMX if it multiplies with AMX."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("ONEDNN_VERBOSE", "1")
+    done, result = train(implementation, tmp_path, "--precision", precision)
+    monkeypatch.setenv(LIMIT_VARIABLES[0], result.cpu_instructions or "")
+    probe = run(sys.executable, "-m", f"{implementation}_impl.probe", precision, CUDA_VISIBLE_DEVICES="")
+    assert ",exec,cpu,matmul" in probe.stdout or not processor.announced()
+    kernels = [[line for line in out.splitlines() if ",exec," in line] for out in (done.stdout, probe.stdout)]
+    assert len({any("_amx" in line for line in lines) for lines in kernels}) == 1

@@ -79,6 +79,7 @@ def test_a_signal_waits_until_a_module_of_machine_code_is_there(number, code):
     assert (done.stdout, done.stderr) == ("whole\n", f"program: {said}\n")
 
 
+@pytest.mark.quick("2-dropped")
 @pytest.mark.parametrize("lost", ["replaced", "dropped"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_whose_exception_is_lost_ends_the_program_all_the_same(number, lost):

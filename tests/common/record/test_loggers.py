@@ -101,6 +101,7 @@ def test_wandb(run):
     check_table(run, table)
 
 
+@pytest.mark.slow
 def test_mlflow(run):
     (found,) = read("mlflow", environment(run)["MLFLOW_TRACKING_URI"])  # one run: only one of the two processes logs
     check_numbers(run, found["numbers"])
@@ -111,6 +112,7 @@ def test_mlflow(run):
     check_table(run, found["predictions"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "implementation", ["tf", pytest.param("keras", marks=pytest.mark.slow), pytest.param("ptl", marks=pytest.mark.slow)]
 )
@@ -149,6 +151,7 @@ def test_no_tool_brings_a_framework_along():
         assert done.stdout.strip() == "set()", done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_comparison_is_a_run_with_its_report(tmp_path):
     """It is logged in a process of its own, since the tools change settings of the whole process."""
     code = """

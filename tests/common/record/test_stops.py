@@ -13,6 +13,7 @@ from common.record.results import read_result
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "keras", "ptl")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", *SLOW])
 def test_the_time_of_a_stop_is_no_time_of_the_run(tmp_path, implementation):
     command = (sys.executable, "-m", f"{implementation}_impl", *CPU, "--epochs", 150, "--run-dir", tmp_path / "r")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from common.platform.numbers import random_bits
 from common.spec.batches import Plan, epoch_order, shards
+from common.spec.randomness import random_bits
 
 
 def test_the_stream_is_the_published_one():

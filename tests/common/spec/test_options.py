@@ -6,16 +6,13 @@ from conftest import REPOSITORY
 
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
-from common.spec import option_kinds
-from common.spec.command_line import parse_train_config
-from common.spec.option_kinds import fields_of_kind
-from common.spec.options import TrainConfig
+from common.spec.options import RESET_IN, TrainConfig, fields_of_kind
 from comparison import options as compare_options
 from comparison.options import CompareConfig
 
 
 def parse(*arguments):
-    return parse_train_config("pt_impl", "about", arguments)
+    return parse_options(TrainConfig, "python -m pt_impl", "about", arguments)
 
 
 def test_options_reach_their_fields():
@@ -197,7 +194,7 @@ def test_configurations_that_ship_are_whole_and_for_all_programs(path):
 
 
 def test_every_option_says_what_kind_it_is():
-    kinds = get_args(option_kinds.Kind)
+    kinds = tuple(RESET_IN)
     assert fields_of_kind(TrainConfig, *kinds) == list(TrainConfig.model_fields)
     assert fields_of_kind(CompareConfig, *kinds, *get_args(compare_options.Kind)) == list(CompareConfig.model_fields)
     for kind in kinds:

@@ -1,0 +1,56 @@
+"""The parts of a training in Keras. Mode and resuming are decided here, before `train`."""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from common.experiment import Experiment
+from common.record.recorder import Recorder
+from keras_impl.data import make_batches, make_dataset
+from keras_impl.inspection import save_first_batch
+from keras_impl.networks import make_network
+from keras_impl.optimizer import make_optimizer
+from keras_impl.state import get_state, set_state
+from keras_impl.train import Classifier, Parts, Recording
+from keras_impl.weights import load_weights
+
+
+def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> Parts:
+    """The parts of a training with this strategy."""
+    config = experiment.config
+    with strategy.scope():
+        network = make_network(experiment.network, config)
+        load_weights(network, experiment.first_weights)
+        optimizer = make_optimizer(network, experiment.update_rule, config)
+    if experiment.state:
+        set_state(experiment, network, optimizer)
+    train_shards, test_shards = make_batches(experiment)
+    state_after = functools.partial(get_state, experiment, network, optimizer)
+    make, classifier, recording = make_dataset, Classifier, Recording
+    compile_options: dict[str, Any] = {}
+    if config.mode == "tuned":
+        from keras_impl import tuning
+
+        make, classifier, recording = tuning.make_dataset, tuning.TunedClassifier, tuning.TunedRecording
+        compile_options = {"steps_per_execution": tuning.steps_per_execution(experiment.plan)}
+    if config.save_first_batch:
+        save_first_batch(experiment, strategy, network, recorder)
+
+    def train_batches(epoch: int) -> tf.data.Dataset:
+        train_shards.set_epoch(epoch)
+        return make(experiment, train_shards)
+
+    # The model is made outside the scope, unlike in Keras's guide. To build a model made inside, fit would add up the
+    # replicas' shards of the first batch, which fails if they differ in size. The variables are the network's, made
+    # inside.
+    return Parts(
+        strategy,
+        network,
+        optimizer,
+        classifier(network, experiment),
+        compile_options,
+        train_batches,
+        make(experiment, test_shards),
+        recording(recorder, train_shards, state_after),
+    )

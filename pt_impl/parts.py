@@ -1,0 +1,84 @@
+"""The parts of a training in PyTorch. Mode, strategy and resuming are decided here, before `train`."""
+
+import functools
+
+import torch
+from torch import nn
+
+from common.experiment import Experiment
+from common.record.recorder import Recorder
+from common.spec.state import TrainState
+from pt_impl.data import make_loaders, to_device
+from pt_impl.inspection import save_first_batch
+from pt_impl.networks import make_network
+from pt_impl.optimizer import make_average, make_optimizer
+from pt_impl.parallel import parallelize
+from pt_impl.precision import LossScaler, make_autocast
+from pt_impl.state import get_state, set_average, set_state
+from pt_impl.train import Parts, eval_step, forward_backward
+from pt_impl.weights import load_weights
+
+
+def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder: Recorder) -> Parts:
+    """The parts of this rank, on its device. Every rank must call it."""
+    config = experiment.config
+    network: nn.Module = make_network(experiment.network, config)
+    load_weights(network, experiment.network, experiment.first_weights)
+    if config.strategy == "pipeline":
+        from pt_impl import pipeline
+
+        network = pipeline.take_stage(network, experiment.network, rank)
+    network.to(device)
+    train_batches, test_batches = make_loaders(experiment, rank)
+    compile_options, optimizer_options = {}, {}
+    if config.mode == "tuned":
+        from pt_impl import tuning
+
+        network = tuning.tune_network(network, config)
+        train_batches, test_batches = tuning.make_loaders(experiment, rank, device)
+        compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
+
+    average = make_average(network, experiment.update_rule)
+    if average and experiment.state:
+        set_average(average, experiment)
+    evaluated = average.module if average else network
+    model = parallelize(network, average, config, device)
+    if config.compile:
+        model = torch.compile(model, **compile_options)
+    first_step = experiment.plan.first_step
+    optimizer, scheduler = make_optimizer(network, experiment.update_rule, first_step, **optimizer_options)
+    autocast, scaler = make_autocast(config.precision, device), LossScaler(config, device)
+    if experiment.state:
+        set_state(experiment, network, optimizer, scaler)
+
+    if config.mode == "tuned" and config.compile:
+        tuning.compile_ahead(model, autocast, train_batches, experiment.network.image_shape)
+    if config.save_first_batch:
+        first_batch = to_device(next(iter(train_batches)), device)
+        save_first_batch(experiment, model, network, autocast, first_batch, recorder)
+
+    if config.strategy == "pipeline":
+        compute = pipeline.Pipeline(network, rank, config, autocast).forward_backward
+        compute_scores = pipeline.Pipeline(evaluated, rank, config, autocast).eval_step
+    else:
+        compute = functools.partial(forward_backward, model, scaler, autocast, config)
+        compute_scores = functools.partial(eval_step, evaluated, autocast)
+
+    def state_after(steps: int) -> TrainState:
+        averages = dict(evaluated.named_parameters()) if average else {}
+        return get_state(experiment, network, optimizer, averages, scaler, steps)
+
+    return Parts(
+        device,
+        network,
+        model,
+        average,
+        optimizer,
+        scheduler,
+        scaler,
+        train_batches,
+        test_batches,
+        compute,
+        compute_scores,
+        state_after,
+    )

@@ -1,0 +1,55 @@
+"""The parts of a training in Lightning. Mode, strategy and resuming are decided here, before `train`."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+from common.experiment import Experiment
+from common.record.recorder import Recorder
+from ptl_impl.data import ExampleData
+from ptl_impl.inspection import FirstBatch
+from ptl_impl.networks import make_network
+from ptl_impl.optimizer import make_averaging
+from ptl_impl.precision import LossScaler
+from ptl_impl.state import Checkpoints
+from ptl_impl.train import Classifier, Parts, Recording
+from ptl_impl.weights import load_weights
+
+
+def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder) -> Parts:
+    """The parts of this process, before the Trainer has started the others."""
+    config = experiment.config
+    network: nn.Module = make_network(experiment.network, config)
+    load_weights(network, experiment.network, experiment.first_weights)
+    data, scaler, averaging = ExampleData(experiment), LossScaler(config, device), make_averaging(experiment, device)
+    callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
+    compile_options: dict[str, Any] = {}
+    if config.mode == "tuned":
+        from ptl_impl import tuning
+
+        network, data = tuning.tune_network(network, config), tuning.TunedData(experiment)
+        compile_options = tuning.compile_options(config)
+        callbacks += [tuning.CompileAhead()] if config.compile else []
+    if config.compile:
+        network.compile(**compile_options)
+    if config.checkpoint_every or experiment.state:
+        callbacks.append(Checkpoints(experiment, recorder, scaler, averaging))
+    if config.save_first_batch:
+        callbacks.append(FirstBatch(recorder, scaler))
+
+    classifier = Classifier
+    trainer_options: dict[str, Any] = {
+        "accumulate_grad_batches": config.accumulate_grad_batches,
+        "gradient_clip_val": experiment.update_rule.largest_norm,
+    }
+    if config.strategy == "pipeline":
+        from ptl_impl.pipeline import PipelinedClassifier
+
+        classifier, trainer_options = PipelinedClassifier, {}  # its step accumulates and clips the gradients itself
+    elif config.strategy == "fsdp":
+        from ptl_impl.sharding import ShardedClassifier
+
+        classifier = ShardedClassifier
+    return Parts(device, classifier(network, experiment), data, scaler, callbacks, trainer_options)
