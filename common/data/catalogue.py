@@ -1,48 +1,20 @@
-"""The data sets that --dataset can name: one long table, `DATASETS`, with one entry for each."""
+"""The data sets that --dataset can name: one table, `DATASETS`, with one entry for each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
 
 from common.data.arrays import check_content, read_arrays_folder
 from common.data.download import Source
 from common.data.embedded import make_synthetic, read_digits
-from common.data.formats import (
-    ImageShape,
-    Split,
-    parse_cifar_binary,
-    parse_cifar_files,
-    parse_cifar_pickle,
-    parse_idx_files,
-)
-
-
-class DatasetOptions(Protocol):
-    """The options that a data set may depend on; a `TrainConfig` has them."""
-
-    @property
-    def dataset(self) -> str: ...
-    @property
-    def data_dir(self) -> Path: ...
-    @property
-    def image_shape(self) -> ImageShape | None: ...
-    @property
-    def num_classes(self) -> int | None: ...
-    @property
-    def train_size(self) -> int | None: ...
-    @property
-    def test_size(self) -> int | None: ...
-    @property
-    def evaluate_on(self) -> Literal["test", "train"]: ...
-    @property
-    def seed(self) -> int: ...
+from common.data.formats import Split, parse_cifar_binary, parse_cifar_files, parse_cifar_pickle, parse_idx_files
+from common.spec.options import DatasetName, ImageShape, TrainConfig
 
 
 @dataclass(frozen=True)
-class Description:
-    """What is known of a data set before its images are read.
+class DatasetEntry:
+    """A data set: what is known of it before its images are read, and how these are read.
 
     Attributes:
       num_train, num_test: numbers of examples.
@@ -50,7 +22,9 @@ class Description:
       class_names: name of each class, in the order of the labels.
       mean, std: mean and standard deviation of each channel over the training images, both divided by `largest`.
       largest: the largest pixel value.
-      sha256: hex digest over all arrays, if it is stored with them; None: it is computed of the arrays.
+      sha256: hex digest over all arrays if it is stored with them, else None.
+      sources: where its files are published. The first one is downloaded, unless a folder has all files of another one.
+      reader: makes or reads the training and the test set; None: they are read from `sources`.
     """
 
     num_train: int
@@ -61,68 +35,59 @@ class Description:
     std: tuple[float, ...]
     largest: int = 255
     sha256: str | None = None
-
-
-@dataclass(frozen=True)
-class DatasetEntry:
-    """A data set.
-
-    Attributes:
-      description: its description, or the function that makes it of the options.
-      reader: makes or reads the training and the test set; None: these are read from `sources`.
-      sources: where its files are published, if they are. The first source that a folder has completely is read;
-        where it has none, the first one is downloaded.
-    """
-
-    description: Description | Callable[[DatasetOptions], Description]
-    reader: Callable[[DatasetOptions], tuple[Split, Split]] | None = None
     sources: tuple[Source, ...] = ()
+    reader: Callable[[], tuple[Split, Split]] | None = None
 
-    def describe(self, options: DatasetOptions) -> Description:
-        return self.description if isinstance(self.description, Description) else self.description(options)
-
-    def read(self, options: DatasetOptions) -> tuple[Split, Split]:
+    def read(self, data_dir: Path) -> tuple[Split, Split]:
         """Training and test set. Raises UserError if files are damaged or unavailable."""
         if self.reader is not None:
-            return self.reader(options)
-        complete = [source for source in self.sources if source.is_complete(options.data_dir)]
-        source = (*complete, *self.sources)[0]
-        return source.parse(source.read(options.data_dir))
+            return self.reader()
+        complete = [source for source in self.sources if source.is_complete(data_dir)]
+        source = [*complete, *self.sources][0]
+        return source.parse(source.read(data_dir))
+
+
+def dataset_entry(config: TrainConfig) -> DatasetEntry:
+    """The entry of the data set of `config`. Raises UserError if it is a folder of arrays that is not in order."""
+    entry = DATASETS[config.dataset]
+    return entry if isinstance(entry, DatasetEntry) else entry(config)
 
 
 # --- Data sets that depend on options ---
 
 
-def _describe_synthetic(options: DatasetOptions) -> Description:
-    shape = options.image_shape or (28, 28, 1)
-    return Description(
-        options.train_size or 8192,
-        options.test_size or 1024,
+def _synthetic(config: TrainConfig) -> DatasetEntry:
+    num_train, num_test, num_classes = config.train_size or 8192, config.test_size or 1024, config.num_classes or 10
+    shape = config.image_shape or (28, 28, 1)
+    return DatasetEntry(
+        num_train,
+        num_test,
         shape,
-        list(map(str, range(options.num_classes or 10))),
+        [str(label) for label in range(num_classes)],
         mean=(0.5,) * shape[2],
         std=(0.2557,) * shape[2],
+        reader=lambda: make_synthetic(num_train, num_test, shape, num_classes, config.seed),
     )
 
 
-def _make_synthetic(options: DatasetOptions) -> tuple[Split, Split]:
-    made = _describe_synthetic(options)
-    return make_synthetic(made.num_train, made.num_test, made.image_shape, len(made.class_names), options.seed)
+def _arrays(config: TrainConfig) -> DatasetEntry:
+    info, train, test = read_arrays_folder(config.data_dir)
+    num_train, height, width, channels = train[0].shape
 
+    def read() -> tuple[Split, Split]:
+        check_content(config.data_dir)
+        return train, test
 
-def _describe_arrays(options: DatasetOptions) -> Description:
-    info, (train, _), (test, _) = read_arrays_folder(options.data_dir)
-    height, width, channels = train.shape[1:]
-    shape = (height, width, channels)
-    return Description(
-        len(train), len(test), shape, info.class_names, tuple(info.mean), tuple(info.std), sha256=info.sha256
+    return DatasetEntry(
+        num_train,
+        len(test[0]),
+        (height, width, channels),
+        info.class_names,
+        tuple(info.mean),
+        tuple(info.std),
+        sha256=info.sha256,
+        reader=read,
     )
-
-
-def _read_arrays(options: DatasetOptions) -> tuple[Split, Split]:
-    _, train, test = read_arrays_folder(options.data_dir)
-    check_content(options.data_dir)
-    return train, test
 
 
 # --- The table ---
@@ -140,23 +105,28 @@ tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 # Class names are those of the data sets' authors. The means and deviations of MNIST are from pytorch/examples; those of
 # Fashion-MNIST and CIFAR are in many public training scripts. Those of digits and synthetic were computed from the
 # images made here. Tests recompute the numbers of all data sets that are present.
-#
-# MD5 of the decompressed files. MNIST: the original files of LeCun, Cortes and Burges. Fashion-MNIST: the files of
-# Zalando Research; several projects publish these MD5s. MD5s of the compressed files are not used, since servers
-# compress the same content differently. CIFAR: MD5s of the archive's members, as listed by programs that unpack the
-# archive (for instance rai-project/dldataset); those of CIFAR-100 were not checked against a copy of the files. MD5s of
-# the pickled files are those of torchvision.datasets.
-DATASETS: dict[str, DatasetEntry] = {
+DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]] = {
     "digits": DatasetEntry(
-        Description(1442, 355, (8, 8, 1), TEN_DIGITS, mean=(0.3051,), std=(0.3762,), largest=16),
-        reader=lambda _: read_digits(),
+        1442,
+        355,
+        (8, 8, 1),
+        TEN_DIGITS,
+        mean=(0.3051,),
+        std=(0.3762,),
+        largest=16,
+        reader=read_digits,
     ),
     "mnist": DatasetEntry(
-        Description(60_000, 10_000, (28, 28, 1), TEN_DIGITS, mean=(0.1307,), std=(0.3081,)),
+        60_000,
+        10_000,
+        (28, 28, 1),
+        TEN_DIGITS,
+        mean=(0.1307,),
+        std=(0.3081,),
         sources=(
             Source(
                 folder="MNIST/raw",
-                md5={
+                md5={  # of the original files of LeCun, Cortes and Burges
                     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
                     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
                     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
@@ -171,18 +141,16 @@ DATASETS: dict[str, DatasetEntry] = {
         ),
     ),
     "fashion_mnist": DatasetEntry(
-        Description(
-            60_000,
-            10_000,
-            (28, 28, 1),
-            ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
-            mean=(0.2860,),
-            std=(0.3530,),
-        ),
+        60_000,
+        10_000,
+        (28, 28, 1),
+        ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
+        mean=(0.2860,),
+        std=(0.3530,),
         sources=(
             Source(
                 folder="FashionMNIST/raw",
-                md5={
+                md5={  # of the files of Zalando Research; several projects publish these MD5s
                     "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
                     "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
                     "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
@@ -197,18 +165,16 @@ DATASETS: dict[str, DatasetEntry] = {
         ),
     ),
     "cifar10": DatasetEntry(
-        Description(
-            50_000,
-            10_000,
-            (32, 32, 3),
-            ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2470, 0.2435, 0.2616),
-        ),
+        50_000,
+        10_000,
+        (32, 32, 3),
+        ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
         sources=(
             Source(
                 folder="cifar-10-batches-bin",
-                md5={
+                md5={  # as listed by programs that unpack the archive, for instance rai-project/dldataset
                     "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
                     "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
                     "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
@@ -224,7 +190,7 @@ DATASETS: dict[str, DatasetEntry] = {
             ),
             Source(
                 folder="cifar-10-batches-py",
-                md5={
+                md5={  # as in torchvision.datasets.CIFAR10
                     "data_batch_1": "c99cafc152244af753f735de768cd75f",
                     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
                     "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
@@ -236,34 +202,28 @@ DATASETS: dict[str, DatasetEntry] = {
             ),
         ),
     ),
-    "cifar100": DatasetEntry(  # with its fine labels
-        Description(
-            50_000,
-            10_000,
-            (32, 32, 3),
-            FINE_LABELS.split(),
-            mean=(0.5071, 0.4865, 0.4409),
-            std=(0.2673, 0.2564, 0.2762),
-        ),
+    "cifar100": DatasetEntry(
+        50_000,
+        10_000,
+        (32, 32, 3),
+        FINE_LABELS.split(),
+        mean=(0.5071, 0.4865, 0.4409),
+        std=(0.2673, 0.2564, 0.2762),
         sources=(
             Source(
                 folder="cifar-100-binary",
+                # From the same list as those of CIFAR-10; they were not checked against a copy of the files.
                 md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
                 parse=partial(parse_cifar_files, partial(parse_cifar_binary, label_bytes=2)),
                 urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
             ),
             Source(
-                folder="cifar-100-python",
+                folder="cifar-100-python",  # MD5s as in torchvision.datasets.CIFAR100
                 md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
                 parse=partial(parse_cifar_files, partial(parse_cifar_pickle, labels_key=b"fine_labels")),
             ),
         ),
     ),
-    "synthetic": DatasetEntry(_describe_synthetic, _make_synthetic),
-    "arrays": DatasetEntry(_describe_arrays, _read_arrays),
+    "synthetic": _synthetic,
+    "arrays": _arrays,
 }
-
-if TYPE_CHECKING:
-    DatasetName = str
-else:
-    DatasetName = Literal[tuple(DATASETS)]

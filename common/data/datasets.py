@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, model_validator
 
-from common.data.catalogue import DATASETS, DatasetName, DatasetOptions, Description
+from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
-from common.platform.numbers import float32
+from common.spec.options import DatasetName, TrainConfig
+from common.spec.update_rule import float32
 
 
 class DataSpec(BaseModel):
@@ -82,47 +83,46 @@ class Dataset:
         return np.array(self.spec.scale, dtype=np.float32)
 
 
-def num_examples(config: DatasetOptions) -> tuple[int, int]:
+def num_examples(config: TrainConfig) -> tuple[int, int]:
     """Numbers of training and of test examples of the data set of `config`, known without reading its images."""
-    data = DATASETS[config.dataset].describe(config)
-    train, test = data.num_train, data.num_test
+    entry = dataset_entry(config)
+    train, test = entry.num_train, entry.num_test
     return min(config.train_size or train, train), min(config.test_size or test, test)
 
 
-def images_nbytes(config: DatasetOptions) -> int:
+def images_nbytes(config: TrainConfig) -> int:
     """Total bytes of all images of the data set of `config`, computed without reading the images."""
     return sum(num_examples(config)) * math.prod(data_spec(config).image_shape)
 
 
-def data_spec(config: DatasetOptions) -> DataSpec:
+def data_spec(config: TrainConfig) -> DataSpec:
     """What a network is trained to take and to answer on the data set of `config`, without reading its images."""
-    return _spec(DATASETS[config.dataset].describe(config))
+    return _spec(dataset_entry(config))
 
 
-def _spec(data: Description) -> DataSpec:
+def _spec(entry: DatasetEntry) -> DataSpec:
     return DataSpec(
-        image_shape=data.image_shape,
-        class_names=data.class_names,
-        largest=data.largest,
-        shift=[float32(value * data.largest) for value in data.mean],
-        scale=[float32(1 / (value * data.largest)) for value in data.std],
+        image_shape=entry.image_shape,
+        class_names=entry.class_names,
+        largest=entry.largest,
+        shift=[float32(value * entry.largest) for value in entry.mean],
+        scale=[float32(1 / (value * entry.largest)) for value in entry.std],
     )
 
 
-def load_dataset(config: DatasetOptions) -> Dataset:
+def load_dataset(config: TrainConfig) -> Dataset:
     """Reads, downloads or makes the data set of `config`; every call returns the same bytes.
 
     Raises:
       UserError: files are damaged or unavailable, or there are fewer examples than asked for.
     """
-    entry = DATASETS[config.dataset]
-    description = entry.describe(config)
-    train, test = entry.read(config)
+    entry = dataset_entry(config)
+    train, test = entry.read(config.data_dir)
     train = _first(train, config.train_size, "--train-size")
     evaluated = train if config.evaluate_on == "train" else test
     test = _first(evaluated, config.test_size, "--test-size")
-    if description.sha256 is not None:  # it covers all arrays; reading them all again would take minutes
-        digest = hashlib.sha256(f"{description.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
+    if entry.sha256 is not None:  # it covers all arrays; reading them all again would take minutes
+        digest = hashlib.sha256(f"{entry.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
     else:
         arrays: Arrays = {
             "train_images": train[0],
@@ -131,7 +131,7 @@ def load_dataset(config: DatasetOptions) -> Dataset:
             "test_labels": test[1],
         }
         digest = arrays_sha256(arrays)
-    return Dataset(config.dataset, _spec(description), *train, *test, digest)
+    return Dataset(config.dataset, _spec(entry), *train, *test, digest)
 
 
 def dataset_of(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:

@@ -1,7 +1,7 @@
 """Published files: where they are kept, the URLs to download them from, and the checksums of their contents.
 
 Checksums are computed over the decompressed, unpacked content. They do not depend on how a mirror or a colleague
-compressed it. That is why pooch, which checks files as they are downloaded, only makes the requests here.
+compressed it. pooch could only check the compressed files, and knows one URL for each; so it only downloads here.
 """
 
 import fcntl
@@ -10,7 +10,6 @@ import hashlib
 import sys
 import tarfile
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,9 +35,9 @@ class Source:
     Attributes:
       folder: the files' folder within the data folder, as in torchvision.
       md5: file name -> hex digest of the decompressed content, as published.
-      parse: makes the training and the test set of the files' contents, which it gets in the order of `md5`.
+      parse: makes the training and the test set of the files' contents, in the order of `md5`.
       urls: URLs to download from, tried in order. `{}` is replaced by a file's name with .gz. A URL without `{}` is an
-        archive of all the files. Files without a URL are read where they exist, but never downloaded.
+        archive of all the files. Without URLs, the files are read where they exist, but never downloaded.
     """
 
     folder: str
@@ -47,7 +46,7 @@ class Source:
     urls: tuple[str, ...] = ()
 
     def paths(self, data_dir: Path) -> dict[str, Path]:
-        """File name -> path of the files that exist, raw or gzip-compressed."""
+        """File name -> path of the files that exist, raw or gzip-compressed; all of them are complete."""
         folder = data_dir / self.folder
         return {name: path for name in self.md5 for path in (folder / f"{name}.gz", folder / name) if path.is_file()}
 
@@ -55,33 +54,32 @@ class Source:
         return len(self.paths(data_dir)) == len(self.md5)
 
     def fetch(self, data_dir: Path) -> dict[str, Path]:
-        """File name -> path of all files; downloads those that are missing. A file that has its name is whole.
+        """File name -> path of all files; downloads those that are missing.
 
         Raises:
           UserError: the folder can't be written to, or no URL worked; the message then names every URL with its error.
         """
-        folder = data_dir / self.folder
-        if self.is_complete(data_dir):
-            return self.paths(data_dir)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # One process downloads. Others that need the same files wait here, and then find them. The lock only avoids
-            # repeated downloads: on a file system without locks, files still appear complete or not at all.
-            with open(folder / ".lock", "w") as lock:
-                with suppress(OSError):
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                for name in self.md5:
-                    if name not in self.paths(data_dir):  # an archive brings all of them at once
-                        self._download(name, folder)
-        except OSError as error:
-            raise UserError(f"--data-dir {data_dir}: {error}") from None
+        if not self.is_complete(data_dir):
+            folder = data_dir / self.folder
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                # One process downloads. Others that need the same files wait here, and then find them. The lock only
+                # avoids repeated downloads: on a file system without locks, files still appear complete or not at all.
+                with open(folder / ".lock", "w") as lock:
+                    with suppress(OSError):
+                        fcntl.flock(lock, fcntl.LOCK_EX)
+                    for name in self.md5:
+                        if name not in self.paths(data_dir):  # an archive brings all of them at once
+                            self._download(name, folder)
+            except OSError as error:
+                raise UserError(f"--data-dir {data_dir}: {error}") from None
         return self.paths(data_dir)
 
     def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
-        """Yields (path, checked content) of all files, one at a time; downloads those that are missing.
+        """Yields (path, checked content) of all files in the order of `md5`; downloads those that are missing.
 
         Raises:
-          UserError: a file is damaged, or see `fetch`.
+          UserError: a file is damaged; or as `fetch`.
         """
         for name, path in self.fetch(data_dir).items():
             content = read_bytes(path)
@@ -89,50 +87,43 @@ class Source:
             yield str(path), content
 
     def _download(self, name: str, folder: Path) -> None:
-        """Downloads a file from the first URL that works, or all files if that is an archive."""
+        """Downloads `name`, or an archive of all files, from the first URL that works."""
         failures = []
-        for url in (template.format(f"{name}.gz") for template in self.urls):
+        for template in self.urls:
+            url = template.format(f"{name}.gz")
             try:
-                with tempfile.TemporaryFile(dir=folder) as file:  # has no name, so that nothing can be left of it
+                with tempfile.TemporaryFile(dir=folder) as file:  # without a name: a killed process leaves nothing
                     _download(url, file)
                     file.seek(0)
-                    for unpacked, content in self._unpack(file, None if url in self.urls else name):
-                        self._check(unpacked, content, url)
-                        write_bytes(folder / f"{unpacked}.gz", gzip.compress(content, compresslevel=1, mtime=0))
+                    for member, content in self._unpack(file, None if url == template else name):
+                        self._check(member, content, url)
+                        write_bytes(folder / f"{member}.gz", gzip.compress(content, compresslevel=1, mtime=0))
                 return
             except (OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
-                failures.append(f"{url}: {_reason(error)}")
+                # Errors of requests without a response repeat the address three times.
+                reason = str(error) if getattr(error, "response", error) is not None else type(error).__name__
+                failures.append(f"{url}: {reason}")
         raise UserError(f"{name} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures))
 
     def _unpack(self, file: IO[bytes], name: str | None) -> Iterator[tuple[str, bytes]]:
-        """Yields (name, content) of the compressed file `name`, or of all files if `file` is an archive (None)."""
+        """Yields (name, content) of the gzip-compressed file `name`, or of all files if `file` is an archive (None)."""
         if name is not None:
-            with gzip.open(file) as content:
-                yield name, read_limited(content)
+            yield name, read_limited(gzip.GzipFile(fileobj=file), name)
             return
         with tarfile.open(fileobj=file) as archive:
             # Files are taken by their name alone: no path in the archive and no link can lead outside the folder.
             members = {Path(member.name).name: member for member in archive if member.isfile()}
             for wanted in self.md5:
-                member = archive.extractfile(members[wanted]) if wanted in members else None
-                if member is None:
+                content = archive.extractfile(members[wanted]) if wanted in members else None
+                if content is None:
                     raise UserError(f"no {wanted} in the archive")
-                yield wanted, read_limited(member)
+                yield wanted, read_limited(content, wanted)
 
     def _check(self, name: str, content: bytes, where: str) -> None:
         """Raises UserError unless `content` is what was published as `name`."""
         md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if md5 != self.md5[name]:
             raise UserError(f"{where}: content of {name} has md5 {md5}, published is {self.md5[name]}")
-
-
-def _reason(error: Exception) -> str:
-    """A short error message: requests repeats the address three times when a connection fails."""
-    import requests  # its exceptions are OSErrors
-
-    if isinstance(error, requests.RequestException) and error.response is None:
-        return type(error).__name__
-    return str(error)
 
 
 def _download(url: str, file: IO[bytes]) -> None:
@@ -144,30 +135,30 @@ def _download(url: str, file: IO[bytes]) -> None:
     console = Console(stderr=True)
     columns = (TextColumn("  "), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        pooch.HTTPDownloader(progressbar=_Watch(progress), timeout=TIMEOUT_SECONDS)(url, file, None)
+        pooch.HTTPDownloader(progressbar=_Bar(progress), timeout=TIMEOUT_SECONDS)(url, file, None)
 
 
-class _Watch:
-    """Has the methods of a progress bar that pooch calls; ends a download that is too large or too slow."""
+class _Bar:
+    """The progress bar that pooch asks for; it also ends a download that is too large or too slow."""
 
-    total = 0  # bytes that the server has announced, which pooch sets; 0: none
+    total = 0  # bytes, as the server has announced; 0: it has not. Set by pooch.
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._task = progress, progress.add_task("")
-        self.reset()
-
-    def reset(self) -> None:
-        self._num_bytes, self._started = 0, time.monotonic()
+        self._progress = progress
+        progress.add_task("")
+        (self._task,) = progress.tasks
 
     def update(self, num_bytes: int) -> None:
         """Raises UserError if the file is too large or the download is too slow."""
-        self._num_bytes += num_bytes
-        seconds = time.monotonic() - self._started
-        if self._num_bytes > MOST_BYTES:
+        self._progress.update(self._task.id, advance=num_bytes, total=self.total or None)
+        done, seconds = self._task.completed, self._task.elapsed or 0
+        if done > MOST_BYTES:
             raise UserError(f"more than {MOST_BYTES:,} bytes")
-        if seconds > TIMEOUT_SECONDS and self._num_bytes < LEAST_RATE * seconds:
-            raise UserError(f"only {self._num_bytes:,} bytes in {seconds:.0f} seconds")
-        self._progress.update(self._task, completed=self._num_bytes, total=self.total or None)
+        if seconds > TIMEOUT_SECONDS and done < LEAST_RATE * seconds:
+            raise UserError(f"only {done:,.0f} bytes in {seconds:.0f} seconds")
+
+    def reset(self) -> None:
+        self._progress.reset(self._task.id)
 
     def close(self) -> None:
-        pass  # the progress is closed where it was opened
+        """Nothing to do: the progress ends where it began."""

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.formats import ImageShape, Split, read_bytes
+from common.data.formats import Split, read_bytes
 from common.platform.errors import UserError
 from common.platform.machine import check_memory
-from common.platform.numbers import STREAM_SYNTHETIC, random_bits
+from common.spec.options import ImageShape
+from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
 
 def read_digits() -> tuple[Split, Split]:

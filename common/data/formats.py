@@ -8,11 +8,10 @@ import pickletools
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from common.platform.errors import UserError
 
@@ -21,33 +20,31 @@ Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 # Makes the training and the test set of (path, content) of each file of a data set.
 Parse = Callable[[Iterator[tuple[str, bytes]]], tuple[Split, Split]]
-ImageSide = Annotated[int, Field(gt=0, le=4096)]
-ImageShape = tuple[ImageSide, ImageSide, ImageSide]  # height, width, channels
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
 MOST_BYTES = 2**30  # limit for a decompressed file; the largest file of the data sets has about 155 million bytes
 MOST_REMEMBERED = 2**17  # limit for memo entries in a pickled batch, which has some for each image's name
 
 
-def read_limited(file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """The content of an open file. Raises UserError for more than MOST_BYTES, to which a small file may decompress."""
-    content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise UserError(f"more than {MOST_BYTES:,} bytes")
-    return content
-
-
 def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed if its name ends in .gz.
 
     Raises:
-      UserError: the file can't be read, or is too large, see `read_limited`.
+      UserError: the file can't be read, or has more than MOST_BYTES.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            return read_limited(file)
-    except (OSError, EOFError, zlib.error, UserError) as error:
+            return read_limited(file, str(path))
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
+
+
+def read_limited(file: IO[bytes] | gzip.GzipFile, name: str) -> bytes:
+    """The content of an open file. Raises UserError for more than MOST_BYTES, to which a small file can decompress."""
+    content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{name}: more than {MOST_BYTES:,} bytes")
+    return content
 
 
 def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
