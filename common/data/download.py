@@ -93,7 +93,7 @@ class Source:
             url = template.format(f"{name}.gz")
             try:
                 with tempfile.TemporaryFile(dir=folder) as file:  # without a name: a killed process leaves nothing
-                    _download(url, file)
+                    _request(url, file)
                     file.seek(0)
                     for member, content in self._unpack(file, None if url == template else name):
                         self._check(member, content, url)
@@ -126,7 +126,7 @@ class Source:
             raise UserError(f"{where}: content of {name} has md5 {md5}, published is {self.md5[name]}")
 
 
-def _download(url: str, file: IO[bytes]) -> None:
+def _request(url: str, file: IO[bytes]) -> None:
     """Writes what is at `url` to `file`; shows the progress on a terminal."""
     # Imported here: with requests, the import takes a quarter of a second. Only downloads need it.
     import pooch

@@ -256,7 +256,13 @@ def run_at_once(source, code, processes=4):
 
 
 def test_processes_that_want_the_same_download_it_once(server, tmp_path):
-    server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
+    def answer(handler):
+        time.sleep(1)  # by then, the other processes want it too
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(gzip.compress(CONTENT["a"]))
+
+    server.files = {"/a.gz": answer}
     source = source_of("d", {"a": MD5["a"]}, server.url + "/{}")
     run_at_once(source, f"assert len(list(source.read(Path({str(tmp_path)!r})))) == 1")
     assert server.asked == ["/a.gz"]
