@@ -1,15 +1,31 @@
 """The data sets that --dataset can name: one table, `DATASETS`, with one entry for each."""
 
+import importlib.machinery
+import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common.data.arrays import check_content, read_arrays_folder
 from common.data.download import Source
-from common.data.embedded import make_synthetic, read_digits
-from common.data.formats import Split, parse_cifar_binary, parse_cifar_files, parse_cifar_pickle, parse_idx_files
+from common.data.formats import (
+    Images,
+    Split,
+    parse_cifar_binary,
+    parse_cifar_files,
+    parse_cifar_pickle,
+    parse_idx_files,
+    read_bytes,
+)
+from common.platform.errors import UserError
+from common.platform.machine import check_memory
 from common.spec.options import DatasetName, ImageShape, TrainConfig
+from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
 
 @dataclass(frozen=True)
@@ -53,12 +69,54 @@ def dataset_entry(config: TrainConfig) -> DatasetEntry:
     return entry if isinstance(entry, DatasetEntry) else entry(config)
 
 
-# --- Data sets that depend on options ---
+# --- Data sets that are not downloaded ---
+
+
+def read_digits() -> tuple[Split, Split]:
+    """scikit-learn's digits: 1,797 images of 8 x 8, values 0 to 16; every fifth of each class is a test image.
+
+    Reads scikit-learn's data file without importing scikit-learn, since the import takes over a second. Tests compare
+    the arrays with sklearn.datasets.load_digits.
+    """
+    package = importlib.machinery.PathFinder.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise UserError("--dataset digits: scikit-learn, which holds the data, is not installed")
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", dtype=np.uint8)
+    images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
+    # Position of each example among the examples of its class.
+    position = np.empty(len(labels), dtype=np.int64)
+    for label in range(10):
+        members = np.flatnonzero(labels == label)
+        position[members] = np.arange(len(members))
+    test = position % 5 == 4
+    return (images[~test], labels[~test]), (images[test], labels[test])
 
 
 def _synthetic(config: TrainConfig) -> DatasetEntry:
+    """Images made from the seed: seven parts of noise and one part of a pattern for the class."""
     num_train, num_test, num_classes = config.train_size or 8192, config.test_size or 1024, config.num_classes or 10
     shape = config.image_shape or (28, 28, 1)
+    size, of_shape = math.prod(shape), " x ".join(map(str, shape))
+
+    def bits(count: int, part: int) -> NDArray[np.uint64]:
+        return random_bits(count, config.seed, STREAM_SYNTHETIC, part)
+
+    def random_images(count: int, part: int) -> Images:
+        pixels = bits(-(-count * size // 8), part).astype("<u8").view(np.uint8)
+        return pixels[: count * size].reshape(count, *shape)
+
+    def make() -> tuple[Split, Split]:
+        count = num_train + num_test
+        check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {of_shape}")
+        patterns = random_images(num_classes, 0) >> 3
+        splits = []
+        for part, count in ((1, num_train), (3, num_test)):
+            labels = (bits(count, part + 1) % np.uint64(num_classes)).astype(np.int64)
+            noise = random_images(count, part)
+            splits.append((noise - (noise >> 3) + patterns[labels], labels))
+        return splits[0], splits[1]
+
     return DatasetEntry(
         num_train,
         num_test,
@@ -66,7 +124,7 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
         [str(label) for label in range(num_classes)],
         mean=(0.5,) * shape[2],
         std=(0.2557,) * shape[2],
-        reader=lambda: make_synthetic(num_train, num_test, shape, num_classes, config.seed),
+        reader=make,
     )
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from conftest import run
 
-from common.data import embedded
-from common.data.catalogue import DATASETS
+from common.data.catalogue import DATASETS, read_digits
 from common.data.datasets import load_dataset
 from common.data.formats import parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.platform.errors import UserError
@@ -26,7 +25,7 @@ def test_the_option_has_the_names_of_the_table():
 
 
 def test_digits_are_scikit_learns(tmp_path):
-    (train_images, train_labels), (test_images, test_labels) = embedded.read_digits()
+    (train_images, train_labels), (test_images, test_labels) = read_digits()
     # scikit-learn takes a second to import, so it is imported in a process of its own.
     code = (
         "import sys, numpy as np; from sklearn.datasets import load_digits; d = load_digits();"
