@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 
 from common.data.arrays import check_content, read_arrays_folder
 from common.data.download import Source
-from common.data.formats import (
-    Images,
-    Split,
-    parse_cifar_binary,
-    parse_cifar_files,
-    parse_cifar_pickle,
-    parse_idx_files,
-    read_bytes,
-)
+from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files, read_bytes
 from common.platform.errors import UserError
 from common.platform.machine import check_memory
 from common.spec.options import DatasetName, ImageShape, TrainConfig
@@ -40,7 +32,8 @@ class DatasetEntry:
       largest: the largest pixel value.
       sha256: hex digest over all arrays if it is stored with them, else None.
       sources: where its files are published. The first one is downloaded, unless a folder has all files of another one.
-      reader: makes or reads the training and the test set; None: they are read from `sources`.
+      parse: makes the training and the test set of the files of a source.
+      reader: makes or reads the training and the test set if there are no sources.
     """
 
     num_train: int
@@ -52,15 +45,16 @@ class DatasetEntry:
     largest: int = 255
     sha256: str | None = None
     sources: tuple[Source, ...] = ()
+    parse: Parse | None = None
     reader: Callable[[], tuple[Split, Split]] | None = None
 
     def read(self, data_dir: Path) -> tuple[Split, Split]:
         """Training and test set. Raises UserError if files are damaged or unavailable."""
         if self.reader is not None:
             return self.reader()
+        assert self.parse is not None
         complete = [source for source in self.sources if source.is_complete(data_dir)]
-        source = [*complete, *self.sources][0]
-        return source.parse(source.read(data_dir))
+        return self.parse([*complete, *self.sources][0].read(data_dir))
 
 
 def dataset_entry(config: TrainConfig) -> DatasetEntry:
@@ -97,7 +91,7 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
     """Images made from the seed: seven parts of noise and one part of a pattern for the class."""
     num_train, num_test, num_classes = config.train_size or 8192, config.test_size or 1024, config.num_classes or 10
     shape = config.image_shape or (28, 28, 1)
-    size, of_shape = math.prod(shape), " x ".join(map(str, shape))
+    size, class_names = math.prod(shape), [str(label) for label in range(num_classes)]
 
     def bits(count: int, part: int) -> NDArray[np.uint64]:
         return random_bits(count, config.seed, STREAM_SYNTHETIC, part)
@@ -108,7 +102,7 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
 
     def make() -> tuple[Split, Split]:
         count = num_train + num_test
-        check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {of_shape}")
+        check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {' x '.join(map(str, shape))}")
         patterns = random_images(num_classes, 0) >> 3
         splits = []
         for part, count in ((1, num_train), (3, num_test)):
@@ -118,34 +112,20 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
         return splits[0], splits[1]
 
     return DatasetEntry(
-        num_train,
-        num_test,
-        shape,
-        [str(label) for label in range(num_classes)],
-        mean=(0.5,) * shape[2],
-        std=(0.2557,) * shape[2],
-        reader=make,
+        num_train, num_test, shape, class_names, mean=(0.5,) * shape[2], std=(0.2557,) * shape[2], reader=make
     )
 
 
 def _arrays(config: TrainConfig) -> DatasetEntry:
     info, train, test = read_arrays_folder(config.data_dir)
     num_train, height, width, channels = train[0].shape
+    shape, mean, std = (height, width, channels), tuple(info.mean), tuple(info.std)
 
     def read() -> tuple[Split, Split]:
         check_content(config.data_dir)
         return train, test
 
-    return DatasetEntry(
-        num_train,
-        len(test[0]),
-        (height, width, channels),
-        info.class_names,
-        tuple(info.mean),
-        tuple(info.std),
-        sha256=info.sha256,
-        reader=read,
-    )
+    return DatasetEntry(num_train, len(test[0]), shape, info.class_names, mean, std, sha256=info.sha256, reader=read)
 
 
 # --- The table ---
@@ -165,14 +145,7 @@ tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 # images made here. Tests recompute the numbers of all data sets that are present.
 DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]] = {
     "digits": DatasetEntry(
-        1442,
-        355,
-        (8, 8, 1),
-        TEN_DIGITS,
-        mean=(0.3051,),
-        std=(0.3762,),
-        largest=16,
-        reader=read_digits,
+        1442, 355, (8, 8, 1), TEN_DIGITS, mean=(0.3051,), std=(0.3762,), largest=16, reader=read_digits
     ),
     "mnist": DatasetEntry(
         60_000,
@@ -181,6 +154,7 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         TEN_DIGITS,
         mean=(0.1307,),
         std=(0.3081,),
+        parse=parse_idx_files,
         sources=(
             Source(
                 folder="MNIST/raw",
@@ -190,7 +164,6 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
                     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
                     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
                 },
-                parse=parse_idx_files,
                 urls=(
                     "https://ossci-datasets.s3.amazonaws.com/mnist/{}",
                     "https://storage.googleapis.com/cvdf-datasets/mnist/{}",
@@ -205,6 +178,7 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
         mean=(0.2860,),
         std=(0.3530,),
+        parse=parse_idx_files,
         sources=(
             Source(
                 folder="FashionMNIST/raw",
@@ -214,7 +188,6 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
                     "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
                     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
                 },
-                parse=parse_idx_files,
                 urls=(
                     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}",
                     "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{}",
@@ -229,6 +202,7 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"],
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
+        parse=parse_cifar_files,
         sources=(
             Source(
                 folder="cifar-10-batches-bin",
@@ -240,7 +214,6 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
                     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
                     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
                 },
-                parse=partial(parse_cifar_files, parse_cifar_binary),
                 urls=(
                     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                     "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
@@ -256,7 +229,6 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
                     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
                     "test_batch": "40351d587109b95175f43aff81a1287e",
                 },
-                parse=partial(parse_cifar_files, parse_cifar_pickle),
             ),
         ),
     ),
@@ -267,18 +239,17 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         FINE_LABELS.split(),
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
+        parse=partial(parse_cifar_files, label_bytes=2, labels_key=b"fine_labels"),
         sources=(
             Source(
                 folder="cifar-100-binary",
                 # From the same list as those of CIFAR-10; they were not checked against a copy of the files.
                 md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
-                parse=partial(parse_cifar_files, partial(parse_cifar_binary, label_bytes=2)),
                 urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
             ),
             Source(
                 folder="cifar-100-python",  # MD5s as in torchvision.datasets.CIFAR100
                 md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-                parse=partial(parse_cifar_files, partial(parse_cifar_pickle, labels_key=b"fine_labels")),
             ),
         ),
     ),

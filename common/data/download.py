@@ -20,7 +20,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.formats import MOST_BYTES, Parse, read_bytes, read_limited
+from common.data.formats import MOST_BYTES, read_bytes, read_limited
 from common.platform.errors import UserError
 from common.platform.files import write_bytes
 
@@ -35,14 +35,12 @@ class Source:
     Attributes:
       folder: the files' folder within the data folder, as in torchvision.
       md5: file name -> hex digest of the decompressed content, as published.
-      parse: makes the training and the test set of the files' contents, in the order of `md5`.
       urls: URLs to download from, tried in order. `{}` is replaced by a file's name with .gz. A URL without `{}` is an
         archive of all the files. Without URLs, the files are read where they exist, but never downloaded.
     """
 
     folder: str
     md5: dict[str, str]
-    parse: Parse
     urls: tuple[str, ...] = ()
 
     def paths(self, data_dir: Path) -> dict[str, Path]:

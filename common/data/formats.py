@@ -75,9 +75,16 @@ def parse_idx_files(files: Iterator[tuple[str, bytes]]) -> tuple[Split, Split]:
     return train, (test_images[..., None], test_labels.astype(np.int64))
 
 
-def parse_cifar_files(parse: Callable[[bytes, str], Split], files: Iterator[tuple[str, bytes]]) -> tuple[Split, Split]:
-    """Training and test set of CIFAR's files, each of which `parse` reads; the last one is the test set."""
-    *train, test = [parse(content, path) for path, content in files]
+def parse_cifar_files(
+    files: Iterator[tuple[str, bytes]], label_bytes: int = 1, labels_key: bytes = b"labels"
+) -> tuple[Split, Split]:
+    """Training and test set of CIFAR's files, which are binary (.bin) or pickled; the last file is the test set."""
+    *train, test = [
+        parse_cifar_binary(content, path, label_bytes)
+        if ".bin" in Path(path).suffixes
+        else parse_cifar_pickle(content, path, labels_key)
+        for path, content in files
+    ]
     images, labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
     return (images, labels), test
 

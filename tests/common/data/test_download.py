@@ -17,7 +17,6 @@ from conftest import REPOSITORY, remount, wait_for
 
 from common.data import download, formats
 from common.data.download import Source
-from common.data.formats import parse_idx_files
 from common.platform.errors import UserError
 
 CONTENT = {"a": b"first file" * 1000, "b": b"second file" * 1000}
@@ -54,10 +53,6 @@ def server():
         thread.join()
 
 
-def source_of(folder, md5, *urls):
-    return Source(folder, md5, parse_idx_files, urls)
-
-
 def read_all(source, folder):
     return dict(zip(source.md5, (content for _, content in source.read(folder)), strict=True))
 
@@ -68,7 +63,7 @@ def leftovers(folder):
 
 def test_files_are_fetched_once_and_however_they_are_compressed(server, tmp_path):
     server.files = {f"/{name}.gz": gzip.compress(content, 9 - i) for i, (name, content) in enumerate(CONTENT.items())}
-    source = source_of("d", MD5, server.url + "/{}")
+    source = Source("d", MD5, (server.url + "/{}",))
     assert read_all(source, tmp_path) == CONTENT
     assert read_all(source, tmp_path) == CONTENT
     assert sorted(server.asked) == ["/a.gz", "/b.gz"]
@@ -79,7 +74,7 @@ def test_what_is_there_is_not_fetched_raw_or_compressed(server, tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a").write_bytes(CONTENT["a"])
     (tmp_path / "d" / "b.gz").write_bytes(gzip.compress(CONTENT["b"]))
-    assert read_all(source_of("d", MD5, server.url + "/{}"), tmp_path) == CONTENT
+    assert read_all(Source("d", MD5, (server.url + "/{}",)), tmp_path) == CONTENT
     assert server.asked == []
 
 
@@ -135,11 +130,11 @@ def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, f
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", 1)
     monkeypatch.setattr(download, "LEAST_RATE", 10_000)
     server.files = {"/bad/a.gz": answer, "/good/a.gz": gzip.compress(CONTENT["a"])}
-    source = source_of("d", {"a": MD5["a"]}, server.url + "/bad/{}", server.url + "/good/{}")
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
     started = time.monotonic()
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
     with pytest.raises(UserError, match=f"bad/a.gz: .*({said})") as told:
-        source_of("e", {"a": MD5["a"]}, server.url + "/bad/{}").fetch(tmp_path)
+        Source("e", {"a": MD5["a"]}, (server.url + "/bad/{}",)).fetch(tmp_path)
     assert time.monotonic() - started < 50
     assert not leftovers(tmp_path)
     fault("download", answer.__name__.replace("_", " "), told.value.exit_status, None, NEXT)
@@ -160,11 +155,11 @@ def test_an_archive_gives_all_its_files_only_those_wanted_and_none_outside_its_f
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     server.files = {"/all.tar.gz": buffer.getvalue()}
-    assert read_all(source_of("d", MD5, server.url + "/all.tar.gz"), tmp_path / "data") == CONTENT
+    assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path / "data") == CONTENT
     assert server.asked == ["/all.tar.gz"]
     assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [".lock", "a.gz", "b.gz"]
     with pytest.raises(UserError, match="no c in the archive"):
-        source_of("e", {"c": MD5["a"]}, server.url + "/all.tar.gz").fetch(tmp_path / "data")
+        Source("e", {"c": MD5["a"]}, (server.url + "/all.tar.gz",)).fetch(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +171,7 @@ def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_
     server.files = {"/good/a.gz": gzip.compress(CONTENT["a"])}
     if first is not None:
         server.files["/bad/a.gz"] = first
-    source = source_of("d", {"a": MD5["a"]}, server.url + "/bad/{}", server.url + "/good/{}")
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
     assert server.asked == ["/bad/a.gz", "/good/a.gz"]
     assert not leftovers(tmp_path)
@@ -185,7 +180,7 @@ def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_
 
 def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left(server, tmp_path):
     server.files = {"/two/a.gz": gzip.compress(b"another content")}
-    source = source_of("d", {"a": MD5["a"]}, server.url + "/one/{}", server.url + "/two/{}", "http://127.0.0.1:9/{}")
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/one/{}", server.url + "/two/{}", "http://127.0.0.1:9/{}"))
     with pytest.raises(UserError) as caught:
         source.fetch(tmp_path)
     message = str(caught.value)
@@ -197,7 +192,7 @@ def test_where_no_mirror_works_each_is_named_with_its_reason_and_nothing_is_left
 def test_without_space_for_a_download_there_is_a_line_and_nothing_is_left(server, fault, small_disk):
     disk, content = small_disk(65536), os.urandom(100_000)
     server.files = {"/a.gz": gzip.compress(content)}
-    source = source_of("d", {"a": hashlib.md5(content).hexdigest()}, server.url + "/{}")
+    source = Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",))
     with pytest.raises(UserError, match="No space left on device") as told:
         source.fetch(disk)
     assert not leftovers(disk)
@@ -207,7 +202,7 @@ def test_without_space_for_a_download_there_is_a_line_and_nothing_is_left(server
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line_and_whole_files_in_it_are_read(server, fault, small_disk):
-    disk, source = small_disk(100_000), source_of("d", {"a": MD5["a"]}, server.url + "/{}")
+    disk, source = small_disk(100_000), Source("d", {"a": MD5["a"]}, (server.url + "/{}",))
     remount(disk, "ro")
     with pytest.raises(UserError, match=f"^--data-dir {disk}: .*Read-only file system") as told:
         source.fetch(disk)
@@ -226,7 +221,7 @@ def test_the_address_is_printed_and_on_a_terminal_there_is_a_bar(server, tmp_pat
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     content = os.urandom(200_000)
     server.files = {"/a.gz": gzip.compress(content)}
-    source_of("d", {"a": hashlib.md5(content).hexdigest()}, server.url + "/{}").fetch(tmp_path)
+    Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",)).fetch(tmp_path)
     error = capsys.readouterr().err
     assert error.startswith(f"downloading {server.url}/a.gz\n")
     assert ("200.1/200.1 kB" in error) == terminal
@@ -239,8 +234,7 @@ PROGRAM = """
 import fcntl
 from pathlib import Path
 from common.data.download import Source
-from common.data.formats import parse_idx_files
-source = Source("d", {md5!r}, parse_idx_files, {urls!r})
+source = Source("d", {md5!r}, {urls!r})
 """
 
 
@@ -263,7 +257,7 @@ def test_processes_that_want_the_same_download_it_once(server, tmp_path):
         handler.wfile.write(gzip.compress(CONTENT["a"]))
 
     server.files = {"/a.gz": answer}
-    source = source_of("d", {"a": MD5["a"]}, server.url + "/{}")
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/{}",))
     run_at_once(source, f"assert len(list(source.read(Path({str(tmp_path)!r})))) == 1")
     assert server.asked == ["/a.gz"]
 
@@ -280,7 +274,7 @@ def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
         handler.wfile.write(compressed)
 
     server.files = {"/a.gz": answer}
-    source = source_of("d", {"a": hashlib.md5(content).hexdigest()}, server.url + "/{}")
+    source = Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",))
     code = f"""
 def no_lock(*arguments):
     raise OSError
@@ -296,7 +290,7 @@ for number in range(5):
 
 def test_a_process_that_is_killed_while_it_downloads_leaves_nothing(server, tmp_path):
     server.files = {"/a.gz": crawling}
-    with start(source_of("d", MD5, server.url + "/{}"), f"source.fetch(Path({str(tmp_path)!r}))") as process:
+    with start(Source("d", MD5, (server.url + "/{}",)), f"source.fetch(Path({str(tmp_path)!r}))") as process:
         wait_for(lambda: server.asked)
         time.sleep(0.5)
         process.kill()
