@@ -1,15 +1,12 @@
 """Turns: the programs of a round train one at a time, and one that fails lets the others go on."""
 
 import itertools
-import os
-import signal
 import sys
-import threading
 import time
 
 import psutil
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train, wait_for
+from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train
 
 from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.turns import Turn
@@ -250,7 +247,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 @pytest.mark.parametrize(
     ("mode", "devices", "epochs", "names"),
     [
-        ("plain", 2, (8, 400), ("tf", "pt")),
+        ("plain", 2, (8, 400), ("pt",)),
         *(
             pytest.param(mode, devices, epochs, IMPLEMENTATIONS, marks=pytest.mark.slow)
             for mode, devices, epochs in itertools.product(MODES, (1, 2), ((8, 800), (24, 250)))
