@@ -12,6 +12,7 @@ import argparse
 import functools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,11 +23,23 @@ from typing import Any, NoReturn
 INSTALL = "pip install -r requirements-ray.txt -c constraints.txt"
 PROGRAM = "python -m launch.ray_train"
 ANSWER_SECONDS = 5
+# Ray gives up waiting for free CPUs after 60 s, prints a stack trace, and starts to wait again.
+WAIT_SECONDS = 30 * 24 * 3600
 USER_ERROR = 2  # exit status after a mistake of the user: another attempt would fail in the same way
 
 
 def main(words: list[str]) -> NoReturn:
     options = parse(words)
+    try:
+        sys.exit(train(options))
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def train(options: argparse.Namespace) -> int:
+    """Runs the command on all nodes; returns its exit status."""
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(WAIT_SECONDS))
     try:
         import ray
         from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
@@ -38,12 +51,8 @@ def main(words: list[str]) -> NoReturn:
         ray.init(address=options.address)
     except ConnectionError:
         raise SystemExit(f"{PROGRAM}: error: --address {address}: no Ray cluster answers there") from None
-    there = sum(node["Alive"] for node in ray.nodes())
-    if options.nnodes > there:  # Ray itself would wait for the missing nodes for ever
-        raise SystemExit(
-            f"{PROGRAM}: error: --nnodes {options.nnodes}: the cluster has {there} node{'s' * (there > 1)}"
-        )
     resources = {"CPU": options.num_cpus, "GPU": options.num_gpus}
+    check_nodes(options, [node["Resources"] for node in ray.nodes() if node["Alive"]])
     trainer = trainer_class(options.command)(
         run_worker,
         train_loop_config={
@@ -66,7 +75,26 @@ def main(words: list[str]) -> NoReturn:
         result = trainer.fit()
     except TrainingFailedError as error:
         raise SystemExit(f"{PROGRAM}: error: {reason(error)}; --max-restarts {options.max_restarts}") from None
-    sys.exit(result.return_value)
+    return int(result.return_value)
+
+
+def check_nodes(options: argparse.Namespace, nodes: list[dict[str, float]]) -> None:
+    """Ends this program if the cluster can never do what it is asked for; Ray itself would wait for ever.
+
+    Args:
+      nodes: the resources of each node, by name.
+    """
+    if options.nnodes > len(nodes):
+        several = "s" * (len(nodes) > 1)
+        raise SystemExit(f"{PROGRAM}: error: --nnodes {options.nnodes}: the cluster has {len(nodes)} node{several}")
+    for option, kind in (("--num-cpus", "CPU"), ("--num-gpus", "GPU")):
+        number = getattr(options, option[2:].replace("-", "_"))
+        most = sorted((node.get(kind, 0.0) for node in nodes), reverse=True)[options.nnodes - 1]
+        if number * options.nproc_per_node > most:
+            raise SystemExit(
+                f"{PROGRAM}: error: {option} {number} --nproc-per-node {options.nproc_per_node}:"
+                f" not {options.nnodes} of the cluster's nodes have so many; {most:g} would do"
+            )
 
 
 def check_address(address: str | None) -> None:
