@@ -8,14 +8,14 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from pt_impl.networks import make_network
+from pt_impl.precision import LossScaler
+from pt_impl.weights import load_weights
 from ptl_impl.data import ExampleData
 from ptl_impl.inspection import FirstBatch
-from ptl_impl.networks import make_network
 from ptl_impl.optimizer import make_averaging
-from ptl_impl.precision import LossScaler
 from ptl_impl.state import Checkpoints
 from ptl_impl.train import Classifier, Parts, Recording
-from ptl_impl.weights import load_weights
 
 
 def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder) -> Parts:
