@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from common.platform.errors import UserError
 
-QUICK, THOROUGH = 300, 10_000
-# For tests with the argument `cases`, the number of inputs: 300 fixed ones, or 10,000 new ones in a slow test.
+QUICK, THOROUGH = 100, 10_000
+# For tests with the argument `cases`, the number of inputs: 100 fixed ones, or 10,000 new ones in a slow test.
 how_many = pytest.mark.parametrize("cases", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.slow)])
 
 

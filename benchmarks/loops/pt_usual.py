@@ -1,15 +1,12 @@
 """MNIST in PyTorch as its tutorials train it: torchvision's data set, transforms for each image, a DataLoader."""
 
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from benchmarks.loops.timed import TimedSteps
-from common.data.datasets import NORMALISATION
-from common.data.published import MNIST
+from common.data.catalogue import dataset_entry
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.networks import NetworkSpec
@@ -18,23 +15,17 @@ from pt_impl.networks import make_network
 from pt_impl.replicas import join_group, setup_devices
 
 
-def mnist_root(config: TrainConfig) -> Path:
-    """The folder with the unpacked files in MNIST/raw, as torchvision expects; they are unpacked here if necessary."""
-    paths = MNIST.fetch(config.data_dir)
-    if all(path.suffix != ".gz" for path in paths.values()):
-        return config.data_dir
-    assert config.run_dir is not None
-    root = config.run_dir / "unpacked"
-    (root / MNIST.folder).mkdir(parents=True, exist_ok=True)
-    for name, path in paths.items():
-        (root / MNIST.folder / name).write_bytes(MNIST.read(path, name))
-    return root
-
-
 def make_loader(config: TrainConfig) -> DataLoader:
-    mean, std, _ = NORMALISATION["mnist"]
-    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean, std)])
-    dataset = datasets.MNIST(mnist_root(config), train=True, transform=transform)
+    """The loader of the training set. The files are unpacked into the run folder, where torchvision reads them."""
+    assert config.run_dir is not None
+    mnist = dataset_entry(config)
+    (source,) = mnist.sources
+    folder = config.run_dir / source.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (_, content) in zip(source.md5, source.read(config.data_dir), strict=True):
+        (folder / name).write_bytes(content)
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mnist.mean, mnist.std)])
+    dataset = datasets.MNIST(config.run_dir, train=True, transform=transform)
     return DataLoader(dataset, batch_size=config.batch_size, shuffle=True)
 
 

@@ -6,7 +6,6 @@ A folder contains `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); 
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,10 +47,6 @@ class ArraysInfo(BaseModel):
     std: list[Annotated[float, Field(gt=0, le=1)]]
     sha256: str
 
-    @property
-    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...], int]:
-        return tuple(self.mean), tuple(self.std), 255
-
 
 def array_path(folder: Path, part: str, kind: str) -> Path:
     """Path of one array file: `part` is train or test, `kind` is images or labels."""
@@ -63,17 +58,6 @@ def _read_info(folder: Path) -> ArraysInfo:
     if not path.exists():
         raise UserError(f"--data-dir {folder}: no {DATASET_FILE} there; make_dataset.py makes such a folder of images")
     return read_model(ArraysInfo, path)
-
-
-def arrays_size(folder: Path) -> tuple[int, int, int]:
-    """Number of training images, number of test images, and bytes of one image; reads only the files' headers.
-
-    Raises:
-      UserError: a file is missing or is not an array.
-    """
-    _read_info(folder)
-    train, test = (_open(array_path(folder, part, "images")) for part in ("train", "test"))
-    return len(train), len(test), math.prod(train.shape[1:])
 
 
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels], tuple[Images, Labels]]:

@@ -1,30 +1,28 @@
-"""Published files: their folders, the URLs to download them from, and the checksums of their contents.
+"""Published files: where they are kept, the URLs to download them from, and the checksums of their contents.
 
 Checksums are computed over the decompressed, unpacked content. They do not depend on how a mirror or a colleague
-compressed it. A file is checked, written under a temporary name, and then renamed. So a file with its final name is
-always complete and correct, and any number of processes can fetch the same file at the same time.
+compressed it. pooch could only check the compressed files, and knows one URL for each; so it only downloads here.
 """
 
 import fcntl
 import gzip
 import hashlib
-import os
 import sys
 import tarfile
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.formats import MOST_BYTES, read_bytes
+from common.data.formats import MOST_BYTES, read_bytes, read_limited
 from common.platform.errors import UserError
-from common.platform.files import written_whole
+from common.platform.files import write_bytes
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
 LEAST_RATE = 2000  # bytes per second on average since the start; checked after TIMEOUT_SECONDS
@@ -38,163 +36,127 @@ class Source:
       folder: the files' folder within the data folder, as in torchvision.
       md5: file name -> hex digest of the decompressed content, as published.
       urls: URLs to download from, tried in order. `{}` is replaced by a file's name with .gz. A URL without `{}` is an
-        archive of all the files.
+        archive of all the files. Without URLs, the files are read where they exist, but never downloaded.
     """
 
     folder: str
     md5: dict[str, str]
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = ()
 
-    def ready(self, data_dir: Path) -> dict[str, Path]:
-        """File name -> path of the files that exist, raw or gzip-compressed."""
+    def paths(self, data_dir: Path) -> dict[str, Path]:
+        """File name -> path of the files that exist, raw or gzip-compressed; all of them are complete."""
         folder = data_dir / self.folder
-        found = {}
-        for name in self.md5:
-            for path in (folder / name, folder / f"{name}.gz"):
-                if path.is_file():
-                    found[name] = path
-                    break
-        return found
+        return {name: path for name in self.md5 for path in (folder / f"{name}.gz", folder / name) if path.is_file()}
+
+    def is_complete(self, data_dir: Path) -> bool:
+        return len(self.paths(data_dir)) == len(self.md5)
 
     def fetch(self, data_dir: Path) -> dict[str, Path]:
         """File name -> path of all files; downloads those that are missing.
 
         Raises:
-          UserError: the folder can't be made, or no URL worked; the message then names every URL with its error.
+          UserError: the folder can't be written to, or no URL worked; the message then names every URL with its error.
         """
-        folder = data_dir / self.folder
-        found = self.ready(data_dir)
-        missing = [name for name in self.md5 if name not in found]
-        if not missing:
-            return found
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"--data-dir {data_dir}: {error}") from None
-        archive = all("{}" not in url for url in self.urls)
-        # One process downloads. Others that need the same files wait here, and then find them. The lock only avoids
-        # repeated downloads: on a file system without locks, files still appear complete or not at all.
-        with open(folder / ".lock", "w") as lock:
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            missing = [name for name in missing if name not in self.ready(data_dir)]
-            for group in [missing] if archive and missing else [[name] for name in missing]:
-                self._fetch_group(folder, group)
-        return self.ready(data_dir)
-
-    def _fetch_group(self, folder: Path, names: list[str]) -> None:
-        failures = []
-        for url in (one.format(f"{names[0]}.gz") for one in self.urls):
+        if not self.is_complete(data_dir):
+            folder = data_dir / self.folder
             try:
-                with _download(url, folder) as path:
-                    for name, content in _contents(path, names):
-                        self.check(name, content, url)
-                        with written_whole(folder / f"{name}.gz") as temporary:
-                            temporary.write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
+                folder.mkdir(parents=True, exist_ok=True)
+                # One process downloads. Others that need the same files wait here, and then find them. The lock only
+                # avoids repeated downloads: on a file system without locks, files still appear complete or not at all.
+                with open(folder / ".lock", "w") as lock:
+                    with suppress(OSError):
+                        fcntl.flock(lock, fcntl.LOCK_EX)
+                    for name in self.md5:
+                        if name not in self.paths(data_dir):  # an archive brings all of them at once
+                            self._download(name, folder)
+            except OSError as error:
+                raise UserError(f"--data-dir {data_dir}: {error}") from None
+        return self.paths(data_dir)
+
+    def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
+        """Yields (path, checked content) of all files in the order of `md5`; downloads those that are missing.
+
+        Raises:
+          UserError: a file is damaged; or as `fetch`.
+        """
+        for name, path in self.fetch(data_dir).items():
+            content = read_bytes(path)
+            self._check(name, content, f"{path} is damaged or another file; remove it to download it again")
+            yield str(path), content
+
+    def _download(self, name: str, folder: Path) -> None:
+        """Downloads `name`, or an archive of all files, from the first URL that works."""
+        failures = []
+        for template in self.urls:
+            url = template.format(f"{name}.gz")
+            try:
+                with tempfile.TemporaryFile(dir=folder) as file:  # without a name: a killed process leaves nothing
+                    _request(url, file)
+                    file.seek(0)
+                    for member, content in self._unpack(file, None if url == template else name):
+                        self._check(member, content, url)
+                        write_bytes(folder / f"{member}.gz", gzip.compress(content, compresslevel=1, mtime=0))
                 return
             except (OSError, EOFError, zlib.error, tarfile.TarError, UserError) as error:
-                failures.append(f"{url}: {_reason(error)}")
-        raise UserError(
-            f"{', '.join(names)} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures)
-        )
+                # Errors of requests without a response repeat the address three times.
+                reason = str(error) if getattr(error, "response", error) is not None else type(error).__name__
+                failures.append(f"{url}: {reason}")
+        raise UserError(f"{name} not in {folder} (--data-dir), and no download worked: " + "; ".join(failures))
 
-    def check(self, name: str, content: bytes, where: str) -> None:
+    def _unpack(self, file: IO[bytes], name: str | None) -> Iterator[tuple[str, bytes]]:
+        """Yields (name, content) of the gzip-compressed file `name`, or of all files if `file` is an archive (None)."""
+        if name is not None:
+            yield name, read_limited(gzip.GzipFile(fileobj=file), name)
+            return
+        with tarfile.open(fileobj=file) as archive:
+            # Files are taken by their name alone: no path in the archive and no link can lead outside the folder.
+            members = {Path(member.name).name: member for member in archive if member.isfile()}
+            for wanted in self.md5:
+                content = archive.extractfile(members[wanted]) if wanted in members else None
+                if content is None:
+                    raise UserError(f"no {wanted} in the archive")
+                yield wanted, read_limited(content, wanted)
+
+    def _check(self, name: str, content: bytes, where: str) -> None:
         """Raises UserError unless `content` is what was published as `name`."""
-        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if found != self.md5[name]:
-            raise UserError(f"{where}: content of {name} has md5 {found}, published is {self.md5[name]}")
-
-    def read(self, path: Path, name: str) -> bytes:
-        """The checked content of a file that `ready` or `fetch` returned."""
-        content = read_bytes(path)
-        self.check(name, content, f"{path} is damaged or another file; remove it to download it again")
-        return content
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if md5 != self.md5[name]:
+            raise UserError(f"{where}: content of {name} has md5 {md5}, published is {self.md5[name]}")
 
 
-def _reason(error: Exception) -> str:
-    """A short error message: requests repeats the address three times when a connection fails."""
-    import requests  # its exceptions are OSErrors
+def _request(url: str, file: IO[bytes]) -> None:
+    """Writes what is at `url` to `file`; shows the progress on a terminal."""
+    # Imported here: with requests, the import takes a quarter of a second. Only downloads need it.
+    import pooch
 
-    if isinstance(error, requests.RequestException) and error.response is None:
-        return type(error).__name__
-    return str(error)
-
-
-def _contents(path: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yields (name, content) of every file in `names`, from one gzip-compressed file or from an archive."""
-    if not tarfile.is_tarfile(path):
-        yield names[0], read_bytes(path, compressed=True)
-        return
-    with tarfile.open(path) as archive:
-        members = {Path(member.name).name: member for member in archive if member.isfile()}
-        for name in names:
-            member = archive.extractfile(members[name]) if name in members else None
-            if member is None:
-                raise UserError(f"no {name} in the archive")
-            if members[name].size > MOST_BYTES:
-                raise UserError(f"{name} in the archive would have {members[name].size:,} bytes")
-            yield name, member.read()
-
-
-@contextmanager
-def _download(url: str, folder: Path) -> Iterator[Path]:
-    """Downloads into a temporary file, which is removed afterwards; shows the progress on a terminal."""
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".download.")
-    os.close(handle)
-    try:
-        bar = _Bar(url)
-        try:
-            # Imported here: with requests, the import takes a quarter of a second. Only downloads need it.
-            import pooch
-
-            pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, temporary, None)
-        finally:
-            bar.close()
-        yield Path(temporary)
-    finally:
-        os.unlink(temporary)
+    print(f"downloading {url}", file=sys.stderr)
+    console = Console(stderr=True)
+    columns = (TextColumn("  "), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        pooch.HTTPDownloader(progressbar=_Bar(progress), timeout=TIMEOUT_SECONDS)(url, file, None)
 
 
 class _Bar:
-    """A progress bar drawn by rich, with the methods that pooch needs: total, update, reset, close."""
+    """The progress bar that pooch asks for; it also ends a download that is too large or too slow."""
 
-    def __init__(self, url: str) -> None:
-        print(f"downloading {url}", file=sys.stderr)
-        self._progress = Progress(
-            TextColumn("  "),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._progress.add_task("")
-        self._total = self._done = 0
-        self._started = time.monotonic()
+    total = 0  # bytes, as the server has announced; 0: it has not. Set by pooch.
 
-    @property
-    def total(self) -> int:
-        return self._total
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        progress.add_task("")
+        (self._task,) = progress.tasks
 
-    @total.setter
-    def total(self, value: int) -> None:
-        self._total = value
-        self._progress.update(self._task, total=value or None)
-        if self._progress.console.is_terminal:
-            self._progress.start()
-
-    def update(self, size: int) -> None:
+    def update(self, num_bytes: int) -> None:
         """Raises UserError if the file is too large or the download is too slow."""
-        self._progress.advance(self._task, size)
-        self._done += size
-        seconds = time.monotonic() - self._started
-        if self._done > MOST_BYTES:
+        self._progress.update(self._task.id, advance=num_bytes, total=self.total or None)
+        done, seconds = self._task.completed, self._task.elapsed or 0
+        if done > MOST_BYTES:
             raise UserError(f"more than {MOST_BYTES:,} bytes")
-        if seconds > TIMEOUT_SECONDS and self._done < LEAST_RATE * seconds:
-            raise UserError(f"only {self._done:,} bytes in {seconds:.0f} seconds")
+        if seconds > TIMEOUT_SECONDS and done < LEAST_RATE * seconds:
+            raise UserError(f"only {done:,.0f} bytes in {seconds:.0f} seconds")
 
     def reset(self) -> None:
-        self._progress.reset(self._task)
+        self._progress.reset(self._task.id)
 
     def close(self) -> None:
-        self._progress.stop()
+        """Nothing to do: the progress ends where it began."""

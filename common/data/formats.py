@@ -6,8 +6,9 @@ import math
 import pickle
 import pickletools
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +18,32 @@ from common.platform.errors import UserError
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
+# Makes the training and the test set of (path, content) of each file of a data set.
+Parse = Callable[[Iterator[tuple[str, bytes]]], tuple[Split, Split]]
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
 MOST_BYTES = 2**30  # limit for a decompressed file; the largest file of the data sets has about 155 million bytes
 MOST_REMEMBERED = 2**17  # limit for memo entries in a pickled batch, which has some for each image's name
 
 
-def read_bytes(path: Path, compressed: bool | None = None) -> bytes:
-    """The content of a file, decompressed if `compressed` is true; None: decompressed if its name ends in .gz.
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, decompressed if its name ends in .gz.
 
     Raises:
-      UserError: the file can't be read, or has more than MOST_BYTES. A small compressed file can expand to a huge one.
+      UserError: the file can't be read, or has more than MOST_BYTES.
     """
-    compressed = path.suffix == ".gz" if compressed is None else compressed
     try:
-        with gzip.open(path) if compressed else open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            return read_limited(file, str(path))
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
+
+
+def read_limited(file: IO[bytes] | gzip.GzipFile, name: str) -> bytes:
+    """The content of an open file. Raises UserError for more than MOST_BYTES, to which a small file can decompress."""
+    content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise UserError(f"{path}: more than {MOST_BYTES:,} bytes")
+        raise UserError(f"{name}: more than {MOST_BYTES:,} bytes")
     return content
 
 
@@ -59,6 +66,27 @@ def parse_idx(content: bytes, source: str) -> NDArray[np.uint8]:
         return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, for torch
     except ValueError as error:  # no bytes at all, but one dimension is too large for NumPy
         raise UserError(f"{source}: {error}") from None
+
+
+def parse_idx_files(files: Iterator[tuple[str, bytes]]) -> tuple[Split, Split]:
+    """Training and test set of four IDX files: the training images and their labels, then those for testing."""
+    train_images, train_labels, test_images, test_labels = (parse_idx(content, path) for path, content in files)
+    train = train_images[..., None], train_labels.astype(np.int64)
+    return train, (test_images[..., None], test_labels.astype(np.int64))
+
+
+def parse_cifar_files(
+    files: Iterator[tuple[str, bytes]], label_bytes: int = 1, labels_key: bytes = b"labels"
+) -> tuple[Split, Split]:
+    """Training and test set of CIFAR's files, which are binary (.bin) or pickled; the last file is the test set."""
+    *train, test = [
+        parse_cifar_binary(content, path, label_bytes)
+        if ".bin" in Path(path).suffixes
+        else parse_cifar_pickle(content, path, labels_key)
+        for path, content in files
+    ]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
+    return (images, labels), test
 
 
 def parse_cifar_binary(content: bytes, source: str, label_bytes: int = 1) -> tuple[Images, Labels]:

@@ -1,9 +1,8 @@
 """The clock of a run: it times start-up, the training of each epoch, each evaluation, and the steps after warm-up.
 
-The clock is monotonic, stands still while the process is stopped (stops.py), and is read after the device has finished.
-Start-up lasts from the start of the first process to the end of the first step, or of the first call if a call takes
-several steps. Start-up, training and evaluation are timed separately. timeline.py makes sure that every second is
-counted once.
+The clock is monotonic, stands still while the process is stopped, and is read after the device has finished. Start-up
+lasts from the start of the first process to the end of the first step, or of the first call if a call takes several
+steps. Start-up, training and evaluation are timed separately. timeline.py makes sure that every second is counted once.
 """
 
 import math

@@ -10,7 +10,6 @@ from common.platform.machine import describe_machine, git_state, versions
 from common.platform.processor import limit_in_force, processor_note
 from common.record.clock import RunClock
 from common.record.monitor import Measured
-from common.record.rounding import first_loss_tolerance
 
 
 def of_experiment(experiment: Experiment) -> dict[str, Any]:
@@ -71,15 +70,3 @@ def of_process(experiment: Experiment, packages: tuple[str, ...]) -> dict[str, A
         "versions": versions("numpy", *packages),
         "git": git_state(),
     }
-
-
-def tolerance_of(experiment: Experiment, first_loss: float | None) -> float | None:
-    """How far rounding to 32 bits may change the loss of the first step; None if this is unknown."""
-    config = experiment.config
-    if first_loss is None or config.precision != "32" or config.tf32 is True:
-        return None
-    if any(not parameter.trainable for parameter in experiment.network.parameters):
-        return None  # the weights do not determine by what batch normalisation divides
-    if config.initial_weights is not None:  # the size of the logits is only known for random weights
-        return None
-    return first_loss_tolerance(experiment, first_loss)

@@ -1,14 +1,15 @@
 """`--profile N`: the framework's own profiler measures N steps after warm-up; results are grouped by operation."""
 
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import write_model
+from common.platform.files import write_model, writing
 from common.spec.batches import Plan
 
 PROFILE_FILE = "profile.json"
@@ -124,3 +125,45 @@ def profiled_steps(plan: Plan, warmup_steps: int, number: int) -> range:
             return range(first, first + number)
     most = max(plan.steps_per_epoch if plan.num_epochs > 1 else 0, plan.all_steps(1).stop - 1 - warmup_steps)
     raise UserError(f"--profile {number}: an epoch has {most} steps after warm-up; profile as many at most")
+
+
+class ProfileTaker:
+    """Starts and stops the profiler at the right steps; does nothing if none are to be profiled."""
+
+    def __init__(
+        self,
+        implementation: str,
+        profiler: Profiler | None,
+        plan: Plan,
+        warmup_steps: int,
+        number: int | None,
+        synchronize: Callable[[], None],
+    ) -> None:
+        """`profiler` is None in processes that don't write; `number` of steps are to be profiled, None for none."""
+        self._implementation, self._profiler, self._synchronize = implementation, profiler, synchronize
+        self._steps = profiled_steps(plan, warmup_steps, number) if number else range(0)
+        self._began: float | None = None
+        self._first = 0
+
+    def stops(self) -> tuple[int, ...]:
+        """The steps after which `look` must be called."""
+        return (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
+
+    def look(self, done: int, run_dir: Path) -> None:
+        """Called after step `done`. If a call of several steps ends later than asked for, all of them are profiled."""
+        if not self._steps or self._profiler is None or done < self._steps.start - 1:
+            return
+        if self._began is None:
+            folder = run_dir / PROFILE_DIR
+            with writing(folder):
+                folder.mkdir(exist_ok=True)
+            self._synchronize()
+            self._profiler.start(folder)
+            self._first, self._began = done + 1, time.perf_counter()
+        elif done >= self._steps.stop - 1:
+            self._synchronize()
+            wall = time.perf_counter() - self._began
+            operations = self._profiler.stop()
+            number = done - self._first + 1
+            Profile.make(self._implementation, self._first, number, wall, operations).write(run_dir)
+            self._steps = range(0)

@@ -19,20 +19,17 @@ from common.platform.files import Arrays, write_arrays
 from common.platform.machine import code_sha256
 from common.platform.program import hold_signals
 from common.record import facts
-from common.record.checkpointer import Checkpointer
-from common.record.checkpoints import checkpoint_dir, read_checkpoint
+from common.record.checkpoints import Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
 from common.record.history import History
 from common.record.loggers.logged_run import LoggedRun
 from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
 from common.record.predictions import Predictions
-from common.record.profile import Profiler
-from common.record.profile_taker import ProfileTaker
-from common.record.progress import TrainingProgress
+from common.record.profile import Profiler, ProfileTaker
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
-from common.record.sinks import RunFiles, Sink
-from common.record.stops import Stops
-from common.record.timeline import Timeline
+from common.record.rounding import first_loss_tolerance
+from common.record.sinks import RunFiles, Sink, TrainingProgress
+from common.record.timeline import Stops, Timeline
 from common.record.turns import Turn, Turns
 from common.spec.networks import Weights
 from common.spec.options import TrainConfig
@@ -378,7 +375,7 @@ class Recorder:
             **facts.of_experiment(experiment),
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
-            first_loss_tolerance=facts.tolerance_of(experiment, self.history.losses[0]),
+            first_loss_tolerance=first_loss_tolerance(experiment, self.history.losses[0]),
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
             **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, speed),

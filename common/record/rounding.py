@@ -18,8 +18,10 @@ CONFIDENCE = 5.0  # in standard deviations
 MOST_IMAGES = 256  # from which the size of the input is computed
 
 
-def first_loss_tolerance(experiment: Experiment, loss: float) -> float:
+def first_loss_tolerance(experiment: Experiment, loss: float) -> float | None:
     """The largest difference between the first step's loss in 32 bits and in exact arithmetic that rounding explains.
+
+    None if it is unknown: in other precisions, for weights that are not random, and with batch normalisation.
 
     Rounding errors are assumed to be independent with mean zero (Higham and Mary, "A new approach to probabilistic
     rounding error analysis", 2019). The sum of n of them is then sqrt(n) times as large as one. Let r be the standard
@@ -40,9 +42,15 @@ def first_loss_tolerance(experiment: Experiment, loss: float) -> float:
     thousand images; larger batches average it out.
 
     Args:
-      experiment: its initial weights are random, and its network has no batch normalisation.
       loss: approximate loss of the first step.
     """
+    config = experiment.config
+    if config.precision != "32" or config.tf32 is True:
+        return None
+    if any(not parameter.trainable for parameter in experiment.network.parameters):
+        return None  # the weights do not determine by what batch normalisation divides
+    if config.initial_weights is not None:  # the size of the logits is only known for random weights
+        return None
     batch_size = experiment.plan.count(1)
     kernels = [array.astype(np.float64) for array in experiment.initial_weights.values() if array.ndim > 1]
     products = sum(math.prod(kernel.shape[:-1]) for kernel in kernels)

@@ -1,12 +1,17 @@
-"""How a run spends its time: it is in exactly one phase at any moment, so the phases add up to the whole."""
+"""How a run spends its time: it is in exactly one phase at any moment, so the phases add up to the whole.
 
+Time in which the process was stopped, as by Ctrl-Z or SIGSTOP, is no time of the run: see `Stops`.
+"""
+
+import signal
+import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Literal, Self
 
 from common.platform.machine import process_start
-from common.record.stops import Stops
 
 # imports: interpreter and libraries, of every process that rank 0 waits for. data: reading and checking it.
 # build: network, weights, processes, tracing, compiling, and the first step. training: all steps but the first.
@@ -14,9 +19,44 @@ from common.record.stops import Stops
 # other programs of the round train.
 Phase = Literal["imports", "data", "build", "training", "evaluation", "rest", "waiting"]
 PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "rest", "waiting")
-
-
 SHOWN_PHASES = tuple(phase for phase in PHASES if phase != "waiting")  # those that are the run's own
+
+BEAT_SECONDS = 0.1
+LEAST_SECONDS = 3 * BEAT_SECONDS  # without a beat; the thread may also wait for the interpreter's lock
+
+
+class Stops:
+    """Counts from its creation on how long the process was stopped. Only the main thread may make one.
+
+    The signal SIGCONT tells that the process goes on, and a thread that wakes up ten times a second knows since when it
+    was stopped. A suspended machine needs nothing: its monotonic clock stands still meanwhile (clock_gettime(2)).
+
+    Attributes:
+      seconds: time in which the process was stopped.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._beat, self._gap = time.perf_counter(), 0.0
+        signal.signal(signal.SIGCONT, self._goes_on)
+        threading.Thread(target=self._beats, daemon=True).start()
+
+    def _beats(self) -> None:
+        while True:
+            time.sleep(BEAT_SECONDS)
+            self._look()
+
+    def _goes_on(self, number: int, frame: FrameType | None) -> None:
+        self._look()
+        self.seconds += self._gap
+        self._gap = 0.0
+
+    def _look(self) -> None:
+        """Notes the latest gap between two beats; called by whichever of both runs first."""
+        now = time.perf_counter()
+        if now - self._beat > LEAST_SECONDS:
+            self._gap = now - self._beat - BEAT_SECONDS / 2
+        self._beat = now
 
 
 @dataclass

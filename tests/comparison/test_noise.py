@@ -90,6 +90,13 @@ TURNS = {
 
 # The share of intervals that contain the true ratio has a standard deviation of 1.3 percentage points in 400
 # simulations, and 0.6 in 2,000. Three of them are allowed for, since there are many machines.
+@pytest.mark.quick(
+    "processes 3 %-few",
+    "turns 20 %, noise of several cycles-few",
+    "bursts, seen-few",
+    "one round-few",
+    "processes 1 %, within 3 %-few",
+)
 @pytest.mark.parametrize("simulations", [pytest.param(2000, marks=pytest.mark.slow), 0], ids=["many", "few"])
 @pytest.mark.parametrize("name", TURNS)
 def test_intervals_in_turns_contain_the_true_ratio(name, simulations):

@@ -192,6 +192,7 @@ def test_every_figure_is_drawn_and_nothing_is_cut_off(request, browser, kind, wi
     page.close()
 
 
+@pytest.mark.quick("document.querySelector('h1').style.width = '900px'")
 @pytest.mark.parametrize(
     "damage",
     [

@@ -1,15 +1,12 @@
 """Turns: the programs of a round train one at a time, and one that fails lets the others go on."""
 
 import itertools
-import os
-import signal
 import sys
-import threading
 import time
 
 import psutil
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train, wait_for
+from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train
 
 from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.turns import Turn
@@ -178,8 +175,7 @@ def test_time_in_which_compare_py_is_stopped_does_not_count(monkeypatch):
     assert patience.seconds == 20 - 1 - 1 - runner.STOPPED_SECONDS - 1
 
 
-def test_what_waits_uses_no_core_and_is_interrupted_at_once(round_of, tmp_path):
-    """Ctrl-C while a program has its turn: all end, and none has a result."""
+def test_what_waits_uses_no_core(round_of, tmp_path):
     used = []
 
     def look(name, line):
@@ -188,13 +184,9 @@ def test_what_waits_uses_no_core_and_is_interrupted_at_once(round_of, tmp_path):
             before = sum(waits.cpu_times()[:2])
             time.sleep(1)
             used.append(sum(waits.cpu_times()[:2]) - before)
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    with pytest.raises(KeyboardInterrupt):
-        round_of("one", "two", notes=Notes(look), log_every_n_steps=1, epochs=1000)
+    assert round_of("one", "two", notes=Notes(look), log_every_n_steps=1).failures == {"one": None, "two": None}
     assert used == [pytest.approx(0, abs=0.05)]
-    wait_for(lambda: not processes_of(tmp_path))
-    assert not list(tmp_path.glob("*/result.json"))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +247,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 @pytest.mark.parametrize(
     ("mode", "devices", "epochs", "names"),
     [
-        ("plain", 2, (8, 400), ("tf", "pt")),
+        ("plain", 2, (8, 400), ("pt",)),
         *(
             pytest.param(mode, devices, epochs, IMPLEMENTATIONS, marks=pytest.mark.slow)
             for mode, devices, epochs in itertools.product(MODES, (1, 2), ((8, 800), (24, 250)))

@@ -55,7 +55,7 @@ QUICK_MIXED = {
 }
 
 
-@pytest.mark.quick("16-mixed-tf-tuned-1", "bf16-mixed-pt-plain-2", "16-mixed-keras-tuned-1")
+@pytest.mark.quick("16-mixed-tf-tuned-1", "bf16-mixed-pt-plain-2")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(
     ("precision", "implementation", "mode", "devices"),
@@ -76,6 +76,7 @@ def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implemen
     assert result.first_loss_tolerance is None
 
 
+@pytest.mark.quick("tf-plain", "keras-tuned", "pt-tuned", "ptl-plain")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -86,6 +87,7 @@ def test_the_first_loss_in_32_bits_is_as_near_as_rounding_leaves_it(runs, implem
     assert np.abs(rounded - exact)[0] <= tolerance < 1e-5
 
 
+@pytest.mark.quick("bf16-mixed")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_stops_at_the_logits(runs, precision):

@@ -2,22 +2,30 @@ import gzip
 import hashlib
 import pickle
 import sys
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from conftest import run
 
-from common.data import embedded, published
-from common.data.datasets import NORMALISATION, load_dataset
+from common.data.catalogue import DATASETS, read_digits
+from common.data.datasets import load_dataset
 from common.data.formats import parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.platform.errors import UserError
-from common.spec.options import TrainConfig
+from common.spec.options import DatasetName, TrainConfig
+
+
+def test_the_option_has_the_names_of_the_table():
+    """With mypy, which reads the table's keys, this is why a data set can't be named and lack an entry, or reversed."""
+    assert get_args(DatasetName) == tuple(DATASETS)
+
 
 # --- Digits ---
 
 
 def test_digits_are_scikit_learns(tmp_path):
-    (train_images, train_labels), (test_images, test_labels) = embedded.read_digits()
+    (train_images, train_labels), (test_images, test_labels) = read_digits()
     # scikit-learn takes a second to import, so it is imported in a process of its own.
     code = (
         "import sys, numpy as np; from sklearn.datasets import load_digits; d = load_digits();"
@@ -122,9 +130,9 @@ np.savez(sys.argv[2], *(array for part in parts for array in (part.data.numpy(),
         assert np.array_equal(ours.test_images[..., 0], theirs["arr_2"])
         assert np.array_equal(ours.test_labels, theirs["arr_3"])
         assert ours.train_images.shape == (60000, 28, 28, 1)
-    mean, std, largest = NORMALISATION["mnist"]
-    assert ours.train_images.mean() / largest == pytest.approx(mean[0], abs=5e-5)
-    assert ours.train_images.std() / largest == pytest.approx(std[0], abs=5e-5)
+    known = DATASETS["mnist"]
+    assert ours.train_images.mean() / known.largest == pytest.approx(known.mean[0], abs=5e-5)
+    assert ours.train_images.std() / known.largest == pytest.approx(known.std[0], abs=5e-5)
 
 
 def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path, fault):
@@ -240,26 +248,31 @@ def test_broken_binary_batches_are_refused(cifar):
             parse_cifar_binary(content, "f")
 
 
+def load_made_up(monkeypatch, data_dir, name, source, contents):
+    """Writes made-up files in the form of `source`, puts their checksums into the table, and loads the data set."""
+    config = TrainConfig(dataset=name, data_dir=data_dir)
+    (data_dir / source.folder).mkdir(parents=True)
+    for file, content in zip(source.md5, contents, strict=True):
+        (data_dir / source.folder / file).write_bytes(content)
+    with pytest.raises(UserError, match="is damaged or another file"):
+        load_dataset(config)
+    md5 = {file: hashlib.md5(content).hexdigest() for file, content in zip(source.md5, contents, strict=True)}
+    sources = tuple(replace(known, md5=md5) if known is source else known for known in DATASETS[name].sources)
+    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], sources=sources))
+    return load_dataset(config)
+
+
 def test_cifar10_is_found_in_either_form_and_the_test_batch_is_the_last(cifar, tmp_path, monkeypatch):
     pixels, labels = cifar
-    found = {}
-    for name, form, folder in (
-        ("BINARY", as_binary, "cifar-10-batches-bin"),
-        ("PICKLED", as_pickle, "cifar-10-batches-py"),
-    ):
-        data = tmp_path / name
-        (data / folder).mkdir(parents=True)
-        source = getattr(published, f"CIFAR10_{name}")
-        md5 = {}
-        for index, file in enumerate(source.md5):
-            content = form(pixels, (labels + index) % 10)
-            (data / folder / file).write_bytes(content)
-            md5[file] = hashlib.md5(content).hexdigest()
-        monkeypatch.setattr(published, f"CIFAR10_{name}", published.Source(folder, md5, urls=()))
-        found[name] = load_dataset(TrainConfig(dataset="cifar10", data_dir=data))
-    assert found["BINARY"].sha256 == found["PICKLED"].sha256
-    assert found["BINARY"].train_images.shape == (20, 32, 32, 3)
-    assert found["BINARY"].test_labels.tolist() == ((labels + 5) % 10).tolist()
+    binary, pickled = DATASETS["cifar10"].sources
+    assert (binary.folder, pickled.folder) == ("cifar-10-batches-bin", "cifar-10-batches-py")
+    loaded = []
+    for form, source in ((as_binary, binary), (as_pickle, pickled)):
+        contents = [form(pixels, (labels + index) % 10) for index in range(6)]
+        loaded.append(load_made_up(monkeypatch, tmp_path / source.folder, "cifar10", source, contents))
+    assert loaded[0].sha256 == loaded[1].sha256
+    assert loaded[0].train_images.shape == (20, 32, 32, 3)
+    assert loaded[0].test_labels.tolist() == ((labels + 5) % 10).tolist()
 
 
 def test_cifar100_has_fine_labels_in_either_form(cifar, tmp_path, monkeypatch):
@@ -269,23 +282,16 @@ def test_cifar100_has_fine_labels_in_either_form(cifar, tmp_path, monkeypatch):
     binary = b"".join(bytes([one, other]) + image.tobytes() for one, other, image in records)
     batch = {b"fine_labels": fine.tolist(), b"coarse_labels": coarse.tolist(), b"data": pixels.reshape(4, -1)}
     pickled = pickle.dumps(batch, protocol=2)
-    found = {}
-    for name, folder, content in (
-        ("BINARY", "cifar-100-binary", binary),
-        ("PICKLED", "cifar-100-python", pickled),
-    ):
-        source = getattr(published, f"CIFAR100_{name}")
-        assert source.folder == folder and list(source.md5)[0].startswith("train")
-        (tmp_path / name / folder).mkdir(parents=True)
-        for file in source.md5:
-            (tmp_path / name / folder / file).write_bytes(content)
-        with pytest.raises(UserError, match="is damaged or another file"):
-            load_dataset(TrainConfig(dataset="cifar100", data_dir=tmp_path / name))
-        md5 = dict.fromkeys(source.md5, hashlib.md5(content).hexdigest())
-        monkeypatch.setattr(published, f"CIFAR100_{name}", published.Source(folder, md5, urls=()))
-        found[name] = load_dataset(TrainConfig(dataset="cifar100", data_dir=tmp_path / name))
-        monkeypatch.undo()
-    assert found["BINARY"].sha256 == found["PICKLED"].sha256 and found["BINARY"].num_classes == 100
-    assert found["BINARY"].test_labels.tolist() == fine.tolist()
-    assert np.array_equal(found["BINARY"].train_images, pixels.transpose(0, 2, 3, 1))
-    assert [found["BINARY"].class_names[label] for label in (0, 51, 99)] == ["apple", "mushroom", "worm"]
+    sources = DATASETS["cifar100"].sources
+    assert [(source.folder, *source.md5) for source in sources] == [
+        ("cifar-100-binary", "train.bin", "test.bin"),
+        ("cifar-100-python", "train", "test"),
+    ]
+    first, second = (
+        load_made_up(monkeypatch, tmp_path / source.folder, "cifar100", source, [content] * 2)
+        for source, content in zip(sources, (binary, pickled), strict=True)
+    )
+    assert first.sha256 == second.sha256 and first.num_classes == 100
+    assert first.test_labels.tolist() == fine.tolist()
+    assert np.array_equal(first.train_images, pixels.transpose(0, 2, 3, 1))
+    assert [first.class_names[label] for label in (0, 51, 99)] == ["apple", "mushroom", "worm"]

@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from conftest import REPOSITORY, remount
+from conftest import REPOSITORY, remount, wait_for
 
 from common.data import download, formats
 from common.data.download import Source
@@ -54,7 +54,7 @@ def server():
 
 
 def read_all(source, folder):
-    return {name: source.read(path, name) for name, path in source.fetch(folder).items()}
+    return dict(zip(source.md5, (content for _, content in source.read(folder)), strict=True))
 
 
 def leftovers(folder):
@@ -97,7 +97,7 @@ def silent(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
-    time.sleep(5)
+    time.sleep(60)
 
 
 def redirected_for_ever(handler):
@@ -131,9 +131,11 @@ def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, f
     monkeypatch.setattr(download, "LEAST_RATE", 10_000)
     server.files = {"/bad/a.gz": answer, "/good/a.gz": gzip.compress(CONTENT["a"])}
     source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
+    started = time.monotonic()
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
     with pytest.raises(UserError, match=f"bad/a.gz: .*({said})") as told:
         Source("e", {"a": MD5["a"]}, (server.url + "/bad/{}",)).fetch(tmp_path)
+    assert time.monotonic() - started < 50
     assert not leftovers(tmp_path)
     fault("download", answer.__name__.replace("_", " "), told.value.exit_status, None, NEXT)
 
@@ -141,19 +143,20 @@ def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, f
 NEXT = "the next address is tried; nothing is left of it; where no address works, each is named with its reason"
 
 
-def test_an_archive_cannot_write_outside_its_folder(server, tmp_path):
+def test_an_archive_gives_all_its_files_only_those_wanted_and_none_outside_its_folder(server, tmp_path):
     """Files are extracted by name, whatever paths the archive gives them; links are not followed."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for path in ("/tmp/outside/a", "../../b"):
+        for path, content in {"/tmp/outside/a": CONTENT["a"], "../../b": CONTENT["b"], "../../outside": b"x"}.items():
             member = tarfile.TarInfo(path)
-            member.size = len(CONTENT[path[-1]])
-            archive.addfile(member, io.BytesIO(CONTENT[path[-1]]))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
         link = tarfile.TarInfo("c")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     server.files = {"/all.tar.gz": buffer.getvalue()}
     assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path / "data") == CONTENT
+    assert server.asked == ["/all.tar.gz"]
     assert [path.name for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [".lock", "a.gz", "b.gz"]
     with pytest.raises(UserError, match="no c in the archive"):
         Source("e", {"c": MD5["a"]}, (server.url + "/all.tar.gz",)).fetch(tmp_path / "data")
@@ -198,55 +201,97 @@ def test_without_space_for_a_download_there_is_a_line_and_nothing_is_left(server
     fault("no space for data", "a download", told.value.exit_status, str(told.value), "with space a second try works")
 
 
-def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in {**CONTENT, "../../outside": b"x"}.items():
-            member = tarfile.TarInfo(f"folder/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    server.files = {"/all.tar.gz": buffer.getvalue()}
-    assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path) == CONTENT
-    assert server.asked == ["/all.tar.gz"]
-    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [".lock", "a.gz", "b.gz"]
+def test_a_folder_that_cannot_be_written_to_is_one_line_and_whole_files_in_it_are_read(server, fault, small_disk):
+    disk, source = small_disk(100_000), Source("d", {"a": MD5["a"]}, (server.url + "/{}",))
+    remount(disk, "ro")
+    with pytest.raises(UserError, match=f"^--data-dir {disk}: .*Read-only file system") as told:
+        source.fetch(disk)
+    remount(disk, "rw")
+    (disk / "d").mkdir()
+    (disk / "d" / "a").write_bytes(CONTENT["a"])
+    remount(disk, "ro")
+    assert read_all(source, disk) == {"a": CONTENT["a"]}
+    after = "nothing is trained; with another folder it works"
+    fault("read-only", "a download", told.value.exit_status, str(told.value), after)
 
 
-def run_at_once(code, processes=4):
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.PIPE) for _ in range(processes)
-    ]
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_address_is_printed_and_on_a_terminal_there_is_a_bar(server, tmp_path, monkeypatch, capsys, terminal):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    content = os.urandom(200_000)
+    server.files = {"/a.gz": gzip.compress(content)}
+    Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",)).fetch(tmp_path)
+    error = capsys.readouterr().err
+    assert error.startswith(f"downloading {server.url}/a.gz\n")
+    assert ("200.1/200.1 kB" in error) == terminal
+    assert terminal or error.count("\n") == 1
+
+
+# --- Several processes ---
+
+PROGRAM = """
+import fcntl
+from pathlib import Path
+from common.data.download import Source
+source = Source("d", {md5!r}, {urls!r})
+"""
+
+
+def start(source, code):
+    program = PROGRAM.format(md5=source.md5, urls=source.urls) + code
+    return subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stderr=subprocess.PIPE)
+
+
+def run_at_once(source, code, processes=4):
+    running = [start(source, code) for _ in range(processes)]
     errors = [process.communicate(timeout=100)[1].decode() for process in running]
     assert [process.returncode for process in running] == [0] * processes, errors
 
 
 def test_processes_that_want_the_same_download_it_once(server, tmp_path):
-    server.files = {"/a.gz": gzip.compress(CONTENT["a"])}
-    run_at_once(f"""
-from pathlib import Path
-from common.data import download, formats
-from common.data.download import Source
-source = Source("d", {{"a": {MD5["a"]!r}}}, ({server.url + "/{}"!r},))
-assert source.read(source.fetch(Path({str(tmp_path)!r}))["a"], "a")
-""")
+    def answer(handler):
+        time.sleep(1)  # by then, the other processes want it too
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(gzip.compress(CONTENT["a"]))
+
+    server.files = {"/a.gz": answer}
+    source = Source("d", {"a": MD5["a"]}, (server.url + "/{}",))
+    run_at_once(source, f"assert len(list(source.read(Path({str(tmp_path)!r})))) == 1")
     assert server.asked == ["/a.gz"]
 
 
 def test_processes_that_write_at_once_all_get_whole_files(server, tmp_path):
+    """On a file system without locks all of them download the file at the same time, here in each of five rounds."""
     content = bytes(range(256)) * 40000
-    md5 = {"a": hashlib.md5(content).hexdigest()}
-    server.files = {"/a.gz": gzip.compress(content)}
-    # Without the lock: in every round, each process downloads the file and then reads the one in the folder.
+    compressed, together = gzip.compress(content), threading.Barrier(4)
+
+    def answer(handler):
+        together.wait(100)
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(compressed)
+
+    server.files = {"/a.gz": answer}
+    source = Source("d", {"a": hashlib.md5(content).hexdigest()}, (server.url + "/{}",))
     code = f"""
-from pathlib import Path
-from common.data import download, formats
-from common.data.download import Source
-folder = Path({str(tmp_path)!r})
-source = Source("d", {md5!r}, ({server.url + "/{}"!r},))
-source.fetch(folder)
-for _ in range(10):
-    source._fetch_group(folder / "d", ["a"])
-    assert len(source.read(folder / "d" / "a.gz", "a")) == {len(content)}
+def no_lock(*arguments):
+    raise OSError
+fcntl.flock = no_lock
+for number in range(5):
+    [(path, content)] = source.read(Path({str(tmp_path)!r}, str(number)))
+    assert len(content) == {len(content)}
 """
-    run_at_once(code)
-    assert len(server.asked) >= 40
+    run_at_once(source, code)
+    assert len(server.asked) == 20
     assert not leftovers(tmp_path)
+
+
+def test_a_process_that_is_killed_while_it_downloads_leaves_nothing(server, tmp_path):
+    server.files = {"/a.gz": crawling}
+    with start(Source("d", MD5, (server.url + "/{}",)), f"source.fetch(Path({str(tmp_path)!r}))") as process:
+        wait_for(lambda: server.asked)
+        time.sleep(0.5)
+        process.kill()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]

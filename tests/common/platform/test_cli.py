@@ -2,9 +2,8 @@
 
 import pytest
 
-from common.platform.cli import parse_options
+from common.platform.cli import check_options_file, parse_options
 from common.platform.errors import UserError
-from common.platform.options_file import check_options_file
 from common.spec.options import TrainConfig
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

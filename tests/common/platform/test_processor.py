@@ -184,7 +184,9 @@ def train(implementation, folder, *options, expect=0):
     return done, None if expect else read_result(folder / "run")
 
 
-@pytest.mark.parametrize("name", LIMIT_VARIABLES)
+@pytest.mark.parametrize(
+    "name", [LIMIT_VARIABLES[0], *(pytest.param(name, marks=SLOW) for name in LIMIT_VARIABLES[1:])]
+)
 def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_path, name):
     monkeypatch.setenv(name, "AVX512_CORE")
     _, result = train("pt", tmp_path, "--precision", "bf16-mixed")
@@ -193,7 +195,8 @@ def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(
-    ("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 2), pytest.param("ptl", 2, marks=SLOW)]
+    ("implementation", "devices"),
+    [("tf", 1), ("pt", 2), *(pytest.param(*one, marks=SLOW) for one in (("keras", 1), ("ptl", 2)))],
 )
 def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implementation, devices):
     machine.ends(dict.fromkeys(["", *LIMITS[:2]], -SIGILL))
@@ -219,8 +222,9 @@ def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, fault, impleme
     fault("instruction", implementation, 2, error, "what the processor can do is tried in a process of its own first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["tf", "pt"])
-@pytest.mark.parametrize("precision", ["bf16-mixed", pytest.param("16-mixed", marks=SLOW)])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_a_real_probe_uses_the_instructions_of_a_real_run(implementation, precision, tmp_path, monkeypatch):
     """The probe can leave out convolutions and gradients: oneDNN computes them with AMX if it multiplies with AMX."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -36,6 +36,7 @@ def native_shapes(parameters):
     return shapes
 
 
+@pytest.mark.slow
 def test_resnet50_is_torchvisions_layer_for_layer():
     theirs, trace = torchvisions("resnet50"), Trace(num_classes=1000)
     assert trace.follow(LAYERS["resnet50"], (224, 224, 3)) == (1000,)

@@ -59,27 +59,27 @@ def test_one_cycle_goes_up_to_the_peak_and_down_again():
 
 
 TORCHS = """
-import json, torch
-optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
-scheduler = torch.optim.lr_scheduler.{}
-rates = []
-for _ in range({}):
-    rates.append(optimizer.param_groups[0]["lr"])
-    optimizer.step()
-    scheduler.step()
-print(json.dumps(rates))
+import json, sys, torch
+def rates(schedule, steps):
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
+    scheduler = schedule(optimizer)
+    for _ in range(steps):
+        yield optimizer.param_groups[0]["lr"]
+        optimizer.step()
+        scheduler.step()
+schedules, steps = torch.optim.lr_scheduler, int(sys.argv[1])
+one_cycle = lambda one: schedules.OneCycleLR(one, max_lr=0.4, total_steps=steps, cycle_momentum=False)
+every_two_epochs = lambda one: schedules.StepLR(one, step_size=2 * steps, gamma=0.3)
+print(json.dumps([list(rates(one_cycle, steps)), list(rates(every_two_epochs, 5 * steps))]))
 """
 
 
 @pytest.mark.parametrize("steps", [pytest.param(7, marks=pytest.mark.slow), 100])
 def test_schedules_are_pytorchs(steps):
-    one_cycle = f"OneCycleLR(optimizer, max_lr=0.4, total_steps={steps}, cycle_momentum=False)"
-    found = json.loads(run(sys.executable, "-c", TORCHS.format(one_cycle, steps)).stdout)
-    assert rates(steps, learning_rate=0.4, schedule="one-cycle") == pytest.approx(found, rel=1e-12)
-    step = f"StepLR(optimizer, step_size={2 * steps}, gamma=0.3)"  # each epoch has `steps` steps
-    found = json.loads(run(sys.executable, "-c", TORCHS.format(step, 5 * steps)).stdout)
+    one_cycle, step = json.loads(run(sys.executable, "-c", TORCHS, steps).stdout)
+    assert rates(steps, learning_rate=0.4, schedule="one-cycle") == pytest.approx(one_cycle, rel=1e-12)
     options = {"learning_rate": 0.4, "schedule": "step", "step_size": 2, "gamma": 0.3}
-    assert rates(5 * steps, epochs=5, **options) == pytest.approx(found, rel=1e-12)
+    assert rates(5 * steps, epochs=5, **options) == pytest.approx(step, rel=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])

@@ -3,8 +3,8 @@
 import pytest
 from rich.console import Console
 
-from common.record import progress
-from common.record.progress import TrainingProgress
+from common.record import sinks
+from common.record.sinks import TrainingProgress
 from common.spec.batches import Plan
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
@@ -14,7 +14,7 @@ OPEN_MPI |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 @pytest.mark.parametrize(("variables", "expected"), [({}, True), (OPEN_MPI, False)])
 def test_a_launcher_that_collects_output_gets_no_bar(monkeypatch, capsys, variables, expected):
     """mpirun gives a terminal to its programs although it may write what they print to a file."""
-    monkeypatch.setattr(progress, "Console", lambda **options: Console(force_terminal=True, **options))
+    monkeypatch.setattr(sinks, "Console", lambda **options: Console(force_terminal=True, **options))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     plan = Plan.make(100, 10, epochs=1, max_steps=-1)
