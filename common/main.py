@@ -16,15 +16,19 @@ def main(name: str) -> None:
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from common.experiment import Experiment
         from common.implementations import IMPLEMENTATIONS
+        from common.platform.errors import UserError
         from common.record.memory import memory_told
         from common.resolve import prepare_processor
         from common.trained.command import parse_command
         from common.trained.use import read_used, show
 
+        if name not in IMPLEMENTATIONS:
+            raise UserError(f"{name}_impl: common/implementations.py has no entry {name!r}")
         implementation = IMPLEMENTATIONS[name]
         command = parse_command(f"{name}_impl", implementation.about)
         used = read_used(command)
-        prepare_processor(command.config, implementation.package, implementation.probe)
+        if implementation.probe is not None:
+            prepare_processor(command.config, implementation.package, implementation.probe)
         # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
         if command.config.mode == "tuned":
             importlib.import_module(f"{name}_impl.tuning")  # first, since it may shorten the framework's own imports

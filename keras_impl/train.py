@@ -10,9 +10,11 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
-from keras_impl.data import TrainShards, WeightedBatch, weighted_signature
-from keras_impl.optimizer import Averaging, Optimizer, averaged
+from keras_impl.data import WeightedBatch, weighted_signature
+from keras_impl.optimizer import Averaging
+from tf_impl.data import TrainShards
 from tf_impl.inspection import predict
+from tf_impl.optimizer import Optimizer, averaged
 from tf_impl.precision import DTYPES
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights

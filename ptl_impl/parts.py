@@ -27,10 +27,11 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
     compile_options: dict[str, Any] = {}
     if config.mode == "tuned":
+        from pt_impl import tuning as pt_tuning
         from ptl_impl import tuning
 
-        network, data = tuning.tune_network(network, config), tuning.TunedData(experiment)
-        compile_options = tuning.compile_options(config)
+        network, data = pt_tuning.tune_network(network, config), tuning.TunedData(experiment)
+        compile_options = pt_tuning.compile_options(config)
         callbacks += [tuning.CompileAhead()] if config.compile else []
     if config.compile:
         network.compile(**compile_options)

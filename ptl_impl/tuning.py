@@ -9,8 +9,6 @@ import lightning.pytorch as pl
 from pt_impl.precision import make_autocast
 from pt_impl.replicas import find_device
 from pt_impl.tuning import compile_ahead, make_loaders
-from pt_impl.tuning import compile_options as compile_options
-from pt_impl.tuning import tune_network as tune_network
 from ptl_impl.data import ExampleData
 
 
