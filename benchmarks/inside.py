@@ -5,14 +5,14 @@ differences that are measured here.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from benchmarks.paired import write_speed
+from common.backend import Backend
 from common.experiment import Experiment
-from common.record.recorder import Recorder
+from common.platform.cli import parse_options
+from common.platform.program import as_program
 from common.record.results import EpochLine, RunResult
 from common.record.sinks import Sink
 from common.spec.options import TrainConfig
@@ -55,7 +55,8 @@ class BesideBare(Sink):
         )
 
 
-def train_beside(make_bare: MakeBare, launch: Any, config: TrainConfig) -> None:
-    """A run in turns with the bare loop. `launch`: the implementation's module; its recorder gets one more sink."""
-    launch.Recorder = partial(Recorder, sinks=[BesideBare(make_bare)])
-    launch.main(config)
+def train_beside(make_bare: MakeBare, backend: Backend, program: str) -> None:
+    """A run of `python -m <program>` with the options of a run, in turns with the bare loop."""
+    with as_program(program):
+        backend.sinks = [BesideBare(make_bare)]
+        backend.run(parse_options(TrainConfig, f"python -m {program}", "A run in turns with a bare loop."))

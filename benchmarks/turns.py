@@ -233,6 +233,8 @@ class Maker:
                 more = f"            for _ in range({products}):\n                {PRODUCT}\n"
                 text = text.replace(step, more + step).replace("\nShares =", f"\n{MATRIX}\nShares =", 1)
             path.write_text(text)
+        registry = made / "common" / "implementations.py"
+        registry.write_text(registry.read_text() + f'IMPLEMENTATIONS["{name}"] = IMPLEMENTATIONS["pt"]\n')
         made.rename(tree)
         return tree
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError, option_name
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
@@ -21,8 +22,7 @@ FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
 Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
 
-
-TITLES = {"tf": "TensorFlow", "keras": "Keras", "pt": "PyTorch", "ptl": "Lightning"}
+TITLES = {name: implementation.title for name, implementation in IMPLEMENTATIONS.items()}
 
 
 def row_name(implementation: str, mode: Mode) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError, option_name
 from common.platform.machine import REPOSITORY
 from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
@@ -37,7 +38,8 @@ def _percent(value: Any) -> Any:
 
 Percent = Annotated[float, BeforeValidator(_percent), Field(gt=0, lt=1, allow_inf_nan=False)]
 
-SHORT_NAMES = {"tensorflow": "tf", "pytorch": "pt", "torch": "pt", "lightning": "ptl"}
+SHORT_NAMES = {implementation.title.lower(): name for name, implementation in IMPLEMENTATIONS.items()}
+SHORT_NAMES["torch"] = "pt"
 
 
 def _short_names(value: Any) -> Any:

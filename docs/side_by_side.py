@@ -9,10 +9,10 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from comparison.jobs import TITLES
 from comparison.report.training_steps import pieces
 
 PAGE = REPOSITORY / "docs" / "side-by-side.md"
-TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "keras": "Keras", "ptl": "Lightning"}
 PAIRS = (("tf", "pt"), ("keras", "ptl"))  # the two written-out loops, and the two trainers
 # section: the functions, classes and methods that belong in it, for each implementation
 SECTIONS = {

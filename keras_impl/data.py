@@ -5,10 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.experiment import Experiment
-from common.spec.batches import Batch as Batch
-from tf_impl.data import Shards as Shards
-from tf_impl.data import TrainShards as TrainShards
-from tf_impl.data import loader, make_shards, step_signature
+from tf_impl.data import Shards, TrainShards, loader, make_shards, step_signature
 from tf_impl.precision import DTYPES
 
 # fit does not take a Batch, but x, y and sample_weight: a Batch's inputs, its labels, and each example's weight in the

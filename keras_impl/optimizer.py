@@ -5,9 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_impl.optimizer import Optimizer as Optimizer
-from tf_impl.optimizer import averaged as averaged
-from tf_impl.optimizer import make_optimizer as make_optimizer
+from tf_impl.optimizer import Optimizer, averaged
 
 
 class Averaging(keras.callbacks.Callback):

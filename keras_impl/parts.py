@@ -8,12 +8,12 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from keras_impl.data import make_batches, make_dataset
-from keras_impl.inspection import save_first_batch
-from keras_impl.networks import make_network
-from keras_impl.optimizer import make_optimizer
-from keras_impl.state import get_state, set_state
 from keras_impl.train import Classifier, Parts, Recording
-from keras_impl.weights import load_weights
+from tf_impl.inspection import save_first_batch
+from tf_impl.networks import make_network
+from tf_impl.optimizer import make_optimizer
+from tf_impl.state import get_state, set_state
+from tf_impl.weights import load_weights
 
 
 def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorder: Recorder) -> Parts:

@@ -10,12 +10,14 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
-from keras_impl.data import TrainShards, WeightedBatch, weighted_signature
-from keras_impl.inspection import predict
-from keras_impl.optimizer import Averaging, Optimizer, averaged
-from keras_impl.precision import DTYPES
-from keras_impl.replicas import device_peak_memory_bytes, share_statistics
-from keras_impl.weights import get_weights
+from keras_impl.data import WeightedBatch, weighted_signature
+from keras_impl.optimizer import Averaging
+from tf_impl.data import TrainShards
+from tf_impl.inspection import predict
+from tf_impl.optimizer import Optimizer, averaged
+from tf_impl.precision import DTYPES
+from tf_impl.replicas import device_peak_memory_bytes, share_statistics
+from tf_impl.weights import get_weights
 
 SUM = tf.distribute.ReduceOp.SUM
 

@@ -5,9 +5,13 @@ digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were m
 `python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 
 The settings that are left at auto are TensorFlow's (tf_impl/precision.py), except that the data stay on the host: see
-replicas.py.
+backend.py.
 """
 
+# ruff: noqa: E402
+import tf_impl.tuning  # noqa: F401 - before Keras: see there
+
+# isort: split
 from typing import Any
 
 import keras
@@ -17,8 +21,9 @@ import tensorflow as tf
 from common.experiment import Experiment
 from common.spec.batches import Plan
 from keras_impl import data
-from keras_impl.data import Shards, WeightedBatch
+from keras_impl.data import WeightedBatch
 from keras_impl.train import Classifier, Recording
+from tf_impl.data import Shards
 
 # After every step fit usually calls its callbacks and fetches their numbers; here, once for up to this many steps.
 # Gain: 1.32 (digits), 1.10 (MNIST).

@@ -27,13 +27,12 @@ from pt_impl.precision import tuned_settings
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
 
 
-def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
-    return resolve(config, "PyTorch", STRATEGIES)
-
-
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
-    """As `setup_devices`, for any implementation that uses PyTorch; `title`: its name in messages."""
+    """`config` with its devices, threads and settings resolved; `title`: the framework's name in messages.
+
+    Raises:
+      UserError: they are not available.
+    """
     config = resolve_devices(config, title, torch.cuda.device_count(), Launch.read(), strategies)
     config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
     check_compiler(config)

@@ -4,8 +4,7 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
 from common.experiment import Experiment
-from pt_impl.data import Batch as Batch
-from pt_impl.data import make_loaders
+from pt_impl.data import Batch, make_loaders
 
 
 class ExampleData(pl.LightningDataModule):

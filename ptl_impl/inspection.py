@@ -3,9 +3,8 @@
 import lightning.pytorch as pl
 
 from common.record.recorder import Recorder
-from pt_impl.inspection import predict as predict
 from pt_impl.inspection import watch_activations, write_first_batch
-from ptl_impl.precision import LossScaler
+from pt_impl.precision import LossScaler
 
 
 class FirstBatch(pl.Callback):

@@ -8,14 +8,14 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from pt_impl.networks import make_network
+from pt_impl.precision import LossScaler
+from pt_impl.weights import load_weights
 from ptl_impl.data import ExampleData
 from ptl_impl.inspection import FirstBatch
-from ptl_impl.networks import make_network
 from ptl_impl.optimizer import make_averaging
-from ptl_impl.precision import LossScaler
 from ptl_impl.state import Checkpoints
 from ptl_impl.train import Classifier, Parts, Recording
-from ptl_impl.weights import load_weights
 
 
 def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder) -> Parts:
@@ -27,10 +27,11 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
     compile_options: dict[str, Any] = {}
     if config.mode == "tuned":
+        from pt_impl import tuning as pt_tuning
         from ptl_impl import tuning
 
-        network, data = tuning.tune_network(network, config), tuning.TunedData(experiment)
-        compile_options = tuning.compile_options(config)
+        network, data = pt_tuning.tune_network(network, config), tuning.TunedData(experiment)
+        compile_options = pt_tuning.compile_options(config)
         callbacks += [tuning.CompileAhead()] if config.compile else []
     if config.compile:
         network.compile(**compile_options)

@@ -6,13 +6,12 @@ import torch
 from torch import nn
 
 from common.experiment import Experiment
-from pt_impl.data import to_device
+from pt_impl.data import Batch, to_device
 from pt_impl.parallel import clip_gradients
 from pt_impl.pipeline import Pipeline, Stage, take_stage
+from pt_impl.precision import make_autocast
 from pt_impl.replicas import find_device
-from ptl_impl.data import Batch
 from ptl_impl.optimizer import OptimizerAndScheduler
-from ptl_impl.precision import make_autocast
 from ptl_impl.train import Classifier
 
 

@@ -3,8 +3,7 @@
 from lightning.pytorch.plugins import DoublePrecision, MixedPrecision, Precision
 
 from common.spec.options import TrainConfig
-from pt_impl.precision import LossScaler as LossScaler
-from pt_impl.precision import make_autocast as make_autocast
+from pt_impl.precision import LossScaler
 
 # The Trainer's argument `precision`; None where a plugin is used.
 PRECISIONS = {"32": "32-true", "64": None, "bf16-mixed": "bf16-mixed", "16-mixed": None}

@@ -2,9 +2,9 @@
 
 import torch
 
+from pt_impl.data import Batch
 from pt_impl.parallel import shard
 from pt_impl.replicas import share_statistics
-from ptl_impl.data import Batch
 from ptl_impl.train import Classifier
 
 

@@ -8,11 +8,8 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from pt_impl.state import get_state as get_state
-from pt_impl.state import native_average
-from pt_impl.state import set_average as set_average
-from pt_impl.state import set_state as set_state
-from ptl_impl.precision import LossScaler
+from pt_impl.precision import LossScaler
+from pt_impl.state import get_state, native_average, set_state
 
 PREFIX = "network."  # of parameters' names in a Classifier
 

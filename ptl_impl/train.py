@@ -12,13 +12,16 @@ from common.experiment import Experiment
 from common.platform.program import take_signals
 from common.record.recorder import Recorder
 from common.spec.batches import summed
-from ptl_impl.data import Batch, ExampleData
-from ptl_impl.inspection import predict
+from pt_impl.data import Batch
+from pt_impl.inspection import predict
+from pt_impl.precision import LossScaler
+from pt_impl.replicas import device_peak_memory_bytes
+from pt_impl.weights import get_weights
+from ptl_impl.data import ExampleData
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 from ptl_impl.parallel import make_strategy
-from ptl_impl.precision import PRECISIONS, LossScaler, make_plugins
-from ptl_impl.replicas import device_peak_memory_bytes, make_environment, replicas_told
-from ptl_impl.weights import get_weights
+from ptl_impl.precision import PRECISIONS, make_plugins
+from ptl_impl.replicas import make_environment, replicas_told
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ for them: the LightningDataModule, a callback, the network and its optimizer.
 
 import lightning.pytorch as pl
 
+from pt_impl.precision import make_autocast
 from pt_impl.replicas import find_device
 from pt_impl.tuning import compile_ahead, make_loaders
-from pt_impl.tuning import compile_options as compile_options
-from pt_impl.tuning import tune_network as tune_network
 from ptl_impl.data import ExampleData
-from ptl_impl.precision import make_autocast
 
 
 class TunedData(ExampleData):

@@ -9,12 +9,15 @@ from conftest import CODE, REPOSITORY
 # From the lowest to the highest.
 FLOORS = [
     "common.platform",
+    "common.implementations",
     "common.spec",
     "common.data",
     "common.resolve",
     "common.experiment",
     "common.record",
     "common.trained",
+    "common.backend",
+    "common.main",
     "comparison",
 ]
 

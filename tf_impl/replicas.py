@@ -18,19 +18,18 @@ from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.batches import shards
 from common.spec.options import Strategy, TrainConfig
-from tf_impl.parallel import STRATEGIES, device_names
+from tf_impl.parallel import device_names
 from tf_impl.precision import POLICIES, tuned_settings
 
 SUM = tf.distribute.ReduceOp.SUM
 
 
-def setup_devices(config: TrainConfig) -> TrainConfig:
-    """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
-    return resolve(config, "TensorFlow", STRATEGIES)
-
-
 def resolve(config: TrainConfig, title: str, strategies: tuple[Strategy, ...]) -> TrainConfig:
-    """As `setup_devices`, for any implementation that uses TensorFlow; `title`: its name in messages."""
+    """`config` with its devices, threads and settings resolved; `title`: the framework's name in messages.
+
+    Raises:
+      UserError: they are not available.
+    """
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:  # otherwise TensorFlow takes the whole GPU, and the programs that train in turns with it find none
         tf.config.experimental.set_memory_growth(gpu, True)

@@ -1,6 +1,6 @@
 """The additions of `--mode tuned` in TensorFlow: the same training, but faster. Long: it has all of them.
 
-train.py is complete without this file. `tf_impl/__main__.py` imports it before Keras, for its first measure.
+train.py is complete without this file. `common/main.py` imports it before Keras, for its first measure.
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by

@@ -1,17 +1,11 @@
 """Keras in turns with TensorFlow's bare loop, which is the limit of both; see benchmarks.inside."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import keras_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
 from common.experiment import Experiment
-from common.platform.cli import parse_options
-from common.platform.program import as_program
-from common.spec.options import TrainConfig
+from keras_impl.backend import BACKEND
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
@@ -25,6 +19,4 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("keras_limit"):
-        config = parse_options(TrainConfig, "python -m benchmarks.loops.keras_limit", "Keras's limit.")
-        train_beside(make_bare, keras_impl.launch, config)
+    train_beside(make_bare, BACKEND, "benchmarks.loops.keras_limit")

@@ -11,12 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import pt_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.cli import parse_options
-from common.platform.program import as_program
-from common.spec.options import TrainConfig
+from pt_impl.backend import BACKEND
 from pt_impl.data import make_loaders
 from pt_impl.networks import make_network
 from pt_impl.replicas import synchronize
@@ -52,6 +49,4 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("pt_limit"):
-        config = parse_options(TrainConfig, "python -m benchmarks.loops.pt_limit", "PyTorch's limit.")
-        train_beside(make_bare, pt_impl.launch, config)
+    train_beside(make_bare, BACKEND, "benchmarks.loops.pt_limit")

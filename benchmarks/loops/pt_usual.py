@@ -11,8 +11,9 @@ from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
+from pt_impl.backend import BACKEND
 from pt_impl.networks import make_network
-from pt_impl.replicas import join_group, setup_devices
+from pt_impl.replicas import join_group
 
 
 def make_loader(config: TrainConfig) -> DataLoader:
@@ -30,7 +31,7 @@ def make_loader(config: TrainConfig) -> DataLoader:
 
 
 def main() -> None:
-    config = setup_devices(
+    config = BACKEND.resolve(
         parse_options(TrainConfig, "python -m benchmarks.loops.pt_usual", "PyTorch as in tutorials.")
     )
     device = join_group(config, 0, "")

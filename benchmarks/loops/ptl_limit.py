@@ -2,13 +2,10 @@
 
 import torch
 
-import ptl_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
 from common.experiment import Experiment
-from common.platform.cli import parse_options
-from common.platform.program import as_program
-from common.spec.options import TrainConfig
+from ptl_impl.backend import BACKEND
 
 
 @torch.inference_mode(False)
@@ -20,6 +17,4 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("ptl_limit"):
-        config = parse_options(TrainConfig, "python -m benchmarks.loops.ptl_limit", "Lightning's limit.")
-        train_beside(make_bare, ptl_impl.launch, config)
+    train_beside(make_bare, BACKEND, "benchmarks.loops.ptl_limit")

@@ -13,7 +13,7 @@ from common.platform.program import as_program
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.networks import make_network
-from ptl_impl.replicas import setup_devices
+from ptl_impl.backend import BACKEND
 
 
 class Model(pl.LightningModule):
@@ -44,7 +44,7 @@ class Clock(pl.Callback):
 
 
 def main() -> None:
-    config = setup_devices(
+    config = BACKEND.resolve(
         parse_options(TrainConfig, "python -m benchmarks.loops.ptl_usual", "Lightning as in tutorials.")
     )
     trainer = pl.Trainer(

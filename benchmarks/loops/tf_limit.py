@@ -1,19 +1,13 @@
 """TensorFlow's limit: a bare loop in turns with tf_impl's; see benchmarks.inside."""
 
-import os
 import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import tensorflow as tf
 
-import tf_impl.launch
 from benchmarks.inside import BareLoop, train_beside
 from common.experiment import Experiment
-from common.platform.cli import parse_options
-from common.platform.program import as_program
-from common.spec.options import TrainConfig
+from tf_impl.backend import BACKEND
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.networks import make_network
 from tf_impl.replicas import synchronize
@@ -66,6 +60,4 @@ def make_bare(experiment: Experiment) -> BareLoop:
 
 
 if __name__ == "__main__":
-    with as_program("tf_limit"):
-        config = parse_options(TrainConfig, "python -m benchmarks.loops.tf_limit", "TensorFlow's limit.")
-        train_beside(make_bare, tf_impl.launch, config)
+    train_beside(make_bare, BACKEND, "benchmarks.loops.tf_limit")

@@ -12,9 +12,9 @@ from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
+from tf_impl.backend import BACKEND
 from tf_impl.networks import make_network
 from tf_impl.parallel import make_strategy
-from tf_impl.replicas import setup_devices
 
 
 class Clock(keras.callbacks.Callback):
@@ -27,7 +27,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def main() -> None:
-    config = setup_devices(
+    config = BACKEND.resolve(
         parse_options(TrainConfig, "python -m benchmarks.loops.tf_usual", "TensorFlow as in tutorials.")
     )
     make_strategy(config)  # sets the number of threads

@@ -5,7 +5,8 @@ Between fetches the training loop only appends to a list.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,72 +32,91 @@ from common.record.sinks import RunFiles, Sink, TrainingProgress
 from common.record.timeline import Stops, Timeline
 from common.record.turns import Turn, Turns
 from common.spec.networks import Weights
+from common.spec.options import TrainConfig
 from common.spec.state import TrainState
-
-# See `Recorder`.
-Fetch = Callable[[list[tuple[Any, Any]], list[float]], tuple[Sequence[tuple[float, float]], list[float]]]
 
 # Steps that images_per_second leaves out, since caches fill and allocators settle. In short runs: half of the steps.
 WARMUP_STEPS = 10
+
+
+class Framework(ABC):
+    """What the recorder asks of a framework; `common.backend` has the rest of the contract.
+
+    Attributes:
+      name: name of the implementation in the result, such as `pt`.
+      profiler: the framework's own profiler, for `--profile`; None: it has none.
+      sinks: further sinks of runs, in addition to the run folder's files and the terminal.
+    """
+
+    name: str
+    profiler: Profiler | None = None
+    sinks: Sequence[Sink] = ()
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Name of the framework to display, such as `PyTorch`."""
+
+    @abstractmethod
+    def device_name(self, config: TrainConfig) -> str:
+        """Name of the processor or GPU that trains."""
+
+    @abstractmethod
+    def fetch(
+        self, steps: list[tuple[Any, Any]], numbers: list[float]
+    ) -> tuple[Sequence[tuple[float, float]], list[float]]:
+        """Losses and correct answers of each step, and other numbers, summed over all processes.
+
+        All processes call it after the same steps.
+
+        Args:
+          steps: this process's shares, (loss, correct answers), as device scalars, or as arrays of a call that has
+            taken several steps.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits until this process's devices have finished their work."""
 
 
 class Recorder:
     """Each process of a run has one; exactly one of them writes and prints.
 
     Args:
-      implementation: name in the result, such as `pt`.
-      title: name to display, such as `PyTorch`.
+      framework: it has joined the run.
       experiment: its configuration is resolved; in the process that writes it contains the run folder.
-      device_name: name of the device that trains.
       timeline: began with the process that the user started; start-up time and memory are counted from that process.
       writes: whether this is the process that writes and prints.
-      measures: whether this is the first process of its node, which measures memory and energy; None: same as `writes`.
-      fetch: takes a list of this process's shares of steps, (loss, correct answers) as device scalars, and a list of
-        numbers. Returns both, summed over all processes. All processes call it at the same steps.
-      synchronize: waits until the device has finished its work.
-      sinks: further sinks, in addition to the run folder's files and the terminal.
-      profiler: the framework's own profiler, for `--profile`.
+      measures: whether this is the first process of its node, which measures memory and energy.
     """
 
     def __init__(
-        self,
-        implementation: str,
-        title: str,
-        experiment: Experiment,
-        *,
-        device_name: str,
-        timeline: Timeline,
-        writes: bool,
-        measures: bool | None = None,
-        fetch: Fetch,
-        synchronize: Callable[[], None],
-        sinks: Sequence[Sink] = (),
-        profiler: Profiler | None = None,
+        self, framework: Framework, experiment: Experiment, timeline: Timeline, *, writes: bool, measures: bool
     ) -> None:
         config, plan = experiment.config, experiment.plan
-        self.implementation, self.device_name = implementation, device_name
+        self.implementation, self.device_name = framework.name, framework.device_name(config)
         self.experiment, self.config, self.plan = experiment, config, plan
         self.run_dir = config.run_dir or Path()
-        self.timeline, self.writes, self.fetch = timeline, writes, fetch
+        self.timeline, self.writes, self.fetch = timeline, writes, framework.fetch
         if writes:
             timeline.stops = Stops()
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
-        measures = writes if measures is None else measures
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
-        self.clock = RunClock(timeline, self.monitor, synchronize)
-        self.sinks: list[Sink] = [*sinks]
+        self.clock = RunClock(timeline, self.monitor, framework.synchronize)
+        self.sinks: list[Sink] = [*framework.sinks]
         if writes:
-            logged = [LoggedRun(name, implementation, self.run_dir) for name in config.logger]
-            files = RunFiles(self.run_dir, implementation)
-            self.sinks = [files, TrainingProgress(title, device_name, plan), *logged, *sinks]
+            logged = [LoggedRun(name, self.implementation, self.run_dir) for name in config.logger]
+            files = RunFiles(self.run_dir, self.implementation)
+            self.sinks = [files, TrainingProgress(framework.title, self.device_name, plan), *logged, *framework.sinks]
         self.at_end = ExitStack()
         self.turns = Turns()
         self.at_end.callback(self.turns.close)
 
         self.steps_done = self.startup_end = plan.first_step - 1
         self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
+        profiler = framework.profiler if writes else None
         self.profile = ProfileTaker(
-            implementation, profiler if writes else None, plan, self.warmup_steps, config.profile, synchronize
+            self.implementation, profiler, plan, self.warmup_steps, config.profile, framework.synchronize
         )
         self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
         self.timed_from: int | None = None  # the turn times the steps after this one; None: none so far

@@ -11,11 +11,27 @@ from common.platform.cli import parse_options
 from common.platform.launch import Launch
 from common.platform.program import as_program
 from common.record import monitor
-from common.record.recorder import Recorder
+from common.record.recorder import Framework, Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
+
+
+class Fake(Framework):
+    title = ""  # replaced in __init__
+
+    def __init__(self, name):
+        self.name = self.title = name
+
+    def device_name(self, config):
+        return "none"
+
+    def fetch(self, steps, numbers):
+        return steps, numbers
+
+    def synchronize(self):
+        pass
 
 
 def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, others=lambda config: 0.0):
@@ -39,16 +55,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
             images, labels = dataset.test_images[:-test_count_less], dataset.test_labels[:-test_count_less]
             experiment = replace(experiment, dataset=replace(dataset, test_images=images, test_labels=labels))
         monitor.Load.of = lambda *_: monitor.Load(own=0.9, other=others(config))
-        with Recorder(
-            name,
-            name,
-            experiment,
-            device_name="none",
-            timeline=timeline,
-            writes=True,
-            fetch=lambda steps, votes: (steps, votes),
-            synchronize=lambda: None,
-        ) as recorder:
+        with Recorder(Fake(name), experiment, timeline, writes=True, measures=True) as recorder:
             step = 0
             count = len(experiment.dataset.test_images)
             for epoch in range(1, experiment.plan.num_epochs + 1):

@@ -93,10 +93,8 @@ def test_what_one_device_has_begun_goes_on_on_the_other(tmp_path, implementation
 NO_SYNC = """
 import sys
 import torch
-import pt_impl.launch
 import pt_impl.train as training
-from common.platform.cli import parse_options
-from common.spec.options import TrainConfig
+from common.main import main
 
 step, steps = training.train_step, 0
 
@@ -112,7 +110,7 @@ def watched(*arguments):
 
 
 training.train_step = watched
-pt_impl.launch.main(parse_options(TrainConfig, "python -m pt_impl", "", sys.argv[1:]))
+main("pt")
 """
 
 

@@ -192,10 +192,10 @@ from tf_impl import pipeline
 from tf_impl.networks import make_network
 from tf_impl.optimizer import make_optimizer
 from tf_impl.parallel import make_strategy
-from tf_impl.replicas import setup_devices
+from tf_impl.backend import BACKEND
 
 config = TrainConfig(accelerator="cpu", strategy="pipeline", model="resnet8", optimizer="adam")
-experiment = Experiment.make(setup_devices(config))
+experiment = Experiment.make(BACKEND.resolve(config))
 config = experiment.config
 make_strategy(config)
 with pipeline.placed(experiment.network, config):

@@ -25,42 +25,31 @@ from comparison.store import Request
 COUNT = 100
 STEPS_IN_32_BITS = 2
 ROWS = [(name, mode) for mode in MODES for name in IMPLEMENTATIONS]
+NAMES = ("pt", "tf")
 # Trains the configurations one after the other in one process; prints which of them diverge.
-HEAD = """
+PROGRAM = """
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
-from common.spec.options import TrainConfig
 from common.platform.errors import DivergedError
-from common.experiment import Experiment
+from common.platform.launch import Launch
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-"""
-TAIL = """
+from common.spec.options import TrainConfig
+backend = import_module(f"{sys.argv[1]}_impl.backend").BACKEND
+configs = [TrainConfig.model_validate_json(line) for line in Path(sys.argv[2]).read_text().splitlines()]
 for config in configs:
-    experiment = with_run_dir(Experiment.make(setup_devices(config)), "")
-    options = dict(device_name="", timeline=Timeline.begin(os.getpid()), writes=True)
-    with Recorder("{name}", "", experiment, fetch=fetch_steps, synchronize=synchronize, **options) as recorder:
+    experiment = with_run_dir(backend.make_experiment(backend.resolve(config)), backend.name)
+    if config is configs[0]:
+        backend.join(experiment, Launch.read())
+    with Recorder(backend, experiment, Timeline.begin(os.getpid()), writes=True, measures=True) as recorder:
         try:
-            train(experiment, make_parts(experiment, {where}, recorder), recorder)
+            backend.train(experiment, recorder)
         except DivergedError:
             print("diverged:", config.run_dir.name, flush=True)
 """
-PROGRAMS = {
-    "pt": HEAD
-    + "from pt_impl.replicas import fetch_steps, join_group, setup_devices, synchronize\n"
-    + "from pt_impl.parts import make_parts\nfrom pt_impl.train import train\n"
-    + "device = join_group(setup_devices(configs[0]), 0, '')\n"
-    + TAIL.format(name="pt", where="0, device"),
-    "tf": HEAD
-    + "from tf_impl.parallel import make_strategy\n"
-    + "from tf_impl.replicas import fetch_steps, setup_devices, synchronize\n"
-    + "from tf_impl.parts import make_parts\nfrom tf_impl.train import train\n"
-    + "strategy = make_strategy(setup_devices(configs[0]))\n"
-    + TAIL.format(name="tf", where="strategy"),
-}
 
 
 def draw(rng):
@@ -90,7 +79,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verdict")
     rng = np.random.default_rng(20)
     drawn = [draw(rng) for _ in range(COUNT)]
-    for name, program in PROGRAMS.items():
+    for name in NAMES:
         configs = []
         for number, config in enumerate(drawn):
             shape = config.image_shape or (8, 8, 1)
@@ -102,7 +91,7 @@ def folder(tmp_path_factory):
             steps = min(whole, STEPS_IN_32_BITS)
             configs.append(config.replace(precision="32", max_steps=steps, run_dir=folder / f"{name}-32-{number}"))
         (folder / f"{name}.jsonl").write_text("".join(config.model_dump_json() + "\n" for config in configs))
-        said = run(sys.executable, "-c", program, folder / f"{name}.jsonl", timeout=3000).stdout
+        said = run(sys.executable, "-c", PROGRAM, name, folder / f"{name}.jsonl", timeout=3000).stdout
         found = [line.split()[1] for line in said.splitlines() if line.startswith("diverged:")]
         (folder / f"{name}.diverged.json").write_text(json.dumps(found))
     return folder
@@ -112,7 +101,7 @@ def folder(tmp_path_factory):
 def test_none_of_a_hundred_is_accused_in_64_bits(folder):
     pt, tf = (
         {one.partition("-64-")[2] for one in json.loads((folder / f"{name}.diverged.json").read_text())}
-        for name in PROGRAMS
+        for name in NAMES
     )
     assert pt - {""} == tf - {""}  # diverging in only one of them would be a difference
     numbers = [number for number in range(COUNT) if str(number) not in pt]
@@ -122,7 +111,7 @@ def test_none_of_a_hundred_is_accused_in_64_bits(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_none_of_a_hundred_is_accused_in_32_bits(folder, name):
     used = []
     for number in range(COUNT):

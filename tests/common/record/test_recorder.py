@@ -6,7 +6,7 @@ import pytest
 from common.experiment import Experiment
 from common.platform.errors import DivergedError, UserError
 from common.record import monitor
-from common.record.recorder import Recorder
+from common.record.recorder import Framework, Recorder
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.run_folder import new_run_dir, prepare_run_dir, with_run_dir
 from common.record.timeline import Timeline
@@ -20,22 +20,31 @@ def flat(steps):
         yield from zip(loss, correct, strict=True) if isinstance(loss, list) else [(loss, correct)]
 
 
+class Fake(Framework):
+    """Computes nothing; `log` has the calls of `fetch` and `synchronize`."""
+
+    name, title = "fake", "Fake"
+
+    def __init__(self):
+        self.log = []
+
+    def device_name(self, config):
+        return "none"
+
+    def fetch(self, steps, numbers):
+        self.log.append(("fetch", len(steps)))
+        return flat(steps), numbers
+
+    def synchronize(self):
+        self.log.append("synchronize")
+
+
 def make(run_dir, **options):
     """A recorder, and a log of its `fetch` and `synchronize` calls. 3 epochs of 4 steps: 3 of 10 examples, one of 5."""
     options = {"train_size": 35, "batch_size": 10, "epochs": 3, "accelerator": "cpu", "devices": 1, **options}
     config = TrainConfig(threads_per_device=1, run_dir=run_dir, **options)
-    log = []
-    recorder = Recorder(
-        "fake",
-        "Fake",
-        with_run_dir(Experiment.make(config), "fake"),
-        device_name="none",
-        timeline=Timeline.begin(1),
-        writes=True,
-        fetch=lambda steps, votes: [log.append(("fetch", len(steps)))] and (flat(steps), votes),
-        synchronize=lambda: log.append("synchronize"),
-    )
-    return recorder, log
+    fake, experiment = Fake(), with_run_dir(Experiment.make(config), "fake")
+    return Recorder(fake, experiment, Timeline.begin(1), writes=True, measures=True), fake.log
 
 
 @pytest.fixture

@@ -1,0 +1,87 @@
+"""The contract of a framework: all that the rest of the program asks of it.
+
+`NAME_impl/backend.py` has a subclass of `Backend` and its instance, `BACKEND`.
+"""
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.experiment import Experiment
+from common.implementations import IMPLEMENTATIONS
+from common.platform.errors import lost_process_told
+from common.platform.launch import Launch
+from common.record.checkpoints import with_checkpoint
+from common.record.memory import memory_told
+from common.record.recorder import Framework, Recorder
+from common.record.run_folder import with_run_dir
+from common.record.timeline import Timeline
+from common.spec.options import TrainConfig
+
+
+class Backend(Framework):
+    """A framework. What `join` sets up, such as a strategy, stays in the instance for the later calls."""
+
+    @property
+    def title(self) -> str:
+        return IMPLEMENTATIONS[self.name].title
+
+    # --- Before a training ---
+
+    @abstractmethod
+    def resolve(self, config: TrainConfig) -> TrainConfig:
+        """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
+
+    def make_experiment(self, config: TrainConfig) -> Experiment:
+        """The experiment of a resolved configuration, with its checkpoint. Raises UserError if it can't be trained."""
+        return with_checkpoint(Experiment.make(config))
+
+    @abstractmethod
+    def join(self, experiment: Experiment, launch: Launch) -> None:
+        """Sets this process up as a part of the run: devices, threads, strategy or process group."""
+
+    # --- A training ---
+
+    def run(self, config: TrainConfig) -> None:
+        """One run, in a single process or as one of the processes that a launcher has started."""
+        launch = Launch.read()
+        timeline = Timeline.begin(launch.first_pid)
+        timeline.enter("data")
+        experiment = self.make_experiment(self.resolve(config))
+        timeline.enter("build")
+        self.join(experiment, launch)
+        if launch.is_first:
+            experiment = with_run_dir(experiment, self.name)
+        if not config.dry_run:
+            self.run_process(experiment, timeline, writes=launch.is_first, measures=launch.local_rank == 0)
+
+    def run_process(self, experiment: Experiment, timeline: Timeline, writes: bool, measures: bool) -> None:
+        """This process's part of the run; see `Recorder`."""
+        config = experiment.config
+        recorder = Recorder(self, experiment, timeline, writes=writes, measures=measures)
+        with memory_told(config, recorder.device_name, self.ran_out_of_memory), lost_process_told(self.lost_another):
+            with recorder:
+                self.train(experiment, recorder)
+            self.leave()
+
+    @abstractmethod
+    def train(self, experiment: Experiment, recorder: Recorder) -> None:
+        """Makes the parts of the training, and trains."""
+
+    def leave(self) -> None:
+        """Waits until all processes of the run have trained; the one that writes measures the others' memory before."""
+
+    @abstractmethod
+    def ran_out_of_memory(self, error: Exception) -> bool:
+        """Whether an exception means that a device has no memory left."""
+
+    def lost_another(self, error: Exception) -> bool:
+        """Whether an exception means that another process of the run can't be reached any more."""
+        return False
+
+    # --- A trained network ---
+
+    @abstractmethod
+    def classify(self, experiment: Experiment) -> NDArray[np.floating]:
+        """float (n, classes): logits of the network with the initial weights for the test images, on one device."""

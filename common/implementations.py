@@ -1,0 +1,42 @@
+"""The implementations: a folder `NAME_impl` each, and a line here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """What is known of an implementation without its framework.
+
+    Attributes:
+      title: name of the framework, for tables and messages.
+      about: the first sentence of its `--help`.
+      package: the package that computes; its version decides whether half precision is tried out again.
+      probe: the module that tries out half precision, see `common.platform.processor.try_out`; None: nothing to try.
+    """
+
+    title: str
+    about: str
+    package: str
+    probe: str | None
+
+
+IMPLEMENTATIONS = {
+    "tf": Implementation(
+        "TensorFlow",
+        "Trains a network with TensorFlow (loop written out; MirroredStrategy).",
+        "tensorflow",
+        "tf_impl.probe",
+    ),
+    "keras": Implementation(
+        "Keras", "Trains a network with Keras (compile and fit; MirroredStrategy).", "tensorflow", "tf_impl.probe"
+    ),
+    "pt": Implementation(
+        "PyTorch",
+        "Trains a network with PyTorch (loop written out; DistributedDataParallel, FSDP).",
+        "torch",
+        "pt_impl.probe",
+    ),
+    "ptl": Implementation(
+        "Lightning", "Trains a network with Lightning (Trainer and its strategies).", "torch", "pt_impl.probe"
+    ),
+}

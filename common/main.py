@@ -1,0 +1,43 @@
+"""The program of every implementation, `python -m NAME_impl`: train, evaluate or predict."""
+
+import importlib
+
+import common.platform.quiet_start  # noqa: F401 - see there
+from common.platform.program import as_program
+
+
+def main(name: str) -> None:
+    """Reads the options, then trains, evaluates or predicts.
+
+    Args:
+      name: name of the implementation, such as `pt`.
+    """
+    with as_program(f"python -m {name}_impl"):
+        # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
+        from common.experiment import Experiment
+        from common.implementations import IMPLEMENTATIONS
+        from common.platform.errors import UserError
+        from common.record.memory import memory_told
+        from common.resolve import prepare_processor
+        from common.trained.command import parse_command
+        from common.trained.use import read_used, show
+
+        if name not in IMPLEMENTATIONS:
+            raise UserError(f"{name}_impl: common/implementations.py has no entry {name!r}")
+        implementation = IMPLEMENTATIONS[name]
+        command = parse_command(f"{name}_impl", implementation.about)
+        used = read_used(command)
+        if implementation.probe is not None:
+            prepare_processor(command.config, implementation.package, implementation.probe)
+        # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
+        if command.config.mode == "tuned":
+            importlib.import_module(f"{name}_impl.tuning")  # first, since it may shorten the framework's own imports
+        backend = importlib.import_module(f"{name}_impl.backend").BACKEND
+        if used is None:
+            backend.run(command.config)
+            return
+        experiment = Experiment.make(backend.resolve(command.config), used.dataset)
+        device_name = backend.device_name(experiment.config)
+        with memory_told(experiment.config, device_name, backend.ran_out_of_memory, trains=False):
+            logits = backend.classify(experiment)
+        show(command, name, used, logits)

@@ -1,0 +1,3 @@
+from common.main import main
+
+main("np")
