@@ -9,7 +9,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from comparison.report.training_steps import pieces
+from comparison.show.report.training_code import pieces
 
 PAGE = REPOSITORY / "docs" / "side-by-side.md"
 TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "keras": "Keras", "ptl": "Lightning"}

@@ -15,6 +15,13 @@ FLOORS = [
     "common.experiment",
     "common.record",
     "common.trained",
+    "comparison.intervals",
+    "comparison.lockstep",
+    "comparison.plan",
+    "comparison.run",
+    "comparison.prove",
+    "comparison.measure",
+    "comparison.show",
     "comparison",
 ]
 
