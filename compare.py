@@ -31,22 +31,21 @@ from common.platform.cli import parse_options
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
 from common.platform.program import STOP_SIGNALS, as_program, exit_now, signals_as_ctrl_c
-from comparison.export.to_loggers import log_comparison
-from comparison.export.write import write_tables
-from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
-from comparison.launchers.choosing import make_launcher
-from comparison.learning_runs import check_small, check_whole
-from comparison.live import LiveView
-from comparison.making import RunMaker
-from comparison.options import CompareConfig
-from comparison.profiling import make_profiles
-from comparison.proof import proof_jobs
-from comparison.proving import Prover
-from comparison.report.page import write_report
-from comparison.request import find_runs, prepare, summarise
-from comparison.side_runs import SideRunner
-from comparison.store import Request, tuned
-from comparison.terminal import print_conclusions, print_tables
+from comparison.making import RunMaker, prepare
+from comparison.measure.summary import find_runs, summarise
+from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.plan.options import CompareConfig
+from comparison.plan.request import Request
+from comparison.prove.learning import check_small, check_whole
+from comparison.prove.proof import proof_jobs
+from comparison.prove.proving import Prover
+from comparison.run.launchers.choosing import make_launcher
+from comparison.run.side_runs import SideRunner, make_profiles
+from comparison.run.store import tuned
+from comparison.show.export import log_comparison, write_tables
+from comparison.show.live import LiveView
+from comparison.show.report.page import write_report
+from comparison.show.terminal import print_conclusions, print_tables
 
 ABOUT = "Trains the same network in several frameworks and tabulates accuracy and speed."
 

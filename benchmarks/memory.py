@@ -29,7 +29,7 @@ from common.platform.machine import REPOSITORY
 from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
-from comparison.store import LOG_FILE
+from comparison.run.store import LOG_FILE
 
 GIB = 2**30
 REACH_BYTES = 2 * GIB

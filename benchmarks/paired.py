@@ -1,6 +1,6 @@
 """Runs programs in turns, or one after the other, and compares their speeds.
 
-Every program takes the options of a run. Those that train in turns (`comparison.turns`) write their turns to
+Every program takes the options of a run. Those that train in turns (`comparison.run.turns`) write their turns to
 `metrics.jsonl`; ratios are from turns of the same cycle. The others write what they measure to `result.json`, as an
 implementation does, or to `speed.json`; ratios are from runs of the same round.
 """
@@ -25,14 +25,14 @@ from common.platform.machine import describe_machine, git_state
 from common.record.results import PlanLine, TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
-from comparison import program as comparison_program
 from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
-from comparison.launchers import Quietly
-from comparison.load_meter import quiet
-from comparison.runner import run_program
-from comparison.store import LOG_FILE
-from comparison.table import pairs_of_turns
-from comparison.turns import run_in_turns
+from comparison.measure.table import pairs_of_turns
+from comparison.run import program as comparison_program
+from comparison.run.launchers import Quietly
+from comparison.run.load_meter import quiet
+from comparison.run.runner import run_program
+from comparison.run.store import LOG_FILE
+from comparison.run.turns import run_in_turns
 
 SPEED_FILE = "speed.json"
 TIMEOUT_SECONDS = 4 * 3600  # of one program

@@ -46,9 +46,9 @@ from common.platform.program import as_program
 from common.record.results import TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
+from comparison import Comparison, load
 from comparison.intervals import typical_speed
-from comparison.load_meter import disturbs
-from comparison.loading import Comparison, load
+from comparison.run.load_meter import disturbs
 
 Experiment = Literal["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"]
 Found = dict[str, Any]
@@ -117,7 +117,7 @@ class Way:
     Attributes:
       tree: folder of the code.
       beside: a Python program that runs meanwhile.
-      constants: new values of constants of comparison/turns.py.
+      constants: new values of constants of comparison/run/turns.py.
     """
 
     arguments: tuple[str, ...]
@@ -129,7 +129,7 @@ class Way:
         arguments = ["compare.py", *self.arguments, *shlex.split(options), "--output-dir", str(folder)]
         if not self.constants:
             return [sys.executable, *arguments]
-        patched = f"from comparison import turns; vars(turns).update({dict(self.constants)})"
+        patched = f"from comparison.run import turns; vars(turns).update({dict(self.constants)})"
         started = f"import runpy, sys; sys.argv = {arguments}; runpy.run_path('compare.py', run_name='__main__')"
         return [sys.executable, "-c", f"{patched}\n{started}"]
 

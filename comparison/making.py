@@ -1,29 +1,86 @@
-"""Makes the runs of a comparison. As soon as a run has ended, its record and the tables are written."""
+"""Begins or continues a comparison, and makes its runs.
+
+As soon as a run has ended, its record and the tables are written.
+"""
 
 import itertools
+import shlex
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.console import Console
+
+from common.experiment import Experiment
+from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
-from comparison.export.write import write_tables
-from comparison.integrity import check_name
-from comparison.jobs import Job, Variant, contenders, row_name
-from comparison.launchers import Launcher
-from comparison.live import LiveView
-from comparison.load_meter import QUIETER, busiest_others, quiet
-from comparison.program import Ended, Program
-from comparison.request import summarise
-from comparison.rounds import further_rounds, is_disturbed, other_load
-from comparison.store import Request, Run, record_run
+from common.spec.options import TrainConfig
+from comparison.measure.rounds import further_rounds, is_disturbed, other_load
+from comparison.measure.summary import summarise
+from comparison.plan.jobs import Job, Variant, contenders, make_variants, row_name
+from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
+from comparison.plan.request import Request, hold, make_output_dir, take
+from comparison.run.devices import same_devices
+from comparison.run.integrity import check_name
+from comparison.run.launchers import Launcher
+from comparison.run.launchers.choosing import check_launcher
+from comparison.run.load_meter import QUIETER, busiest_others, quiet
+from comparison.run.program import Ended, Program
+from comparison.run.store import Run, record_run
+from comparison.show.export import write_tables
+from comparison.show.live import LiveView
+
+
+def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
+    """The folder of the comparison, and its request, which is stored there. Downloads data sets that are missing.
+
+    Raises:
+      UserError: something can't be run or read. This is found before any run is started.
+    """
+    command = shlex.join(["python", "compare.py", *sys.argv[1:]])
+    if given.baseline:
+        Request.read(given.baseline, "--baseline")
+    if given.report_only:
+        stored = take(given.report_only, "--report-only")
+        options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
+        return given.report_only, stored.model_copy(update={"options": options})
+    if given.resume:
+        stored = take(given.resume, "--resume")
+        options = given.applied_to(stored.options, given.resume, RESUME_WITH)
+        _check(options, stored.config)
+        request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
+        request.write(given.resume)
+        return given.resume, request
+    config = given.train_config()
+    _check(given, config)
+    folder = make_output_dir(given)
+    hold(folder, "--output-dir")
+    config = same_devices(config, given.interpreters(), given.timeout, console)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
+    request.write(folder)
+    return folder, request
+
+
+def _check(options: CompareConfig, config: TrainConfig) -> None:
+    options.check_implementations()
+    check_loggers(options.logger)
+    options.interpreters()
+    variants = make_variants(options, config)
+    check_launcher(options, config, variants)
+    for variant in variants:
+        Experiment.make(variant.config)
+
 
 SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 
 @dataclass
 class RunMaker:
-    """Gives programs to a launcher and follows them, see `comparison.launchers.Follower`.
+    """Gives programs to a launcher and follows them, see `Follower`.
 
     Attributes:
       folder: the comparison's folder.
@@ -64,7 +121,7 @@ class RunMaker:
         self.launcher.run(groups, 1, options.timeout, self, turns=options.turns == "auto")
 
     def make_further(self, variants: Sequence[Variant]) -> None:
-        """Makes further rounds by the rules of `comparison.rounds`."""
+        """Makes further rounds by the rules of `rounds.py`."""
         made: list[Job] = []
         while again := self._next_rounds(variants):
             if again == made:  # no progress: the same runs are still missing

@@ -16,17 +16,16 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from comparison.columns import row_tables, study_tables
-from comparison.conclusions import conclusions, study_conclusions
-from comparison.export.as_markdown import markdown_grid
-from comparison.remarks import remarks
-from comparison.report.charts import Drawn
-from comparison.report.sweep_figures import study_charts
-from comparison.report.table_figures import table_charts
-from comparison.request import find_runs, summarise
-from comparison.store import Request
-from comparison.summary import Summary
-from comparison.sweep import make_study
+from comparison.measure.summary import Summary, find_runs, summarise
+from comparison.measure.sweep import make_study
+from comparison.plan.request import Request
+from comparison.show.columns import row_tables, study_tables
+from comparison.show.conclusions import conclusions, study_conclusions
+from comparison.show.export import markdown_grid
+from comparison.show.remarks import remarks
+from comparison.show.report.charts import Drawn
+from comparison.show.report.page import table_charts
+from comparison.show.report.sweep_figures import study_charts
 
 PAGE, PICTURES = REPOSITORY / "docs" / "gallery.md", REPOSITORY / "docs" / "gallery"
 

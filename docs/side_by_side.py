@@ -9,8 +9,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from comparison.jobs import TITLES
-from comparison.report.training_steps import pieces
+from common.implementations import IMPLEMENTATIONS
+from comparison.show.report.training_code import pieces
 
 PAGE = REPOSITORY / "docs" / "side-by-side.md"
 PAIRS = (("tf", "pt"), ("keras", "ptl"))  # the two written-out loops, and the two trainers
@@ -54,7 +54,7 @@ def code(implementation: str) -> str:
 
 def make_page() -> str:
     """The page as Markdown, with a table of two columns for each section and pair."""
-    found = {name: pieces(code(name)) for name in TITLES}
+    found = {name: pieces(code(name)) for name in IMPLEMENTATIONS}
     parts = [INTRODUCTION]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
@@ -62,7 +62,7 @@ def make_page() -> str:
             if not any(names[name] for name in pair):
                 continue
             columns = ["\n\n\n".join(found[name][one] for one in names[name]) for name in pair]
-            heads = "".join(f"<th>{TITLES[name]}</th>" for name in pair)
+            heads = "".join(f"<th>{IMPLEMENTATIONS[name].title}</th>" for name in pair)
             # With blank lines around it, the content of a cell is read as Markdown.
             cells = "</td><td>".join(f"\n\n```python\n{one}\n```\n\n" for one in columns)
             parts.append(f'<table><tr>{heads}</tr><tr valign="top"><td>{cells}</td></tr></table>\n')

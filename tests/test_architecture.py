@@ -18,6 +18,13 @@ FLOORS = [
     "common.trained",
     "common.backend",
     "common.main",
+    "comparison.intervals",
+    "comparison.lockstep",
+    "comparison.plan",
+    "comparison.run",
+    "comparison.prove",
+    "comparison.measure",
+    "comparison.show",
     "comparison",
 ]
 

@@ -19,7 +19,7 @@ from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name
 from common.spec.options import TrainConfig
 from common.trained.command import EvaluateConfig, PredictConfig
-from comparison.options import CompareConfig
+from comparison.plan.options import CompareConfig
 from exercises.marking import MarkOptions
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}

@@ -1,6 +1,6 @@
 import ast
 
-from comparison.report.training_steps import pieces
+from comparison.show.report.training_code import pieces
 from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, code, make_page
 
 

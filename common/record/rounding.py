@@ -1,7 +1,7 @@
 """How far rounding to 32 bits may change the loss of the first step: a derived bound, not a fitted one.
 
 The bound covers only 32-bit computation. That two runs are the same training is proved in 64 bits, see
-`comparison.proof`.
+`comparison.prove.proof`.
 """
 
 import math

@@ -26,7 +26,7 @@ from benchmarks.paired import run as run_program
 from common.platform.errors import UserError
 from common.record.results import PlanLine, TurnLine, read_metrics
 from common.spec.options import TrainConfig
-from comparison.program import Ended
+from comparison.run.program import Ended
 
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 

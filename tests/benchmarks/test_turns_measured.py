@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks import turns
 from benchmarks.turns import Maker, Sample, TurnsConfig, Way
-from comparison.loading import Comparison
+from comparison import Comparison
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from common.platform.cli import parse_options, to_arguments
 from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
 from common.trained.command import parse_command
-from comparison.jobs import comparison_jobs, make_variants
-from comparison.options import CompareConfig
+from comparison.plan.jobs import comparison_jobs, make_variants
+from comparison.plan.options import CompareConfig
 
 NUMBERS = [-1, 0, 1, 2, 3, 64, 1000, 2**31, 2**63, 10**30, 0.5, 1e-30, 1e39, "nan", "inf", "-0", "1_000", "0x10", "1e3"]
 WORDS = ["", "auto", "true", "false", "none", "null", "None", "~", "[]", "{}", "a b", "ü", "--epochs", "=", "\0", "\n"]

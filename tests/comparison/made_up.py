@@ -13,13 +13,13 @@ from common.record.predictions import Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
-from comparison.integrity import files_sha256
-from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
-from comparison.options import CompareConfig
-from comparison.proof import PROOF_FILE, ProofRecord, proof_jobs
-from comparison.record import RECORD_FILE, Record
-from comparison.request import find_runs, summarise
-from comparison.store import Request
+from comparison.measure.summary import find_runs, summarise
+from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.plan.options import CompareConfig
+from comparison.plan.request import Request
+from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
+from comparison.run.integrity import files_sha256
+from comparison.run.program import RECORD_FILE, Record
 
 MACHINE = describe_machine()
 

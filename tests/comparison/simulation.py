@@ -7,11 +7,11 @@ import numpy as np
 
 from common.record.results import TurnLine
 from common.spec.batches import Plan
-from comparison.jobs import first_rounds, make_variants
-from comparison.options import CompareConfig
-from comparison.rounds import further_rounds
-from comparison.store import Run
-from comparison.table import Entry, speed_ratio
+from comparison.measure.rounds import further_rounds
+from comparison.measure.table import Entry, speed_ratio
+from comparison.plan.jobs import first_rounds, make_variants
+from comparison.plan.options import CompareConfig
+from comparison.run.store import Run
 
 
 def rounds(rng, count, ratio=1.0, noise=0.1, shares=(0.5, 0.25, 0.25), slow_start=1.3):
@@ -79,7 +79,7 @@ def quiet(rng, count):
     return np.zeros(count), rng.uniform(0, 0.05, count)
 
 
-# --- Turns of programs that are alive together, see comparison/turns.py ---
+# --- Turns of programs that are alive together, see comparison/run/turns.py ---
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _in_bursts(rng, count, share, length=3):
 def in_turns(rng, machine, ratio=1.0, cycles=20, **options):
     """The ratio that a comparison of two rows with these options finds, and its number of rounds.
 
-    All rounds that comparison/rounds.py asks for are made, with the turns of `machine`.
+    All rounds that comparison/measure/rounds.py asks for are made, with the turns of `machine`.
     """
     config = CompareConfig(implementations=["tf", "pt"], **options)
     variants = make_variants(config, config.train_config())

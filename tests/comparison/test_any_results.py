@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from made_up import comparison
 from test_integrity import seal
 
-from comparison.record import RECORD_FILE
-from comparison.request import find_runs
-from comparison.store import Request
+from comparison.measure.summary import find_runs
+from comparison.plan.request import Request
+from comparison.run.program import RECORD_FILE
 
 FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "result.json", RECORD_FILE)
 

@@ -5,10 +5,10 @@ import pytest
 from made_up import MACHINE, MadeUp, comparison
 from rich.console import Console
 
-from comparison.columns import baseline_table
-from comparison.export.write import write_tables
-from comparison.report.page import write_report
-from comparison.terminal import print_tables
+from comparison.show.columns import baseline_table
+from comparison.show.export import write_tables
+from comparison.show.report.page import write_report
+from comparison.show.terminal import print_tables
 
 
 def beside(tmp_path, now, then=lambda job: wobbly(job), **options):

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from made_up import MadeUp, comparison
 
-from comparison.report.charts import PALETTES
+from comparison.show.report.charts import PALETTES
 from docs import gallery
 
 

@@ -11,10 +11,10 @@ from made_up import comparison
 
 from common.platform.files import read_arrays, write_arrays
 from common.record.results import SCHEMA_VERSION
-from comparison.integrity import files_sha256
-from comparison.record import RECORD_FILE, Record
-from comparison.request import find_runs
-from comparison.store import Request
+from comparison.measure.summary import find_runs
+from comparison.plan.request import Request
+from comparison.run.integrity import files_sha256
+from comparison.run.program import RECORD_FILE, Record
 
 
 @pytest.fixture(scope="module")

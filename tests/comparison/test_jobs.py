@@ -3,10 +3,11 @@ from made_up import MadeUp, comparison, write_run
 
 from common.platform.errors import UserError
 from common.spec.update_rule import peak_rate
-from comparison.jobs import comparison_jobs, make_variants, tuning_jobs
-from comparison.options import REPORT_WITH, RESUME_WITH, CompareConfig
-from comparison.request import find_runs, summarise
-from comparison.store import Request, epochs_to, tuned
+from comparison.measure.summary import find_runs, summarise
+from comparison.plan.jobs import comparison_jobs, make_variants, tuning_jobs
+from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
+from comparison.plan.request import Request
+from comparison.run.store import epochs_to, tuned
 
 
 def study(**options):
@@ -47,7 +48,7 @@ def test_every_run_has_a_folder_of_its_own_that_says_what_it_is():
 
 
 def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_are_shared_out(monkeypatch):
-    monkeypatch.setattr("comparison.jobs.num_cores", lambda: 8)
+    monkeypatch.setattr("comparison.plan.jobs.num_cores", lambda: 8)
     _, variants = study(sweep=["devices=1,2,4"], batch_size=32)
     found = {one.name: (one.config.devices, one.config.batch_size, one.config.threads_per_device) for one in variants}
     assert found == {

@@ -11,16 +11,16 @@ from conftest import wait_for
 from common.platform.errors import UserError
 from common.record.results import StepLine, read_result
 from common.spec.options import TrainConfig
-from comparison import runner
-from comparison.jobs import make_variants
-from comparison.launchers import queued
-from comparison.launchers.choosing import check_launcher, make_launcher
-from comparison.launchers.job_folder import JobFolder
-from comparison.launchers.queued import Queued
-from comparison.launchers.slurm import Slurm
-from comparison.launchers.this_machine import ThisMachine
-from comparison.options import CompareConfig
-from comparison.program import Program
+from comparison.plan.jobs import make_variants
+from comparison.plan.options import CompareConfig
+from comparison.run import runner
+from comparison.run.launchers import queued
+from comparison.run.launchers.choosing import check_launcher, make_launcher
+from comparison.run.launchers.job_folder import JobFolder
+from comparison.run.launchers.queued import Queued
+from comparison.run.launchers.slurm import Slurm
+from comparison.run.launchers.this_machine import ThisMachine
+from comparison.run.program import Program
 
 
 class Processes:
@@ -43,7 +43,7 @@ class Processes:
 
     def start(self, number, folder):
         environment = {**os.environ, "PYTHONPATH": str(self.project)}
-        command = [sys.executable, "-m", "comparison.launchers.on_node", str(folder)]
+        command = [sys.executable, "-m", "comparison.run.launchers.on_node", str(folder)]
         with open(folder / "output.txt", "a") as output:
             self.jobs[number] = subprocess.Popen(
                 command, cwd=self.project, env=environment, stdout=output, stderr=output, start_new_session=True
@@ -144,7 +144,7 @@ def test_a_folder_that_the_job_cannot_see_is_named(queue, tmp_path):
     queue.start = lambda number, folder: start(number, folder) or (folder / "job.json").unlink()
     Queued(queue, tmp_path, lambda text: None).run([[program(tmp_path, "a")]], 1, 60, notes)
     (failure, _) = notes[-1]
-    assert failure.startswith("Processes: job 1 ended with 2: comparison.launchers.on_node: error: ")
+    assert failure.startswith("Processes: job 1 ended with 2: comparison.run.launchers.on_node: error: ")
     assert failure.endswith("job.json: missing")
 
 

@@ -12,16 +12,26 @@ from rich.console import Console
 from common.data.datasets import load_dataset
 from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import TrainConfig
-from comparison.export.write import write_tables
-from comparison.jobs import make_variants
-from comparison.learning import SMALL, WHOLE, Fit, learning_path, read_fit, read_small_set
-from comparison.learning_runs import by_heart, check_small, check_whole, evaluated_on_training
-from comparison.program import Ended
-from comparison.report.page import write_report
-from comparison.request import find_runs, summarise
-from comparison.side_runs import SideRunner
-from comparison.store import FAILURE_FILE
-from comparison.terminal import print_conclusions, print_tables
+from comparison.measure.summary import find_runs, summarise
+from comparison.plan.jobs import make_variants
+from comparison.prove.learning import (
+    SMALL,
+    WHOLE,
+    Fit,
+    by_heart,
+    check_small,
+    check_whole,
+    evaluated_on_training,
+    learning_path,
+    read_fit,
+    read_small_set,
+)
+from comparison.run.program import Ended
+from comparison.run.side_runs import SideRunner
+from comparison.run.store import FAILURE_FILE
+from comparison.show.export import write_tables
+from comparison.show.report.page import write_report
+from comparison.show.terminal import print_conclusions, print_tables
 
 # --- The verdict ---
 

@@ -4,8 +4,8 @@ from made_up import MadeUp, comparison
 from rich.console import Console
 
 from common.record.results import EpochLine, PlanLine, StepLine
-from comparison.jobs import comparison_jobs, make_variants
-from comparison.live import LiveView
+from comparison.plan.jobs import comparison_jobs, make_variants
+from comparison.show.live import LiveView
 
 
 def shown(tmp_path, terminal, finished):

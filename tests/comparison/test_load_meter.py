@@ -9,9 +9,9 @@ import pytest
 
 from common.platform.machine import num_cores
 from common.spec.options import TrainConfig
-from comparison import load_meter
-from comparison.load_meter import LoadMeter
-from comparison.program import Program
+from comparison.run import load_meter
+from comparison.run.load_meter import LoadMeter
+from comparison.run.program import Program
 
 PROGRAM = Program(implementation="one", interpreter="python", config=TrainConfig(run_dir="r"))
 

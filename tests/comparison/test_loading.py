@@ -12,8 +12,8 @@ from made_up import MadeUp, comparison
 from common.platform.errors import UserError
 from common.spec.options import TRAINED, TrainConfig, fields_of_kind
 from comparison import load
-from comparison.export.write import write_tables
-from comparison.frames import WHICH_RUN
+from comparison.measure.frames import WHICH_RUN
+from comparison.show.export import write_tables
 
 PAGE = (REPOSITORY / "docs" / "columns.md").read_text()
 

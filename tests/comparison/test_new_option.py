@@ -24,15 +24,15 @@ from common.platform.errors import UserError
 from common.record.checkpoints import Checkpoint, check_training
 from common.spec.options import TrainConfig
 from common.trained.command import parse_command
-from comparison.frames import runs_frame
-from comparison.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
-from comparison.learning_runs import check_small, check_whole
+from comparison.measure.frames import runs_frame
+from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.prove.learning import check_small, check_whole
 from comparison.lockstep import different_settings
-from comparison.options import CompareConfig
-from comparison.profiling import make_profiles
-from comparison.proof import proof_jobs
-from comparison.remarks import what_was_compared
-from comparison.side_runs import SideRunner
+from comparison.plan.options import CompareConfig
+from comparison.run.side_runs import make_profiles
+from comparison.prove.proof import proof_jobs
+from comparison.show.remarks import what_was_compared
+from comparison.run.side_runs import SideRunner
 
 folder, configs = Path(sys.argv[1]), {}
 

@@ -1,4 +1,4 @@
-"""Ratios on a machine that others use too: the rules of comparison/rounds.py and intervals.py together."""
+"""Ratios on a machine that others use too: the rules of comparison/measure/rounds.py and intervals.py together."""
 
 import math
 
@@ -7,9 +7,9 @@ import pytest
 from simulation import Machine, burst, busy, in_turns, quiet, rounds, run, short_burst, steal
 
 from comparison.intervals import MIN_CYCLES, MIN_ROUNDS, outliers, paired_ratio
-from comparison.load_meter import BUSY, IDLE, disturbs
-from comparison.rounds import is_disturbed, is_due, most_taken_again
-from comparison.table import Entry, speed_ratio
+from comparison.measure.rounds import is_disturbed, is_due, most_taken_again
+from comparison.measure.table import Entry, speed_ratio
+from comparison.run.load_meter import BUSY, IDLE, disturbs
 
 OWN = 0.95  # share of the cores that a run itself uses
 
@@ -64,7 +64,7 @@ def test_a_verdict_that_is_given_is_right(others, repeats, simulations):
 def test_without_the_rule_bursts_hide_what_is_true(monkeypatch):
     """If every round counts, true differences are missed in the same simulations."""
     with_rule = simulate(200, burst, 5)[1]
-    monkeypatch.setattr("comparison.load_meter.BUSY", 2.0)
+    monkeypatch.setattr("comparison.run.load_meter.BUSY", 2.0)
     assert simulate(200, burst, 5)[1] < with_rule - 0.2
 
 

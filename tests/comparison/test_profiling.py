@@ -3,10 +3,9 @@
 from made_up import MadeUp, comparison
 
 from common.record.profile import Operation, Profile
-from comparison.jobs import make_variants
-from comparison.profiling import make_profiles, profile_path, read_profile
-from comparison.report.page import write_report
-from comparison.side_runs import SideRunner
+from comparison.plan.jobs import make_variants
+from comparison.run.side_runs import SideRunner, make_profiles, profile_path, read_profile
+from comparison.show.report.page import write_report
 
 
 class Launcher:

@@ -13,15 +13,13 @@ import pytest
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
-from comparison.columns import row_tables
-from comparison.report.charts import draw
-from comparison.report.code_lines import count_lines, lines_of_training
-from comparison.report.findings import decision, findings
-from comparison.report.gallery import find_mistakes
-from comparison.report.page import write_report
-from comparison.report.table_figures import table_charts
-from comparison.report.training_steps import training_steps
-from comparison.report.turn_figures import MAX_TURNS, ticks
+from comparison.show.columns import row_tables
+from comparison.show.report.charts import draw
+from comparison.show.report.findings import decision, findings
+from comparison.show.report.gallery import find_mistakes
+from comparison.show.report.page import table_charts, write_report
+from comparison.show.report.training_code import count_lines, lines_of_training, training_steps
+from comparison.show.report.turn_figures import MAX_TURNS, ticks
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -461,7 +459,7 @@ def test_a_sweep_has_an_index_of_its_tables(browser, tmp_path):
 
 
 def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "0" * 64)
+    monkeypatch.setattr("comparison.show.report.training_code.code_sha256", lambda: "0" * 64)
     names = ["pt", "keras", "ptl", "tf"]
     summary = comparison(tmp_path / "then", lambda job: MadeUp(), implementations=names, repeats=1)
     steps = training_steps(summary.tables[0])
@@ -471,7 +469,7 @@ def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
         assert words in code and ast.parse(code) and step.file.endswith("_impl/train.py")
     write_report(summary)
     assert "The training steps that were run" in (tmp_path / "then" / "report.html").read_text()
-    monkeypatch.setattr("comparison.report.training_steps.code_sha256", lambda: "1" * 64)  # the code has changed
+    monkeypatch.setattr("comparison.show.report.training_code.code_sha256", lambda: "1" * 64)  # the code has changed
     assert training_steps(summary.tables[0]) == []
 
 

@@ -9,14 +9,14 @@ from made_up import MACHINE, MadeUp, comparison, made_up_turns
 from common.data.datasets import load_dataset
 from common.resolve import Settings
 from common.spec.options import TrainConfig
-from comparison.conclusions import conclusions
-from comparison.export.write import write_tables
 from comparison.intervals import paired_ratio
-from comparison.jobs import TITLES
-from comparison.proof import MOST_FLOPS, cut_evaluation
-from comparison.remarks import remarks, what_was_compared
-from comparison.report.page import write_report
-from comparison.row_values import phase_seconds
+from comparison.measure.row_values import phase_seconds
+from comparison.plan.jobs import TITLES
+from comparison.prove.proof import MOST_FLOPS, cut_evaluation
+from comparison.show.conclusions import conclusions
+from comparison.show.export import write_tables
+from comparison.show.remarks import remarks, what_was_compared
+from comparison.show.report.page import write_report
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
 

@@ -1,9 +1,9 @@
 import pytest
 from made_up import MadeUp, comparison
 
-from comparison.conclusions import study_conclusions
-from comparison.report.sweep_figures import study_charts
-from comparison.sweep import make_study
+from comparison.measure.sweep import make_study
+from comparison.show.conclusions import study_conclusions
+from comparison.show.report.sweep_figures import study_charts
 
 
 def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path):

@@ -11,9 +11,9 @@ from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train
 from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.turns import Turn
 from common.spec.options import TrainConfig
-from comparison import runner, turns
-from comparison.program import Program
-from comparison.turns import LEAST_CYCLES, WAKING_STEPS, next_turn, run_in_turns
+from comparison.run import runner, turns
+from comparison.run.program import Program
+from comparison.run.turns import LEAST_CYCLES, WAKING_STEPS, next_turn, run_in_turns
 
 
 class Notes:

@@ -13,14 +13,14 @@ from common.record.results import read_result, read_step_losses
 from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
-from comparison.jobs import Variant
-from comparison.judging import TOLERANCE, judge
-from comparison.launchers.this_machine import ThisMachine
 from comparison.lockstep import find_departure
-from comparison.options import CompareConfig
-from comparison.proof import proof_jobs, verify_steps
-from comparison.proving import Prover
-from comparison.store import Request
+from comparison.plan.jobs import Variant
+from comparison.plan.options import CompareConfig
+from comparison.plan.request import Request
+from comparison.prove.judging import TOLERANCE, judge
+from comparison.prove.proof import proof_jobs, verify_steps
+from comparison.prove.proving import Prover
+from comparison.run.launchers.this_machine import ThisMachine
 
 COUNT = 100
 STEPS_IN_32_BITS = 2

@@ -158,9 +158,9 @@ def test_a_comparison_is_a_run_with_its_report(tmp_path):
 import sys
 from pathlib import Path
 from made_up import MadeUp, comparison
-from comparison.export.to_loggers import log_comparison
-from comparison.export.write import write_tables
-from comparison.report.page import write_report
+from comparison.show.export import log_comparison
+from comparison.show.export import write_tables
+from comparison.show.report.page import write_report
 rates = ["learning-rate=0.05,1e+0"]
 loggers = ("tensorboard", "mlflow")
 summary = comparison(Path(sys.argv[1]), lambda job: MadeUp(), logger=loggers, repeats=3, sweep=rates)

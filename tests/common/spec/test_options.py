@@ -7,8 +7,8 @@ from conftest import REPOSITORY
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
 from common.spec.options import RESET_IN, TrainConfig, fields_of_kind
-from comparison import options as compare_options
-from comparison.options import CompareConfig
+from comparison.plan import options as compare_options
+from comparison.plan.options import CompareConfig
 
 
 def parse(*arguments):

@@ -1,1 +1,0 @@
-"""Exports the results of a comparison, with one module for each format."""

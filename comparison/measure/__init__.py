@@ -1,0 +1,1 @@
+"""From runs to tables: statistics, rounds that other programs have disturbed, warnings."""

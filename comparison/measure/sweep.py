@@ -1,0 +1,115 @@
+"""A sweep as a study: a row for each variant and implementation; speed-up and efficiency over devices or nodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from comparison.intervals import Ratio
+from comparison.measure.row import Row
+from comparison.measure.summary import Summary
+from comparison.measure.table import Entry, Table, speed_ratio
+from comparison.plan.jobs import SCALED, Values
+
+Kind = Literal["devices", "batch-size", "other"]
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One implementation in one variant.
+
+    Attributes:
+      x: the value on the axis, as text.
+      series: its line in a plot: the implementation, and the values of all other options swept: `PyTorch, weak`.
+      speed_up: over the smallest number of devices, from pairs of the same round; None if not known, or not asked.
+      ideal: what the speed-up would be if every device were as fast as the first ones.
+    """
+
+    row: Row
+    x: str
+    series: str
+    speed_up: Ratio | None = None
+    ideal: float | None = None
+
+    @property
+    def efficiencies(self) -> tuple[float, ...]:
+        """The speed-up as a share of the ideal; with too few rounds, the lowest and the highest; empty if not known."""
+        if self.speed_up is None or self.ideal is None:
+            return ()
+        estimate, ideal = self.speed_up.estimate, self.ideal
+        return (self.speed_up.least / ideal, self.speed_up.most / ideal) if estimate is None else (estimate / ideal,)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The rows of a sweep, in the order of the swept values; for each value, in the order of the implementations.
+
+    Attributes:
+      option: the option on the axis: devices or num-nodes if one of them was swept, `total devices` if both were, else
+        the first option of the sweep.
+      test_count: images in the test set.
+    """
+
+    option: str
+    kind: Kind
+    rows: list[StudyRow]
+    test_count: int
+
+    @property
+    def numeric(self) -> bool:
+        """Whether all values on the axis are numbers."""
+        return all(_is_number(row.x) for row in self.rows)
+
+
+def make_study(summary: Summary) -> Study | None:
+    """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
+    tables = [table for table in summary.tables if table.variant and table.reference]
+    if not tables:
+        return None
+    option = next(iter(tables[0].variant))
+    scaled = [name for name in SCALED if name in tables[0].variant]
+    kind: Kind = "devices" if scaled else "batch-size" if option == "batch-size" else "other"
+    axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
+    rows = []
+    for table in tables:
+        for entry in table.entries:
+            if entry.row is None or not entry.runs:
+                continue
+            x = str(_num_devices(entry)) if len(scaled) > 1 else table.variant[axis]
+            # Of devices and nodes, both swept, the nodes tell series with the same total apart.
+            others = [value for name, value in table.variant.items() if name not in (axis, *scaled[:-1])]
+            series = ", ".join([entry.title, *others])
+            found = _speed_up(tables, entry) if kind == "devices" else (None, None)
+            rows.append(StudyRow(entry.row, x, series, *found))
+    return Study(axis, kind, rows, min(result.test_count for table in tables if (result := table.first_result)))
+
+
+def _num_devices(entry: Entry) -> int:
+    """The number of devices on all nodes of an entry with runs."""
+    return entry.results[0].config.all_devices
+
+
+def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
+    """The speed-up in images per second over the same row with the fewest devices, and the ideal speed-up."""
+
+    def others(values: Values) -> list[tuple[str, str]]:
+        return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
+
+    every = [one for table in tables for one in table.entries if one.runs]
+    bases = [one for one in every if one.name == entry.name and others(one.variant) == others(entry.variant)]
+    # With both scalings, one device is only listed under strong: it is the same experiment under weak.
+    same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or _num_devices(one) == 1]
+    base = min(same, key=_num_devices)
+    if _num_devices(base) > min(map(_num_devices, every)):
+        return None, None  # its own runs with the fewest devices have failed: another base would change the ideal
+    ratio, _ = speed_ratio(base, entry)
+    if ratio is None:
+        return None, None
+    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, _num_devices(entry) / _num_devices(base)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,245 @@
+"""The runs to be made: every implementation, for every variant of a sweep, seed and round, in a fair order."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from common.implementations import IMPLEMENTATIONS
+from common.platform.errors import UserError, option_name
+from common.platform.machine import num_cores
+from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
+from common.spec.update_rule import spelled_out
+from comparison.plan.options import CompareConfig
+
+MAX_RUNS = 100_000  # of one comparison
+SCALED = ("devices", "num-nodes")  # options whose sweep changes the number of devices, and so has a scaling
+FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
+
+Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
+
+TITLES = {name: implementation.title for name, implementation in IMPLEMENTATIONS.items()}
+
+
+def row_name(implementation: str, mode: Mode) -> str:
+    """The name of a row: `pt`, `pt tuned`."""
+    return implementation if mode == "plain" else f"{implementation} {mode}"
+
+
+def row_title(implementation: str, mode: Mode) -> str:
+    """The name of a row for people: `PyTorch`, `PyTorch tuned`."""
+    return row_name(TITLES.get(implementation, implementation), mode)
+
+
+def variant_name(values: Values) -> str:
+    """`batch-size=32,devices=2`; empty if nothing is swept."""
+    return ",".join(f"{option}={value}" for option, value in values.items())
+
+
+def row_path(kind: str, variant: Values, name: str) -> Path:
+    """The folder of a row, relative to the comparison's folder: `proofs/batch-size=32/pt-tuned` for the kind proofs."""
+    return Path(*filter(None, [kind, variant_name(variant), name.replace(" ", "-")]))
+
+
+def shown_variant(values: Values) -> str:
+    """`batch-size 32, devices 2`, for people; empty if nothing is swept."""
+    return ", ".join(f"{option} {value}" for option, value in values.items())
+
+
+def in_brackets(values: Values) -> str:
+    """` (batch-size 32, devices 2)`, to follow a name; empty if nothing is swept."""
+    return f" ({shown_variant(values)})" if values else ""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration of a sweep. If nothing is swept, there is one variant, without values."""
+
+    values: tuple[tuple[str, str], ...]
+    config: TrainConfig
+
+    @property
+    def name(self) -> str:
+        return variant_name(dict(self.values))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+      round: from 1; runs that are compared in pairs have the same seed and round.
+      tuning: whether the run only helps to choose a learning rate; such a run is in no table.
+      config: all options except the run folder.
+    """
+
+    variant: Variant
+    implementation: str
+    seed: int
+    round: int
+    tuning: bool
+    config: TrainConfig
+
+    @property
+    def name(self) -> str:
+        """The name of its row."""
+        return row_name(self.implementation, self.config.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.config.mode)
+
+    @property
+    def path(self) -> Path:
+        """The run's folder, relative to the comparison's folder."""
+        parts = ["tuning" if self.tuning else "runs", self.variant.name]
+        if self.tuning:
+            parts.append(f"learning-rate={self.config.learning_rate:g}")
+        parts += [f"seed-{self.seed}", f"round-{self.round}", self.name.replace(" ", "-")]
+        return Path(*filter(None, parts))
+
+
+def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
+    """The variants: the cross product of all sweeps. Learning rates are kept or scaled here, and tuned later.
+
+    Raises:
+      UserError: a sweep is not valid, an option does not accept a value, or there are too many runs.
+    """
+    swept: dict[str, list[str]] = {}
+    for item in options.sweep:
+        field, values = _parse(item)
+        if field in swept:
+            raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
+        swept[field] = values
+    if options.sweep_learning_rate == "linear" and base.scale_learning_rate:
+        raise UserError("--sweep-learning-rate linear: --scale-learning-rate does that already")
+    if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
+        raise UserError("--sweep-learning-rate tune: not together with a sweep of the learning rate itself")
+    if (count := math.prod(map(len, swept.values()))) > MAX_RUNS:
+        raise UserError(f"--sweep: {count:,} variants; {MAX_RUNS:,} at most")
+    variants = []
+    for combination in itertools.product(*swept.values()):
+        texts = dict(zip(swept, combination, strict=True))
+        try:
+            config = spelled_out(base.replace(**{field: _value(field, text) for field, text in texts.items()}))
+        except ValidationError as error:
+            raise UserError(f"--sweep {_name(texts)}: {error.errors()[0]['msg']}") from None
+        if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
+            # Every replica gets the same share of the machine: more replicas use more of it, as with GPUs.
+            most = max(map(int, swept["devices"]))
+            config = config.replace(threads_per_device=max(1, num_cores() // most))
+        count = config.nodes * (1 if config.devices == "auto" else config.devices)
+        scalings = {"both": ["strong", "weak"]}.get(options.scaling, [options.scaling])
+        for scaling in scalings if {option_name(field)[2:] for field in swept} & {*SCALED} else [""]:
+            scaled, shown = config, {**texts, "scaling": scaling} if scaling else texts
+            if scaling == "weak":
+                if count == 1 and len(scalings) > 1:
+                    continue  # the same run as in strong scaling
+                scaled = config.replace(batch_size=config.batch_size * count)
+            if options.sweep_learning_rate == "linear":
+                # Goyal et al. 2017, "Accurate, Large Minibatch SGD": the rate is proportional to the batch size.
+                scaled = scaled.replace(scale_learning_rate=base.examples_per_step)
+            variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
+    if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
+        raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")
+    count = len(variants) * len(contenders(options)) * len(options.all_seeds) * options.repeats
+    if count > MAX_RUNS:
+        raise UserError(f"--repeats {options.repeats}: makes {count:,} runs; {MAX_RUNS:,} at most")
+    return variants
+
+
+def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
+    """Runs that choose the learning rate of each variant: by the first implementation, with separate seeds.
+
+    One implementation is enough, since all are the same training. The seeds are not those of the tables: a rate that
+    was chosen by its results with the seeds of the tables would look better there than it is.
+    """
+    first = max(options.all_seeds) + 1
+    for offset in range(len(options.all_seeds)):
+        for variant in variants if options.sweep_learning_rate == "tune" else ():
+            for rate in options.tune_over:
+                config = variant.config.made_for("rate search", learning_rate=rate, seed=first + offset)
+                yield Job(variant, options.implementations[0], first + offset, 1, True, config)
+
+
+def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
+    """The runs of all rounds that are made in any case.
+
+    Rounds are the outer loop, so that a drift of the machine affects all variants and implementations alike. Every
+    round begins with another variant and another implementation than the round before.
+    """
+    for number, seed in itertools.product(range(1, first_rounds(options) + 1), options.all_seeds):
+        for variant in _rotated(variants, _turn(options, seed, number)):
+            yield from jobs_of_round(options, variant, seed, number)
+
+
+def first_rounds(options: CompareConfig) -> int:
+    """Number of rounds for each seed that are made in any case."""
+    return options.repeats if options.ratio_within is None else min(FIRST_ROUNDS, options.repeats)
+
+
+def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:
+    """The runs of a variant in round `number`, which are compared in pairs."""
+    return [
+        Job(variant, name, seed, number, False, variant.config.made_for("row", seed=seed, mode=mode))
+        for name, mode in _rotated(contenders(options), _turn(options, seed, number))
+    ]
+
+
+def _turn(options: CompareConfig, seed: int, number: int) -> int:
+    return (number - 1) * len(options.all_seeds) + options.all_seeds.index(seed)
+
+
+def contenders(options: CompareConfig) -> list[tuple[str, Mode]]:
+    """Implementations and modes in the order of their rows; the others are compared with the first one."""
+    return list(itertools.product(options.implementations, options.mode))
+
+
+def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:
+    start = turn % len(items)
+    return [*items[start:], *items[:start]]
+
+
+def _parse(item: str) -> tuple[str, list[str]]:
+    """`batch-size=32,64` -> ("batch_size", ["32", "64"])."""
+    option, found, text = item.partition("=")
+    field = option.removeprefix("--").replace("-", "_")
+    values = [value.strip() for value in text.split(",")]
+    if not found or not all(values):
+        raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
+    swept = {*fields_of_kind(TrainingOptions, *TRAINED)}
+    if field not in swept - {"seed", "image_shape"}:  # seeds have their own option; a shape is three values
+        others = {
+            "seed": "seeds have an option of their own, --seeds",
+            "mode": "--mode plain tuned makes a row of each",
+        }
+        instead = f"; {others[field]}" if field in others else ""
+        raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
+    if option_name(field)[2:] in SCALED and not all(value.isdigit() and int(value) for value in values):
+        raise UserError(f"--sweep {item}: should be numbers of {field.removeprefix('num_')}")
+    texts: dict[str, str] = {}  # value -> its text
+    for text in values:
+        value = repr(_value(field, text))
+        if value in texts:
+            raise UserError(f"--sweep {item}: {texts[value]} and {text} are the same value")
+        texts[value] = text
+    return field, values
+
+
+def _value(field: str, text: str) -> Any:
+    """The value of `text` for this option. Raises UserError if the option does not accept it."""
+    annotation = TrainingOptions.model_fields[field]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation.rebuild_annotation())
+        return adapter.validate_python(text)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Input ")
+        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {message}") from None
+
+
+def _name(texts: dict[str, str]) -> str:
+    return " ".join(f"{field.replace('_', '-')}={text}" for field, text in texts.items())

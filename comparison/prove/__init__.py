@@ -1,0 +1,1 @@
+"""Checks that the rows are the same training, and that each row learns."""

@@ -1,0 +1,245 @@
+"""`--check-learning`: can a row learn a few images by heart, and does it under- or overfit on all of them?
+
+Networks are usually developed in these two steps. The first step tests whether the code can learn at all (Karpathy, "A
+Recipe for Training Neural Networks", 2019: overfit a single batch). The second step divides the error of the trained
+network into two parts (Ng, "Machine Learning Yearning", 2018, chapters 20 to 22): the error on the training set (bias),
+and the additional error on the test set (variance). The larger part is the one to work on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from common.data.datasets import num_examples
+from common.platform.errors import UserError
+from common.record.predictions import Predictions
+from common.record.results import EpochLine, read_metrics, read_result
+from common.spec.options import TrainConfig
+from comparison.intervals import CONFIDENCE
+from comparison.plan.jobs import Values, row_path
+from comparison.run.side_runs import SideRunner
+from comparison.run.store import FAILURE_FILE, Run
+
+Learned = Literal["fits", "underfits", "overfits", "learns nothing"]
+
+LEARNING_DIR = "learning"
+SMALL, WHOLE = "small", "whole"  # the folders of a row's two runs
+SMALL_SIZE = 64  # training images that a row must learn by heart
+SMALL_STEPS = 200  # number of steps for that
+SMALL_WARMUP_STEPS = 20
+SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
+RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
+SMOOTHED = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
+
+
+def learning_path(variant: Values, name: str, step: str) -> Path:
+    """The folder of a row's run for `step` (SMALL or WHOLE), relative to the comparison's folder."""
+    return row_path(LEARNING_DIR, variant, name) / step
+
+
+def finished_epochs(run_dir: Path) -> list[EpochLine]:
+    """The evaluations of a finished run; empty if the run is missing, has failed, or has damaged files."""
+    try:
+        read_result(run_dir)
+        Predictions.read(run_dir)
+        return read_metrics(run_dir, EpochLine)
+    except UserError:
+        return []
+
+
+# --- A few images by heart ---
+
+
+@dataclass(frozen=True)
+class SmallSet:
+    """The result of the first step.
+
+    Attributes:
+      count: number of images; None if the run failed.
+      steps: number of steps after which all images were right in an evaluation; None if they never were.
+      found: the result in words, to follow the row's title.
+    """
+
+    count: int | None
+    steps: int | None
+    found: str
+
+
+def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
+    """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
+    run_dir = folder / learning_path(variant, name, SMALL)
+    if (run_dir / FAILURE_FILE).exists():
+        failure = (run_dir / FAILURE_FILE).read_text()
+        return SmallSet(None, None, f"failed on a few training images that it should learn by heart: {failure}")
+    epochs = finished_epochs(run_dir)
+    if not epochs:
+        return None
+    plan, count = read_result(run_dir).plan, epochs[0].test_count
+    right = [line.test_correct for line in epochs]
+    if count in right:
+        steps = plan.last_step(epochs[right.index(count)].epoch)
+        return SmallSet(count, steps, f"learned {count} training images by heart in {steps} steps")
+    at_best = f"{max(right)} were right at best"
+    found = f"did not learn {count} training images by heart in {plan.total_steps} steps ({at_best})"
+    return SmallSet(count, None, found)
+
+
+# --- All images ---
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The second step: the evaluations of one training after each epoch, on training images and on test images.
+
+    Attributes:
+      train: on training images; the fields test_loss, test_accuracy and so on are of these images.
+      test: on test images, from a measured run with the same seed.
+      commonest: share of the most frequent class among the training images, from 0 to 1.
+    """
+
+    train: list[EpochLine]
+    test: list[EpochLine]
+    commonest: float
+
+    @property
+    def train_error(self) -> float:
+        """The share of training images that are wrong after the last epoch."""
+        return 1 - self.train[-1].test_accuracy
+
+    @property
+    def gap(self) -> float:
+        """The share of wrong test images minus the share of wrong training images, after the last epoch."""
+        return self.train[-1].test_accuracy - self.test[-1].test_accuracy
+
+    @property
+    def verdict(self) -> Learned:
+        if _interval(self.train[-1])[0] <= self.commonest:
+            return "learns nothing"
+        if self.rise is not None:
+            return "overfits"
+        if _least_difference(self.train[-1], self.test[-1]) > 0 and self.gap >= max(SMALL_ERROR, self.train_error):
+            return "overfits"
+        return "underfits" if self.train_error >= SMALL_ERROR else "fits"
+
+    @property
+    def rise(self) -> tuple[int, float] | None:
+        """The epoch with the lowest test loss, and the relative rise since then; None if the test loss has not risen.
+
+        The rise is between means over SMOOTHED epochs. It counts only if the loss on training images fell meanwhile.
+        """
+        losses, trained = ([line.test_loss for line in lines] for lines in (self.test, self.train))
+        if len(losses) < 2 * SMOOTHED:
+            return None
+        means = np.convolve(losses, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
+        lowest = int(means.argmin())
+        share = float(means[-1] / means[lowest]) - 1
+        if share < RISE or trained[-1] >= min(trained[: lowest + SMOOTHED]):
+            return None
+        return int(np.argmin(losses)) + 1, share
+
+    @property
+    def words(self) -> str:
+        """The numbers behind the verdict, and what to try next."""
+        train, test = self.train[-1], self.test[-1]
+        found = (
+            f"{train.test_accuracy:.2%} of training images and {test.test_accuracy:.2%} of test images are right,"
+            f" the losses are {train.test_loss:.4f} and {test.test_loss:.4f}"
+        )
+        return "; ".join(filter(None, [found, self._advice]))
+
+    @property
+    def _advice(self) -> str:
+        if self.verdict == "learns nothing":
+            return "try another learning rate; look at the images and labels that the network is given"
+        if self.verdict == "overfits":
+            stop = ""
+            if self.rise:
+                epoch, share = self.rise
+                stop = f"the test loss was lowest after epoch {epoch} and has risen by {share:.0%} since; "
+            return f"{stop}try more images, augmentation, weight decay or dropout"
+        if self.verdict == "underfits":
+            losses = [line.test_loss for line in self.train]
+            if len(losses) < 2 or losses[-1] < (1 - RISE / 2) * losses[-2]:
+                return "the loss on training images may still fall; try more epochs"
+            return "the loss on training images no longer falls; try another learning rate or a larger network"
+        return ""
+
+
+def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> Fit | None:
+    """The second step of a row of the comparison in `folder`; None if it was not checked.
+
+    Args:
+      runs: the row's measured runs; one of them must have the seed of the check, otherwise the result is None.
+    """
+    run_dir = folder / learning_path(variant, name, WHOLE)
+    train = finished_epochs(run_dir)
+    if not train:
+        return None
+    seed = read_result(run_dir).config.seed
+    test = next((run.epochs for run in runs if run.record.seed == seed and len(run.epochs) == len(train)), None)
+    if test is None:
+        return None
+    labels = Predictions.read(run_dir).labels
+    return Fit(train, test, float(np.bincount(labels).max() / len(labels)))
+
+
+def _interval(line: EpochLine) -> tuple[float, float]:
+    """The 95 % interval of an accuracy (Wilson, 1927)."""
+    found = stats.binomtest(line.test_correct, line.test_count).proportion_ci(CONFIDENCE, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def _least_difference(one: EpochLine, other: EpochLine) -> float:
+    """The lower end of the 95 % interval of the difference of two accuracies, `one` minus `other`.
+
+    Newcombe, "Interval estimation for the difference between independent proportions" (1998), method 10.
+    """
+    (low, _), (_, high) = _interval(one), _interval(other)
+    difference = one.test_accuracy - other.test_accuracy
+    return difference - math.hypot(one.test_accuracy - low, high - other.test_accuracy)
+
+
+# --- Both runs ---
+
+MISSING = "no check of learning of"  # begins the message about a failed run
+
+
+def by_heart(config: TrainConfig) -> TrainConfig:
+    """The options of the first run: train on a few images, without any regularisation, and evaluate on these images.
+
+    Dropout is a part of the network and stays; it is off in the evaluation.
+    """
+    replicas = config.nodes * (1 if config.devices == "auto" else config.devices)
+    count = min(num_examples(config)[0], max(SMALL_SIZE, replicas * config.microbatches))
+    steps_per_epoch = math.ceil(count / config.examples_per_step)
+    return config.made_for(
+        "by heart",
+        train_size=count,
+        test_size=count,
+        evaluate_on="train",
+        epochs=math.ceil(SMALL_STEPS / steps_per_epoch),
+        warmup_steps=SMALL_WARMUP_STEPS,
+    )
+
+
+def evaluated_on_training(config: TrainConfig) -> TrainConfig:
+    """The options of the second run: the same training, evaluated on as many training images as there are test ones."""
+    return config.replace(evaluate_on="train", test_size=min(num_examples(config)))
+
+
+def check_small(runner: SideRunner) -> None:
+    """Makes the missing runs on a few images. Reports a failed run."""
+    doing, path = "check of learning, a few training images by heart:", partial(learning_path, step=SMALL)
+    runner.make(doing, MISSING, path, by_heart, finished_epochs)
+
+
+def check_whole(runner: SideRunner) -> None:
+    """Makes the missing runs on all training images. Reports a failed run."""
+    doing, path = "check of learning, loss on all training images:", partial(learning_path, step=WHOLE)
+    runner.make(doing, MISSING, path, evaluated_on_training, finished_epochs)

@@ -1,0 +1,219 @@
+"""Makes the proofs that are missing, and keeps them in a cache for later comparisons."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+from common.platform.errors import UserError
+from common.platform.files import read_model, write_model, writing
+from common.platform.machine import code_sha256, describe_machine, num_cores
+from common.platform.processor import LIMIT_VARIABLES
+from common.record.predictions import PREDICTIONS_FILE
+from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
+from common.spec.options import DEVICES_OF, TrainConfig
+from comparison.plan.request import Request
+from comparison.prove.judging import check_whole, judge
+from comparison.prove.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord
+from comparison.run.devices import list_gpus
+from comparison.run.integrity import check_name
+from comparison.run.launchers import Launcher, Quietly
+from comparison.run.program import Program
+from comparison.run.store import LOG_FILE
+
+KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
+
+
+@dataclass(frozen=True)
+class Prover:
+    """Makes proofs; several run at the same time, since nothing is timed.
+
+    Attributes:
+      folder: the comparison's folder.
+      say: called with messages for people, if there is something to do.
+    """
+
+    folder: Path
+    launcher: Launcher
+    request: Request
+    say: Callable[[str], None]
+
+    def make(self, jobs: Sequence[ProofJob]) -> None:
+        """Makes the proofs that are missing in the comparison's folder.
+
+        If two trainings differ, both proofs are made again, and save what is computed on the first batch. This shows in
+        which layer they begin to differ.
+        """
+        digests = {job.path: self._digest(job) for job in jobs}
+        missing = [job for job in jobs if not _is_proof(self.folder / job.path, digests[job.path])]
+        if not self.launcher.place:
+            missing = [job for job in missing if not _restore(self.folder / job.path, digests[job.path])]
+        if missing:
+            names = ", ".join(dict.fromkeys(job.title for job in missing))
+            self.say(f"checking that all rows are the same training, by their first steps in 64 bits: {names}")
+            self._run(missing, digests)
+
+        for variant in dict.fromkeys(job.variant for job in jobs):
+            first, *others = (job for job in jobs if job.variant == variant)
+            found = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
+            parted = [job for job in others if found[job].same is False]
+            looked = all((self.folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
+            if parted and not looked and _shows_layers(first.config):
+                self.say(
+                    f"not all are the same training; looking for the layer: {', '.join(one.title for one in parted)}"
+                )
+                self._look_again([first, *parted])
+
+    def _run(self, jobs: Sequence[ProofJob], digests: dict[Path, str]) -> None:
+        """Runs the proofs. As soon as a proof has succeeded on this machine, it is kept for later comparisons."""
+        code = code_sha256()
+        jobs_by_dir = {self.folder.absolute() / job.path: job for job in jobs}
+
+        def ended(run_dir: Path, failure: str | None) -> None:
+            if failure is None:
+                try:
+                    result = read_result(run_dir)
+                    check_name(result.implementation, jobs_by_dir[run_dir].implementation)
+                    if result.code_sha256 != code:
+                        failure = "the code was changed meanwhile"
+                except UserError as error:
+                    failure = str(error)
+            digest = digests[run_dir.relative_to(self.folder.absolute())]
+            record = ProofRecord(schema_version=2, digest=digest, failure=failure)
+            write_model(run_dir / PROOF_FILE, record)
+            if failure is None:
+                for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the other files, and not needed
+                    (run_dir / name).unlink(missing_ok=True)
+            if not self.launcher.place and _is_proof(run_dir, digest):
+                _keep(run_dir, digest)
+
+        self._side_by_side(jobs_by_dir, ended)
+
+    def _look_again(self, jobs: Sequence[ProofJob]) -> None:
+        """Makes the proofs again, in separate folders, and saves what is computed on the first batch."""
+        again = {
+            self.folder.absolute() / job.path / FIRST_BATCH_DIR: replace(
+                job, config=job.config.replace(save_first_batch=True)
+            )
+            for job in jobs
+        }
+        self._side_by_side(again, lambda run_dir, failure: None)
+
+    def _side_by_side(self, jobs: dict[Path, ProofJob], ended: Callable[[Path, str | None], None]) -> None:
+        """Runs each job in its folder.
+
+        As many jobs run at once as the cores allow. On GPUs only one job runs, since TensorFlow takes all GPU memory.
+        """
+        configs = [job.config for job in jobs.values()]
+        devices = max(
+            (DEVICES_OF.get(one.strategy, 1) if one.devices == "auto" else one.devices for one in configs), default=1
+        )
+        on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
+        at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
+        programs = []
+        for run_dir, job in jobs.items():
+            with writing(run_dir):
+                shutil.rmtree(run_dir, ignore_errors=True)
+            threads = 1 if at_once > 1 else job.config.threads_per_device
+            config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
+            program = Program(
+                implementation=job.implementation,
+                interpreter=self.request.options.interpreters()[job.implementation],
+                config=config,
+                session=len(self.request.commands),
+            )
+            programs.append(program)
+        self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, Quietly(ended))
+
+    def _digest(self, job: ProofJob) -> str:
+        """Hex digest over everything that the losses of a proof depend on."""
+        weights = job.config.initial_weights
+        here = describe_machine().model_dump(exclude={"hostname", "memory_bytes"})
+        parts = {
+            "implementation": job.implementation,
+            "config": job.config.training_fields(),
+            "data": job.data_sha256,
+            "initial_weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
+            "code": code_sha256(),
+            "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+            "versions": _versions(self.request.options.interpreters()[job.implementation]),
+            "machine": self.launcher.place or here,
+            "gpus": list_gpus() if job.config.accelerator == "gpu" and not self.launcher.place else None,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _shows_layers(config: TrainConfig) -> bool:
+    """Whether layers' outputs can be saved: not with compiled networks, `--strategy dp` or `pipeline` in PyTorch."""
+    return config.compile is not True and config.strategy not in ("dp", "pipeline")
+
+
+def _is_proof(path: Path, digest: str) -> bool:
+    """Whether the folder has a complete, successful proof with this digest."""
+    try:
+        record = read_model(ProofRecord, path / PROOF_FILE)
+        check_whole(path)
+    except UserError:
+        return False
+    return record.digest == digest and record.failure is None
+
+
+def _restore(path: Path, digest: str) -> bool:
+    """Copies a proof that an earlier comparison has kept in the cache; False if there is no complete one."""
+    shutil.rmtree(path, ignore_errors=True)
+    if not _is_proof(_cache() / digest, digest):
+        return False
+    copy = path.with_name(f".{path.name}.copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(_cache() / digest, copy)
+        copy.rename(path)
+    return True
+
+
+def _keep(run_dir: Path, digest: str) -> None:
+    """Copies the files of a proof into the cache for later comparisons; all of them or none."""
+    kept = _cache() / digest
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f".{digest}.{run_dir.stat().st_ino}")
+        new.mkdir()
+        for name in KEPT_FILES:
+            shutil.copy(run_dir / name, new)
+        shutil.rmtree(kept, ignore_errors=True)  # a damaged one, or one that another comparison has just made
+        new.rename(kept)
+    except OSError as error:
+        print(f"compare.py: a proof cannot be kept in {kept.parent}, and will be made again: {error}", file=sys.stderr)
+
+
+def _cache() -> Path:
+    return platformdirs.user_cache_path("cnn-in-lockstep") / "proofs"
+
+
+# --- What a proof is of ---
+
+# Environment variables that change which kernels a framework uses.
+ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+VERSIONS = """import importlib.metadata, sys
+print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
+
+
+@cache
+def _versions(interpreter: str) -> str:
+    """The versions of an interpreter and of all packages that are installed for it."""
+    if interpreter == sys.executable:
+        return f"{sys.version} {sorted((str(one.name), one.version) for one in importlib.metadata.distributions())}"
+    try:
+        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    except OSError:  # the runs of this interpreter will report it
+        return ""

@@ -1,0 +1,118 @@
+"""Measures what else the machine does while a program runs."""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+
+import psutil
+
+from common.platform.limits import cpu_periods
+from common.record.monitor import busy_seconds
+from common.record.results import TurnLine
+from comparison.run.program import Ended, Program, now
+
+STAT = Path("/proc/stat")
+# A run is disturbed if others used more than BUSY of all the machine's cores, and less than IDLE of them was idle.
+BUSY, IDLE = 0.10, 0.25
+QUIETER = "end other programs, leave them a core (--threads-per-device 1), or see docs/noise.md"
+
+
+def disturbs(other: float, own: float | None) -> bool:
+    """Whether the load of other programs may slow down a run.
+
+    Args:
+      other, own: shares of all the machine's cores that other programs and the run have used; None: not known.
+    """
+    has_room = own is not None and own + other <= 1 - IDLE
+    return other > BUSY and not has_room
+
+
+def quiet(turns: Sequence[TurnLine]) -> list[TurnLine]:
+    """The turns that no other program has disturbed."""
+    return [turn for turn in turns if not disturbs(turn.other_load or 0.0, turn.own_load)]
+
+
+def busiest_others(seconds: float = 0.5) -> list[str]:
+    """The programs of others that use most of the cores now: `python3 (1.0 cores)`; three at most.
+
+    Neither this process nor its descendants are among them.
+
+    Args:
+      seconds: how long to look.
+    """
+    own = {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
+    before = _cpu_seconds_of_others(own)
+    time.sleep(seconds)
+    used = {
+        pid: (name, (after - before[pid][1]) / seconds)
+        for pid, (name, after) in _cpu_seconds_of_others(own).items()
+        if pid in before
+    }
+    busiest = sorted(used.values(), key=lambda one: -one[1])[:3]
+    return [f"{name} ({cores:.1f} cores)" for name, cores in busiest if cores > BUSY]
+
+
+def _cpu_seconds_of_others(own: set[int]) -> dict[int, tuple[str, float]]:
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid not in own:
+                times = process.cpu_times()
+                found[process.pid] = process.name(), times.user + times.system
+    return found
+
+
+class LoadMeter:
+    """Measures the load of the machine, from the meter's creation until a program has ended.
+
+    Attributes:
+      trains: whether the program has begun to train; runnable threads are counted only from then on.
+    """
+
+    def __init__(self) -> None:
+        self.trains = False
+        self._began, self._started, self._busy, self._own = now(), time.monotonic(), busy_seconds(), _own_seconds()
+        self._periods = cpu_periods()
+        self._runnable: list[int] = []
+
+    def look(self) -> None:
+        """Counts the runnable threads; called repeatedly while the program runs."""
+        if self.trains and (runnable := _runnable_threads()) is not None:
+            self._runnable.append(runnable)
+
+    def ended(self, program: Program, failure: str | None) -> Ended:
+        seconds = time.monotonic() - self._started
+        other = busy_seconds() - self._busy - (_own_seconds() - self._own)
+        here = not program.starter  # processes started by srun do not count as the program's own
+        return Ended(
+            started=self._began,
+            process_seconds=seconds,
+            other_load=max(0.0, other / seconds / (os.cpu_count() or 1)) if here else None,
+            runnable_threads=fmean(self._runnable) if self._runnable and here else None,
+            throttled=self._throttled() if here else None,
+            failure=failure,
+        )
+
+    def _throttled(self) -> float | None:
+        if self._periods is None or (latest := cpu_periods()) is None:
+            return None
+        periods, stopped = (after - before for after, before in zip(latest, self._periods, strict=True))
+        return min(1.0, stopped / periods) if periods > 0 else 0.0
+
+
+def _own_seconds() -> float:
+    """Processor seconds of this process and of all its descendants that have ended and were waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _runnable_threads() -> int | None:
+    """Threads of the whole machine that run or wait for a core, without the caller's; None if not known."""
+    with suppress(OSError):
+        for line in STAT.read_text().splitlines():
+            if line.startswith("procs_running "):
+                return max(0, int(line.split()[1]) - 1)
+    return None

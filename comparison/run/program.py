@@ -1,0 +1,157 @@
+"""A run from outside its processes: `Program`, what is asked for; `Ended`, how it ended; `Record`, what is kept."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from common.spec.options import Mode, TrainConfig
+from comparison.plan.jobs import Job, Values, row_name, row_title
+
+RECORD_FILE = "run.json"
+NEVER = "1970-01-01T00:00:00+00:00"
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("without a time zone")
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601 with its time zone
+
+
+class Program(BaseModel):
+    """A command line and a run folder.
+
+    Attributes:
+      interpreter: path of a Python interpreter.
+      config: all options; the run folder is an absolute path.
+      session: number of the request's command that asks for this program, see `Record`.
+      starter: words in front of the interpreter that start the program on several nodes; empty on one node.
+      words: words between the interpreter and the options; empty for those of the implementation.
+      is_reference: whether it is the program of the first row, which the other programs are compared with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    implementation: str
+    interpreter: str
+    config: TrainConfig
+    session: int = Field(default=1, gt=0)
+    starter: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    is_reference: bool = False
+
+    @property
+    def run_dir(self) -> Path:
+        assert self.config.run_dir is not None
+        return self.config.run_dir
+
+    @property
+    def processes_per_node(self) -> int:
+        """How many processes a launcher starts on each node; 1 on a single node: the program starts the others."""
+        config = self.config
+        assert config.devices != "auto" or config.nodes == 1
+        if config.nodes == 1 or (self.implementation == "tf" and config.accelerator == "gpu"):
+            return 1
+        return int(config.devices)
+
+
+class Ended(BaseModel):
+    """How a program has ended.
+
+    Attributes:
+      started: ISO 8601, UTC.
+      process_seconds: from before the process was started until it had ended.
+      other_load: share of all cores that other programs used meanwhile, or that other tenants of the hardware took.
+        None if not known: processes that srun has started do not count as this program's own.
+      runnable_threads: how many threads of the whole machine ran or waited for a core during the training, on average;
+        None if not known.
+      throttled: share of the scheduler's periods in which a container's limit stopped processes; None without a limit.
+      failure: one line that says why there is no result; None if the program exited with 0.
+      group: from 1; programs of a round that do not fit into memory together train in turns in several groups.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    started: Moment
+    process_seconds: float = Field(ge=0)
+    other_load: float | None = Field(ge=0)
+    runnable_threads: float | None = Field(ge=0)
+    throttled: float | None = Field(ge=0, le=1)
+    failure: str | None
+    group: int = Field(default=1, gt=0)
+
+    @classmethod
+    def unknown(cls, failure: str) -> Self:
+        """The end of a program of which only the failure is known."""
+        unknown = dict.fromkeys(("other_load", "runnable_threads", "throttled"))
+        return cls(started=NEVER, process_seconds=0.0, **unknown, failure=failure)
+
+
+def now() -> str:
+    """The current time, in the format of `Ended.started`."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Record(BaseModel):
+    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
+
+    Attributes:
+      variant: the values of a sweep's options, see `jobs.py`.
+      started, process_seconds, other_load, runnable_threads, throttled, group: see `Ended`.
+      session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
+      failure: one line that says why there is no result; None if there is one.
+      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[5]
+    implementation: str
+    mode: Mode
+    variant: Values
+    session: int = Field(gt=0)
+    seed: int
+    round: int = Field(gt=0)
+    tuning: bool
+    started: Moment
+    process_seconds: float = Field(ge=0)
+    other_load: float | None = Field(ge=0)
+    runnable_threads: float | None = Field(ge=0)
+    throttled: float | None = Field(ge=0, le=1)
+    failure: str | None
+    group: int = Field(default=1, gt=0)
+    files_sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its row."""
+        return row_name(self.implementation, self.mode)
+
+    @property
+    def title(self) -> str:
+        return row_title(self.implementation, self.mode)
+
+    @staticmethod
+    def identity_of(job: Job) -> dict[str, Any]:
+        """The fields that identify the run."""
+        return {
+            "implementation": job.implementation,
+            "mode": job.config.mode,
+            "variant": dict(job.variant.values),
+            "seed": job.seed,
+            "round": job.round,
+            "tuning": job.tuning,
+        }
+
+    @classmethod
+    def make(cls, job: Job, session: int, ended: Ended) -> Self:
+        return cls(schema_version=5, **cls.identity_of(job), session=session, **ended.model_dump())
+
+    @classmethod
+    def failed(cls, job: Job, failure: str) -> Self:
+        """The record of a run of which only the failure is known."""
+        return cls.make(job, 1, Ended.unknown(failure))

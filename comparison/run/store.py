@@ -1,0 +1,240 @@
+"""The files of a comparison's folder: the request, and a record of every run, written as soon as the run has ended."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.platform.errors import UserError
+from common.platform.files import read_model, write_model
+from common.record.checkpoints import has_whole_checkpoint
+from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
+from comparison.intervals import typical_speed
+from comparison.plan.jobs import Job, Variant
+from comparison.run.integrity import check_files, check_job, files_sha256
+from comparison.run.load_meter import quiet
+from comparison.run.program import RECORD_FILE, Ended, Program, Record
+
+LOG_FILE = "log.txt"
+RoundKey = tuple[int, int]  # seed and number of a round
+FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+      result: None if the run failed.
+      losses: the loss of every step; empty if the run failed.
+      epochs: all evaluations; empty if the run failed.
+      turns: its turns, in the order of the cycles; empty if the run failed, or had no turns.
+    """
+
+    record: Record
+    run_dir: Path
+    result: RunResult | None = None
+    losses: list[float] = field(default_factory=list)
+    epochs: list[EpochLine] = field(default_factory=list)
+    turns: list[TurnLine] = field(default_factory=list)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its times are those of a whole training: not if the run continued from a checkpoint."""
+        return self.result is not None and self.result.resumed_from is None
+
+    @property
+    def quiet_turns(self) -> list[TurnLine]:
+        """The turns that no other program has disturbed."""
+        return quiet(self.turns)
+
+    @property
+    def loop_seconds(self) -> float:
+        """Seconds of training and evaluation, without start-up; 0 if the run failed."""
+        phases = self.result.phase_seconds if self.result else {}
+        return phases.get("training", 0.0) + phases.get("evaluation", 0.0)
+
+    @property
+    def own_seconds(self) -> float:
+        """From the start of its process to the end, without waiting for its turns."""
+        waiting = self.result.phase_seconds["waiting"] if self.result else 0.0
+        return max(0.0, self.record.process_seconds - waiting)
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Of training: a trimmed mean over its undisturbed turns or, without turns, of the whole training.
+
+        None if it was not measured, or not for the whole training.
+        """
+        if self.result is None or not self.is_measured:
+            return None
+        turns = self.quiet_turns or self.turns
+        return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
+
+    @property
+    def round_key(self) -> tuple[int, int, int, int]:
+        """Seed, round, session and group. Runs with the same key were made in turns, or one after the other: a pair."""
+        return self.record.seed, self.record.round, self.record.session, self.record.group
+
+    def shown_dir(self, folder: Path) -> str:
+        """Its folder, relative to the comparison's folder, which may be moved."""
+        return str(self.run_dir.absolute().relative_to(folder.absolute()))
+
+    @property
+    def log(self) -> Path:
+        return self.run_dir / LOG_FILE
+
+    def last_log_lines(self, count: int = 5) -> list[str]:
+        return last_lines(self.log, count)
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Of a log that may be missing; without empty ones."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [line for line in lines if line.strip()][-count:]
+
+
+def run_again_dir(run_dir: Path, group: int) -> Path:
+    """The folder of a run of the first row that was made once more, for a further group of its round."""
+    return run_dir.with_name(f"{run_dir.name}.group-{group}")
+
+
+def read_runs_again(folder: Path, job: Job) -> list[Run]:
+    """The runs of `job` that were made once more, for further groups of its round."""
+    runs: list[Run] = []
+    while run := read_run(folder, job, len(runs) + 2):
+        runs.append(run)
+    return runs
+
+
+def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
+    """The run of `job` in the comparison's folder, even if it has failed; None if it has not ended.
+
+    Args:
+      group: above 1, the run that was made once more for this group of its round.
+    """
+    run_dir = folder / job.path if group == 1 else run_again_dir(folder / job.path, group)
+    if not (run_dir / RECORD_FILE).exists():
+        return None
+    try:
+        record = read_model(Record, run_dir / RECORD_FILE)
+        check_job(record, job, run_dir / RECORD_FILE)
+    except UserError as error:  # the record is not valid, so nothing in it can be used
+        return Run(Record.failed(job, str(error)), run_dir)
+    return load_run(run_dir, record)
+
+
+def record_run(job: Job, program: Program, ended: Ended) -> Run:
+    """Writes the record of a run that has just ended, and returns the run.
+
+    A run has succeeded if and only if it exited with 0 and its files are valid.
+    """
+    record = Record.make(job, program.session, ended)
+    if record.failure is None:
+        with suppress(UserError):  # a file is missing, which `load_run` will find
+            record = record.model_copy(update={"files_sha256": files_sha256(program.run_dir)})
+    run = load_run(program.run_dir, record)
+    write_model(run.run_dir / RECORD_FILE, run.record)
+    return run
+
+
+def load_run(run_dir: Path, record: Record) -> Run:
+    """The run with its result, if it has succeeded. If its files are damaged, the run has failed."""
+    if record.failure is not None:
+        return Run(record, run_dir)
+    try:
+        result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
+        turns = read_metrics(run_dir, TurnLine)
+        check_files(run_dir, record, result, losses, epochs, turns)
+    except UserError as error:
+        return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
+    return Run(record, run_dir, result, losses, epochs, turns)
+
+
+def clear_unfinished(run_dir: Path) -> Path | None:
+    """Renames the folder that an interrupted or failed run has left, so that the run can be made again.
+
+    Of all folders that were renamed so, it returns the latest one with a complete checkpoint to resume from, or None.
+    """
+    asides: list[Path] = []
+    while (aside := run_dir.with_name(f"{run_dir.name}.unfinished-{len(asides) + 1}")).exists():
+        asides.insert(0, aside)
+    if run_dir.exists():
+        run_dir.rename(aside)
+        asides.insert(0, aside)
+    return next((one for one in asides if has_whole_checkpoint(one)), None)
+
+
+def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
+    """Each variant with the best of the learning rates that it was tuned over; unchanged if it was not tuned.
+
+    The criteria for the best rate, the most important first: the most seeds that finished; the most seeds that reached
+    the target accuracy; the fewest epochs until then, on average; the highest mean test accuracy; the lowest mean test
+    loss. Without a target, the second and the third do not apply. A variant that has already been run for the tables
+    keeps the rate of these runs.
+
+    Raises:
+      UserError: no rate could be trained for a variant.
+    """
+    chosen = []
+    for variant in variants:
+        of_variant = [run for run in runs if run.record.variant == dict(variant.values)]
+        tuning = [run for run in of_variant if run.record.tuning]
+        if not tuning:
+            chosen.append(variant)
+            continue
+        rates: dict[float, list[Run]] = {}
+        for run in tuning:
+            if run.result and run.result.config.learning_rate:
+                rates.setdefault(run.result.config.learning_rate, []).append(run)
+        if not rates:
+            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(tuning)}")
+        used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.tuning]
+
+        def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
+            results = [run.result for run in rates[rate] if run.result]
+            reached = [epochs for run in rates[rate] if (epochs := epochs_to(run, target_accuracy)) is not None]
+            accuracy = sum(result.test_accuracy for result in results) / len(results)
+            loss = sum(result.test_loss for result in results) / len(results)
+            mean_epochs = sum(reached) / len(reached) if reached else 0.0
+            return len(results), len(reached), -mean_epochs, accuracy, -loss
+
+        best = used[0] if used else max(rates, key=merit)
+        chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
+    return chosen
+
+
+def _failure(runs: list[Run]) -> str:
+    """Why the first of the runs failed, with the last line of its log if there is one."""
+    words = runs[0].last_log_lines(1)
+    return f"{runs[0].record.failure}{': ' + words[0] if words else ''}"
+
+
+def epochs_to(run: Run, accuracy: float | None) -> int | None:
+    """Epochs until the test accuracy first reached `accuracy`; None if it never did, or if `accuracy` is None."""
+    if accuracy is None:
+        return None
+    return next((line.epoch for line in run.epochs if line.test_accuracy >= accuracy), None)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a run's test accuracy first reached the target: epochs, steps, seconds without start-up."""
+
+    epochs: int
+    steps: int
+    seconds: float
+
+
+def reach_target(run: Run, accuracy: float) -> Reach | None:
+    """When a run first reached `accuracy`, checked after every epoch; None if it never did.
+
+    The seconds include those of evaluations, as in MLPerf.
+    """
+    epochs = epochs_to(run, accuracy)
+    if epochs is None:
+        return None
+    assert run.result is not None
+    plan = run.result.plan
+    lines = [line for line in run.epochs if line.epoch <= epochs]
+    seconds = sum((line.train_seconds or 0.0) + line.eval_seconds for line in lines)
+    return Reach(epochs, min(epochs * plan.steps_per_epoch, plan.total_steps), seconds)

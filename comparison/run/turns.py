@@ -1,0 +1,327 @@
+"""Turns: all programs of a round are alive, and train one after the other, a tenth of a second each, many times.
+
+Two programs that train within the same second meet the same machine, so whatever slows it down cancels in their ratio.
+The protocol and the other end of each connection are in common/record/turns.py.
+"""
+
+import itertools
+import json
+import math
+import os
+import random
+import secrets
+import selectors
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from common.platform.errors import UserError
+from common.platform.limits import memory_left
+from common.record.monitor import free_gpu_memory
+from common.record.results import PlanLine, StepLine
+from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
+from comparison.run.launchers import Follower
+from comparison.run.load_meter import LoadMeter
+from comparison.run.program import Program
+from comparison.run.runner import (
+    CHECKPOINT_SECONDS,
+    GRACE_SECONDS,
+    POLL_SECONDS,
+    MetricsTail,
+    Patience,
+    end_group,
+    end_groups,
+    failure_of,
+    make_run_dir,
+    start,
+    too_late,
+)
+from comparison.run.store import run_again_dir
+
+TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
+LONGEST = 1.0  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
+WAKING_STEPS = 3  # of each turn that is a part of an epoch, not timed: see docs/comparison.md
+WATCH_SECONDS = 1.0  # between two looks at a program that has its turn
+MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end
+LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as many
+
+
+def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower) -> None:
+    """Runs the programs of a round to their ends.
+
+    They start one after the other, each alone; then they train in turns; then they end one after the other. A program
+    that fails lets the others go on. No process outlives this call.
+
+    When the next program would not fit into memory beside those that are alive, it and the rest are a further group,
+    in which the program of the first row trains once more.
+
+    Args:
+      timeout: seconds that one program may take, without waiting for its turns.
+    """
+    first, *others = sorted(programs, key=lambda program: not program.is_reference)
+    for group in itertools.count(1):
+        others = _run_group([first, *others], timeout, follower, group)
+        if not others:
+            return
+
+
+def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, group: int) -> list[Program]:
+    """Runs the first of the programs and those that fit into memory beside it; returns the others."""
+    first, *others = programs
+    if group > 1:
+        again = first.config.replace(run_dir=run_again_dir(first.run_dir, group))
+        first = first.model_copy(update={"config": again})
+    members: list[Member] = []
+    needed: dict[str, int] = {}  # the most that a program has used so far
+    free = free_memory(first)
+    try:
+        for program in [first, *others]:
+            if len(members) > 1 and any(free[kind] < MARGIN * needed[kind] for kind in free):
+                break
+            member = Member(program, timeout, follower, group)
+            members.append(member)
+            follower.started(member.program)
+            member.start()
+            before, free = free, free_memory(first)
+            needed = {kind: max(needed.get(kind, 0), before[kind] - now) for kind, now in free.items()}
+        _train([member for member in members if member.waits])
+        for member in members:
+            member.let_go()
+    finally:
+        _end_all(members)
+    return list(programs[len(members) :])
+
+
+def free_memory(program: Program) -> dict[str, int]:
+    """Bytes of memory that further programs like `program` can use: of the machine, and of each of its GPUs."""
+    limit, available = memory_left(), psutil.virtual_memory().available
+    found = {"memory": available if limit is None else min(limit, available)}
+    config = program.config
+    gpus = config.devices if config.accelerator == "gpu" and isinstance(config.devices, int) else 0
+    return found | {f"GPU {index}": free for index, free in enumerate(free_gpu_memory(gpus))}
+
+
+def _train(members: list["Member"]) -> None:
+    """Gives the members turns until all have taken their last step."""
+    if not members:
+        return
+    done, total = (max(getattr(member, name) for member in members) for name in ("done", "total_steps"))
+    most = (total - done) / LEAST_CYCLES
+    order = list(members)
+    for cycle in itertools.count(1):
+        turn = next_turn(cycle, done, most, [member for member in members if member.waits])
+        if turn.until > total:
+            return
+        order = order[::-1] if cycle % 2 == 0 else random.sample(order, len(order))
+        for member in order:
+            member.take(turn)
+        # A program that takes several steps in one call may be further than it was told.
+        done = max(turn.until, *(member.done for member in members))
+
+
+def next_turn(cycle: int, done: int, most: float, members: Sequence["Member"]) -> Turn:
+    """The turn of the next cycle, after step `done`.
+
+    Where epochs are short, a turn is one of them or more: then a program waits between the training of an epoch and
+    its evaluation, which wakes it up, and trains as it would alone. Elsewhere a turn is a part of an epoch. Its first
+    steps wake the program up and are not timed.
+
+    Args:
+      most: number of steps of a turn, with those that are not timed.
+      members: those that have not ended.
+    """
+    slowest = max((statistics.median(member.seconds_per_step or [math.inf]) for member in members), default=1.0)
+    per_epoch = max((member.steps_per_epoch for member in members), default=1)
+    usual = TURN_SECONDS / slowest
+    if per_epoch <= min(LONGEST / slowest, most):
+        begins = math.ceil(done / per_epoch) * per_epoch
+        if begins > done:  # the rest of the epoch of the warm-up
+            return Turn(cycle, begins, begins)
+        return Turn(cycle, done, done + max(1, math.floor(min(usual, most) / per_epoch)) * per_epoch)
+    steps_per_call = max((member.steps_per_call for member in members), default=1)
+    steps = max(1, math.floor(min(usual, most - WAKING_STEPS)), steps_per_call)
+    timed_after = done + max(WAKING_STEPS, steps_per_call)
+    return Turn(cycle, timed_after, timed_after + steps)
+
+
+def _is_of_this_user(connection: socket.socket) -> bool:
+    """Whether its other end is a process of this user. Linux's abstract namespace has no permissions of its own."""
+    if sys.platform != "linux":
+        return True  # there the socket is a file
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, user, _ = struct.unpack("3i", credentials)
+    return bool(user == os.getuid())
+
+
+def _end_all(members: Sequence["Member"]) -> None:
+    for member in members:
+        member.hang_up()
+    saves = any(member.program.config.checkpoint_every for member in members)
+    alive = [member.process for member in members if member.process]
+    end_groups(alive, CHECKPOINT_SECONDS if saves else GRACE_SECONDS)
+
+
+@dataclass
+class Member:
+    """A program of a round.
+
+    Attributes:
+      timeout: seconds that it may take; only the time counts in which it was to do something.
+      group: number of its group of the round, see `run_in_turns`.
+      done: number of steps taken when it last began to wait.
+      seconds_per_step: of its latest turns, by its own clock; of the warm-up before the first one.
+      steps_per_call: the most steps of a call that can't be shorter.
+    """
+
+    program: Program
+    timeout: float
+    follower: Follower
+    group: int = 1
+    done: int = 0
+    total_steps: int = 1
+    steps_per_epoch: int = 1
+    seconds_per_step: "deque[float]" = field(default_factory=lambda: deque(maxlen=5))
+    steps_per_call: int = 1
+    process: "subprocess.Popen[bytes] | None" = None
+    _waiting: dict[socket.socket, bool] = field(default_factory=dict)  # by connection
+
+    def __post_init__(self) -> None:
+        self._patience = Patience(self.timeout)
+        self.program = make_run_dir(self.program)
+        self._load, self._tail = LoadMeter(), MetricsTail(self.program.run_dir)
+        self._selector = selectors.DefaultSelector()
+        token = f"turns-{secrets.token_hex(8)}"
+        self._socket_name = f"@{token}" if sys.platform == "linux" else f"/tmp/{token}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(socket_address(self._socket_name))
+        self._listener.listen(4096)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    @property
+    def waits(self) -> bool:
+        """Whether all processes of the program wait for their turn."""
+        return self.process is not None and bool(self._waiting) and all(self._waiting.values())
+
+    def start(self) -> None:
+        """Starts the program; returns when it has warmed up and waits, or has ended."""
+        try:
+            self.process = start(self.program, **{SOCKET_VARIABLE: self._socket_name})
+        except UserError as error:
+            self._has_ended(str(error))
+            return
+        self._watch(POLL_SECONDS)
+
+    def take(self, turn: Turn) -> None:
+        """Lets the program train until the end of a turn, if it has not ended."""
+        if self.waits and self.done < turn.until:
+            self._answer(turn)
+            self._watch()
+
+    def let_go(self) -> None:
+        """Lets the program take the steps that are left, which are not timed, and end."""
+        while self.waits:
+            self._answer(Turn(0, self.total_steps, self.total_steps))
+            self._watch(POLL_SECONDS)
+
+    def hang_up(self) -> None:
+        """Closes all connections: a program that waits for its turn goes on."""
+        for connection in [self._listener, *self._waiting]:
+            connection.close()
+        self._waiting.clear()
+        self._selector.close()
+        Path(self._socket_name).unlink(missing_ok=True)
+
+    def _answer(self, turn: Turn) -> None:
+        text = (json.dumps(asdict(turn)) + "\n").encode()
+        for connection in self._waiting:
+            self._waiting[connection] = False
+            with suppress(OSError):  # the process has ended, which `_watch` will find
+                connection.sendall(text)
+
+    def _watch(self, poll: float = WATCH_SECONDS) -> None:
+        """Follows the program until it waits or has ended; on the way, lines of its metrics go to the follower."""
+        assert self.process is not None
+        failure = None
+        self._patience.begin()
+        try:
+            while not self.waits and self.process.poll() is None:
+                self._receive(poll)
+                self._see()
+                if self._patience.is_over():
+                    raise UserError(too_late(self.timeout))
+            self._see()
+        except UserError as error:
+            failure = str(error)
+        if failure or not self.waits:
+            self._has_ended(failure)
+
+    def _receive(self, seconds: float) -> None:
+        """Takes what the program's processes say within `seconds`: new connections, and that they wait."""
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._listener:
+                self._accept()
+                continue
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
+            line = self._line_of(connection)
+            if line:
+                found = json.loads(line)
+                self.done, self.steps_per_call = found["step"], found["steps_per_call"]
+                if found["seconds_per_step"]:
+                    self.seconds_per_step.append(found["seconds_per_step"])
+                self._waiting[connection] = True
+            else:
+                self._selector.unregister(connection)
+                del self._waiting[connection]
+                connection.close()
+
+    def _line_of(self, connection: socket.socket) -> bytes:
+        """The line that a process sends; empty at the end of the connection."""
+        line = b""
+        while not line.endswith(b"\n"):
+            try:
+                part = connection.recv(4096)
+            except OSError:
+                part = b""
+            if not part:
+                return b""
+            line += part
+        return line
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                if _is_of_this_user(connection):
+                    self._waiting[connection] = False
+                    self._selector.register(connection, selectors.EVENT_READ)
+                else:
+                    connection.close()
+
+    def _see(self) -> None:
+        for line in self._tail.read():
+            if isinstance(line, PlanLine):
+                self.total_steps, self.steps_per_epoch = line.total_steps, line.steps_per_epoch
+            self._load.trains = self._load.trains or isinstance(line, StepLine)
+            self.follower.see(self.program, line)
+        self._load.look()
+
+    def _has_ended(self, failure: str | None) -> None:
+        """Called when the program has ended, or must end because of a failure."""
+        self.hang_up()
+        if self.process:
+            end_group(self.process, CHECKPOINT_SECONDS if self.program.config.checkpoint_every else GRACE_SECONDS)
+            failure = failure or failure_of(self.process.returncode)
+            self.process = None
+        ended = self._load.ended(self.program, failure)
+        self.follower.ended(self.program, ended.model_copy(update={"other_load": None, "group": self.group}))

@@ -1,0 +1,1 @@
+"""Shows the results: on the terminal, in files, as a page."""

@@ -1,0 +1,115 @@
+"""Writes the result files of a comparison, except the report, and logs them to the tools that `--logger` names."""
+
+import json
+from functools import cache
+
+import pandas as pd
+
+from common.platform.files import write_text
+from common.record.loggers import make_tracker
+from common.record.loggers.logged_run import as_hyperparameters
+from common.record.loggers.tracker import told
+from comparison.measure.frames import rows_frame, runs_frame
+from comparison.measure.summary import Results, Summary
+from comparison.measure.sweep import make_study
+from comparison.show.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
+from comparison.show.conclusions import conclusions, study_conclusions
+from comparison.show.remarks import remarks, what_was_compared
+
+FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
+
+
+def write_tables(summary: Summary) -> None:
+    """`results.csv`, `runs.csv`, `results.json` with its schema, `results.md`."""
+    folder = summary.folder
+    write_text(folder / "results.csv", to_csv(summary))
+    write_text(folder / "runs.csv", runs_to_csv(summary))
+    write_text(folder / "results.json", to_json(summary))
+    write_text(folder / "results.schema.json", schema())
+    write_text(folder / "results.md", to_markdown(summary))
+
+
+# --- Markdown: the tables as on the terminal ---
+
+
+def to_markdown(summary: Summary) -> str:
+    lines = [f"`{summary.request.commands[-1]}`", ""]
+    study = make_study(summary)
+    if study:
+        for cells in study_tables(study):
+            lines += [*markdown_grid(cells), ""]
+        lines += [*(f"{line}  " for line in study_conclusions(study)), ""]
+    for table in summary.tables:
+        lines += [f"{line}  " for line in what_was_compared(table)]
+        for cells in row_tables(table.rows):
+            lines += ["", *markdown_grid(cells)]
+        lines += ["", *(f"{line}  " for line in conclusions(table)), ""]
+    beside = baseline_table(summary.changes)
+    if not beside.empty:
+        lines += [f"Beside {summary.request.options.baseline}:", "", *markdown_grid(beside), ""]
+    lines += [f"{ABOUT_MAIN} {ABOUT_DETAILS}", ""]
+    if found := remarks(summary):
+        lines += ["```", *found, "```", ""]
+    return "\n".join(lines)
+
+
+def markdown_grid(cells: pd.DataFrame) -> list[str]:
+    lines = [["", *map(in_one_line, cells.columns.to_list())], ["---", *["---:"] * len(cells.columns)]]
+    lines += [[line[0], *(cell or "-" for cell in line[1:])] for line in cells.itertuples()]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+# --- CSV ---
+
+
+def to_csv(summary: Summary) -> str:
+    """`results.csv`: the rows, with lists and variants as text."""
+    return _csv(rows_frame(summary.rows))
+
+
+def runs_to_csv(summary: Summary) -> str:
+    """`runs.csv`: the runs, which are the raw samples."""
+    return _csv(runs_frame(summary))
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return frame.to_csv(index=False, lineterminator="\n")
+
+
+# --- JSON ---
+
+
+@cache
+def schema() -> str:
+    """The JSON schema of `results.json`."""
+    return json.dumps(Results.model_json_schema(mode="serialization"), indent=2) + "\n"
+
+
+def to_json(summary: Summary) -> str:
+    """`results.json`: all rows and runs, see `Results`."""
+    return summary.results().model_dump_json(indent=2, by_alias=True) + "\n"
+
+
+# --- Tools: the whole comparison is a run of its own ---
+
+
+def log_comparison(summary: Summary) -> None:
+    """Logs the comparison to each tool. Raises UserError if a tool fails."""
+    request, folder = summary.request, summary.folder
+    numbers: dict[str, float] = {}
+    for row in summary.rows:
+        where = "/".join([*(f"{option} {value}" for option, value in row.variant.items()), row.name])
+        values = {
+            "test_accuracy": row.accuracy.test_accuracy,
+            "images_per_second": row.speed.images_per_second,
+            "ratio": row.speed.ratio,
+        }
+        numbers |= {f"{where}/{name}": value for name, value in values.items() if value is not None}
+    for name in request.options.logger:
+        with told(name):
+            tracker = make_tracker(name)
+            parameters = {"implementation": "comparison", **as_hyperparameters(request.config)}
+            tracker.begin(str(folder), folder, parameters)
+            tracker.summary(numbers)
+            tracker.files([path for file in FILES if (path := folder / file).exists()])
+            tracker.end(summary.succeeded)

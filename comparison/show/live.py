@@ -1,0 +1,173 @@
+"""Shows the progress while runs are made: as bars on a terminal, as plain lines elsewhere."""
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from common.record.results import EpochLine, MetricsLine, PlanLine, StepLine
+from comparison.plan.jobs import Job
+from comparison.run.store import Run
+
+PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for each run; between two lines of the time
+
+
+@dataclass
+class _Shown:
+    """A run that is being made, with its progress bar."""
+
+    job: Job
+    task: TaskID
+    num_epochs: int = 0
+
+
+class LiveView:
+    """A line for each run that is being made, and one for the whole comparison. Used as a context manager.
+
+    Args:
+      total: number of runs, including those that have already ended.
+      done: runs that have already ended; the durations of the others are estimated from theirs.
+    """
+
+    def __init__(self, console: Console, total: int, done: list[Run]) -> None:
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[state]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            refresh_per_second=2,  # more would take time from the program that trains
+        )
+        self._total, self._done = total, len(done)
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        for run in done:
+            key = run.record.name, ",".join(map("=".join, run.record.variant.items()))
+            self._seconds.setdefault(key, []).append(run.own_seconds)
+        self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
+        self._left: list[Job] = []
+        self._running: dict[Path, _Shown] = {}
+        self._rounds: dict[Path, float] = {}  # folder of each round that is being made -> when it began
+        self._told = time.monotonic()
+        self._over: list[TaskID] = []
+
+    def __enter__(self) -> "LiveView":
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def more(self, number: int) -> None:
+        """Adds `number` runs to the total."""
+        self._total += number
+        self._bars.update(self._whole, total=self._total)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+    def start(self, job: Job, left: list[Job]) -> None:
+        """Shows that the run of `job` begins. The jobs in `left` come after it."""
+        if self._total > 4:  # many finished runs would fill the screen and hide the current one
+            for task in self._over:
+                self._bars.update(task, visible=False)
+            self._over.clear()
+        self._left = left
+        self._running[job.path] = _Shown(job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting"))
+        self._rounds.setdefault(job.path.parent, time.monotonic())
+        self._plain(job, "starting")
+        self._tell_time_left()
+
+    def see(self, job: Job, line: MetricsLine) -> None:
+        """Shows a line of the run's metrics."""
+        shown = self._running[job.path]
+        if isinstance(line, PlanLine):
+            shown.num_epochs = line.num_epochs
+            self._bars.update(shown.task, total=line.total_steps)
+        elif isinstance(line, StepLine):
+            self._bars.update(shown.task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
+        elif isinstance(line, EpochLine):
+            state = f"epoch {line.epoch}/{shown.num_epochs}  accuracy {line.test_accuracy:.2%}"
+            self._bars.update(shown.task, state=state)
+            if self._total <= 4 and line.epoch % math.ceil(shown.num_epochs / PLAIN_EPOCHS) == 0:
+                self._plain(job, f"{state}  test loss {line.test_loss:.4f}")
+        self._tell_time_left()
+
+    def end(self, job: Job, run: Run) -> None:
+        """Shows that the run of `job` has ended."""
+        task = self._running.pop(job.path).task
+        self._over.append(task)
+        self._seconds.setdefault(_key(job), []).append(run.own_seconds)
+        self._done += 1
+        if job.path.parent not in {path.parent for path in self._running}:
+            del self._rounds[job.path.parent]
+        over = job.path.parent not in {path.parent for path in [*self._running, *(one.path for one in self._left)]}
+        self._bars.stop_task(task)
+        state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
+        self._bars.update(task, state=state)
+        self._bars.update(self._whole, completed=self._done)
+        self._plain(job, f"{state} after {run.own_seconds:.1f} s")
+        self._tell_time_left(over)
+
+    def _tell_time_left(self, over: bool = False) -> None:
+        """`over`: whether a round has just ended."""
+        state = f"{self._done} of {self._total}"
+        seconds = self._seconds_left()
+        if seconds is not None:
+            state += f", {_clock(seconds)} left"
+            if not self._console.is_terminal and (over or time.monotonic() - self._told > PLAIN_SECONDS):
+                self._console.print(f"runs: {state}")
+                self._told = time.monotonic()
+        self._bars.update(self._whole, state=state)
+
+    def _seconds_left(self) -> float | None:
+        """Estimated seconds until all runs have ended; None if nothing is known of them, or none is left."""
+        now = time.monotonic()
+        seconds = 0.0
+        for job in self._left:
+            if (guess := self._guess(job)) is None:
+                return None
+            seconds += guess
+        for folder, began in self._rounds.items():
+            # The runs of a round take turns: its time is that of all of them together.
+            guesses = [self._guess(shown.job) for path, shown in self._running.items() if path.parent == folder]
+            if None in guesses:
+                return None
+            seconds += max(0.0, sum(guess or 0.0 for guess in guesses) - (now - began))
+        # Assumes that as many rounds as now are always made at the same time.
+        return seconds / max(1, len(self._rounds)) if self._left or self._running else None
+
+    def _guess(self, job: Job) -> float | None:
+        """Estimated seconds of a run: the median over runs of its row and variant, else of its row, else over all."""
+        kinds = [
+            self._seconds.get(_key(job), []),
+            [one for (name, _), all_of in self._seconds.items() if name == job.name for one in all_of],
+            [one for all_of in self._seconds.values() for one in all_of],
+        ]
+        return next((statistics.median(kind) for kind in kinds if kind), None)
+
+    def _plain(self, job: Job, what: str) -> None:
+        if self._console.is_terminal:
+            return
+        which = ""
+        if self._total > 4:
+            details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "tuning" if job.tuning else ""]
+            which = f" ({', '.join(filter(None, details))})"
+        self._console.print(f"{job.title}{which}: {what}", soft_wrap=True)
+
+
+def _key(job: Job) -> tuple[str, str]:
+    return job.name, job.variant.name
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

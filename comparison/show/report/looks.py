@@ -1,0 +1,124 @@
+"""How the rows of a comparison look in charts, the same in all charts; and how charts react to a reader's pointer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from comparison.show.report.charts import COLOURS, FOR_POINTERS, MORE_COLOURS, darker
+
+# The curves of runs in lockstep lie on top of each other: every line has its own width and pattern.
+WIDEST, NARROWEST = 5.0, 1.4
+PATTERNS = ([1, 0], [6, 3], [2, 2])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a row is drawn: the colour of its marks, the width and the dashes of its line, the shape of its points."""
+
+    colour: str
+    width: float
+    dashes: list[int]
+    shape: str
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How rows are drawn, by their titles. The data of charts have the title in the field `row`.
+
+    Attributes:
+      of: title -> look.
+      points: whether the legend shows the rows' points, and not their lines.
+    """
+
+    of: dict[str, Look]
+    points: bool = False
+
+    @classmethod
+    def make(cls, names: Sequence[str], titles: Sequence[str]) -> "Looks":
+        """`names`: such as `pt tuned`. Each implementation has one colour, which is darker if the mode is not plain."""
+        free = iter(MORE_COLOURS * len(names))
+        colours, found = dict(COLOURS), {}
+        widths = np.linspace(WIDEST, NARROWEST, max(2, len(names))).tolist()
+        for number, (name, title) in enumerate(zip(names, titles, strict=True)):
+            implementation, _, mode = name.partition(" ")
+            if implementation not in colours:
+                colours[implementation] = next(free)
+            colour = darker(colours[implementation]) if mode else colours[implementation]
+            found[title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
+        return cls(found)
+
+    @property
+    def titles(self) -> list[str]:
+        return [*self.of]
+
+    @property
+    def place(self) -> alt.Y:
+        """The y axis of a chart with a line for each row."""
+        return alt.Y("row:N", title=None, scale=alt.Scale(domain=self.titles)).axis(grid=False, ticks=False)
+
+    def colour(self, legend: bool = False) -> alt.Color:
+        return alt.Color("row:N", scale=self._scale("colour"), legend=self._legend() if legend else None)
+
+    def shape(self, legend: bool = False) -> alt.Shape:
+        return alt.Shape("row:N", scale=self._scale("shape"), legend=self._legend() if legend else None)
+
+    def line(self) -> list[Any]:
+        """Colour, width and dashes, with a legend."""
+        legend = self._legend()
+        return [
+            self.colour(legend=True),
+            alt.StrokeWidth("row:O", scale=self._scale("width"), legend=legend),
+            alt.StrokeDash("row:N", scale=self._scale("dashes"), legend=legend),
+        ]
+
+    def _scale(self, attribute: str) -> alt.Scale:
+        return alt.Scale(domain=self.titles, range=[getattr(look, attribute) for look in self.of.values()])
+
+    def _legend(self) -> alt.Legend:
+        symbol = (
+            {"symbolSize": 80, "symbolStrokeWidth": 0} if self.points else {"symbolSize": 250, "symbolType": "stroke"}
+        )
+        return alt.Legend(title=None, orient="top", columns=legend_columns(self.titles), **symbol)
+
+    @property
+    def legend_height(self) -> int:
+        return legend_height(self.titles)
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    longest = max(map(len, names))
+    return 3 if longest <= 12 else 2 if longest <= 24 else 1
+
+
+def legend_height(names: Sequence[str]) -> int:
+    """The height of a legend in pixels. It is added to a chart: the legend is above it, where it covers nothing."""
+    return 10 + 16 * -(-len(names) // legend_columns(names))
+
+
+def switch() -> alt.Parameter:
+    """A selection: the rows that a reader has chosen by clicks in the legend; all rows before the first click."""
+    return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
+
+
+def told_by_pointer(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
+    """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
+
+    Args:
+      data: with the fields `x`, `key` and `value`.
+      x: the chart's x axis.
+      titles: key -> title in the tooltip.
+      form: the format of the values.
+      heading: the title of `x` in the tooltip.
+    """
+    nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
+    told = [alt.Tooltip("x", title=heading)]
+    told += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
+    seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
+    rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
+    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=told).add_params(nearest)
+    return found

@@ -1,0 +1,195 @@
+"""Writes `report.html`, one page that needs no other files, and the figures as separate files."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from common.platform.files import write_text
+from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
+from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
+from comparison.measure.row import Row
+from comparison.measure.summary import Summary
+from comparison.measure.sweep import make_study
+from comparison.measure.table import Table
+from comparison.plan.jobs import TITLES, shown_variant
+from comparison.run.side_runs import profile_path, read_profile
+from comparison.show.columns import (
+    ABOUT_DETAILS,
+    ABOUT_MAIN,
+    ABOUT_STUDY,
+    baseline_table,
+    in_one_line,
+    row_tables,
+    study_tables,
+)
+from comparison.show.conclusions import conclusions, learning_conclusions, study_conclusions
+from comparison.show.remarks import remarks, what_was_compared
+from comparison.show.report.charts import Chart, Drawn, draw
+from comparison.show.report.confusion import confusions
+from comparison.show.report.curve_figures import curves, learning_curves, lockstep
+from comparison.show.report.findings import decision, findings
+from comparison.show.report.gallery import Mistake, find_mistakes
+from comparison.show.report.speed_figures import breakdown, ratios, throughput, time_to_target
+from comparison.show.report.sweep_figures import study_charts
+from comparison.show.report.training_code import training_steps
+from comparison.show.report.turn_figures import turns
+
+FIGURES_DIR = "figures"
+REPORT_FILE = "report.html"
+MAX_DRAWN = 8  # tables with figures and pictures; the tables of a sweep's further variants have only numbers
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of the page. Each of its `rows` has a name, cells, and whether the row's status is ok."""
+
+    headings: list[str]
+    rows: list[tuple[str, list[str], bool]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """The part of the page about one table.
+
+    Attributes:
+      variant: the variant of a sweep, in words.
+      lines: what was compared.
+      found: the conclusions in sentences; empty if the page begins with them.
+      grids, details: the main numbers, and all others.
+    """
+
+    variant: str
+    lines: list[str]
+    found: list[str]
+    grids: list[Grid]
+    details: list[Grid]
+    charts: list[Drawn]
+    mistakes: list[Mistake]
+    num_mistakes: int
+    profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
+
+
+def write_report(summary: Summary) -> None:
+    """Writes `report.html` and `figures/*.svg` and `.png`."""
+    folder = summary.folder / FIGURES_DIR
+    folder.mkdir(exist_ok=True)
+    for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # their charts may no longer exist
+        left_over.unlink()
+    study = make_study(summary)
+    study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)] if study else []
+    study_figures = draw(study_charts(study), folder) if study else []
+    target = summary.request.options.target_accuracy
+    charts = [
+        draw(table_charts(table, target), folder, f"-{table.number}" if table.number > 1 else "")
+        for table in summary.tables[:MAX_DRAWN]
+    ]
+    charts += [[] for _ in summary.tables[MAX_DRAWN:]]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    results = [run.result for run in summary.runs if run.result]
+    first = None if study else next((table for table in summary.tables if table.first_result), None)
+    sections = [
+        _section(summary.folder, table, drawn, found=table is not first)
+        for table, drawn in zip(summary.tables, charts, strict=True)
+    ]
+    page = environment.get_template("report.html.j2").render(
+        title=_title(summary),
+        summary=summary,
+        request=summary.request,
+        findings=findings(summary, first) if first else [],
+        study_found=study_conclusions(study) if study else [],
+        decision=decision(first) if first else None,
+        sections=sections,
+        steps=training_steps(first) if first else [],
+        beside=_grid(beside, None) if not (beside := baseline_table(summary.changes)).empty else None,
+        study=study,
+        study_grids=study_grids,
+        study_charts=study_figures,
+        about_main=ABOUT_MAIN,
+        about_details=ABOUT_DETAILS,
+        about_study=ABOUT_STUDY,
+        remarks=remarks(summary),
+        figures_dir=FIGURES_DIR,
+        descriptions=[chart for group in (study_figures, *charts) for chart in group],
+        vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
+        device_names=sorted({result.device_name for result in results}),
+        versions=_versions(summary),
+        commits=sorted({str((result.git or {}).get("commit", "unknown")) for result in results}),
+        dirty=any((result.git or {}).get("dirty") for result in results),
+        configuration=json.dumps(
+            summary.request.config.model_dump(mode="json", exclude={"run_dir", "dry_run"}), indent=2
+        ),
+        confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
+        min_rounds=MIN_ROUNDS,
+        warm_up_from=WARM_UP_FROM,
+    )
+    write_text(summary.folder / REPORT_FILE, page)
+
+
+def _title(summary: Summary) -> str:
+    config = summary.request.config
+    names = [TITLES.get(name, name) for name in summary.request.options.implementations]
+    return f"{config.model} on {config.dataset}: {', '.join(names)}"
+
+
+def _section(folder: Path, table: Table, charts: list[Drawn], found: bool) -> Section:
+    """`found`: whether this section has the conclusions."""
+    grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
+    first = len(row_tables(table.rows, details=False))
+    mistakes, count = find_mistakes(table) if charts else ([], 0)
+    profiles = [
+        (entry.title, profile, str(profile_path(table.variant, entry.name) / PROFILE_DIR / TRACE_FILE))
+        for entry in table.entries
+        if (profile := read_profile(folder, table.variant, entry.name))
+    ]
+    lines, said = what_was_compared(table), [*learning_conclusions(table), *conclusions(table)] if found else []
+    return Section(
+        shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count, profiles
+    )
+
+
+def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:
+    """`rows`: the rows of `cells`, for their statuses; None: the lines have no status."""
+    good = [row.status == "ok" for row in rows] if rows else [True] * len(cells)
+    lines = zip(cells.itertuples(), good, strict=True)
+    return Grid([*map(in_one_line, cells.columns.to_list())], [(line[0], [*line[1:]], one) for line, one in lines])
+
+
+def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
+    """The implementations, and for each package the versions in their runs, in the order of the implementations."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    names: dict[str, None] = {}
+    for run in summary.runs:
+        name = TITLES.get(run.record.implementation, run.record.implementation)
+        for package, version in run.result.versions.items() if run.result else ():
+            names[name] = None
+            found.setdefault(package, {}).setdefault(name, {})[version] = None
+    return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
+
+
+def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
+    """All charts for which the runs of a table have numbers."""
+    entries = [entry for entry in table.entries if entry.runs]
+    if not entries:
+        return
+    yield from throughput(entries)
+    yield from ratios(entries)
+    yield from turns(entries)
+    yield from time_to_target(entries, target_accuracy)
+    yield from breakdown(entries)
+    yield from curves(entries)
+    yield from learning_curves(entries)
+    yield from lockstep(entries)
+    yield from confusions(entries)

@@ -1,0 +1,190 @@
+"""The charts of a table to decide by: throughput, speed ratio, time to the target accuracy, where the time goes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from common.record.timeline import SHOWN_PHASES
+from comparison.measure.row_values import phase_seconds
+from comparison.measure.table import Entry
+from comparison.run.store import Run, reach_target
+from comparison.show.report.charts import INK, PAPER, Chart
+from comparison.show.report.looks import Looks, legend_height
+
+PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
+RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 30, 50, 100)
+LEAST_SPAN = 1.6  # of a logarithmic axis: highest over lowest value; with less it would have only one or two ticks
+LINE = 36  # height in pixels of a row in a bar chart
+AXIS = 50  # height in pixels of the axis below the rows
+
+
+def looks_of(entries: Sequence[Entry]) -> Looks:
+    return Looks.make([entry.name for entry in entries], [entry.title for entry in entries])
+
+
+def throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """Each row has a bar up to its median, a line for the spread, and a dot for each run (a ring if disturbed)."""
+    shown = [entry for entry in entries if entry.row and entry.row.speed.images_per_second]
+    if not shown:
+        return
+    medians, dots, words = [], [], []
+    for entry in shown:
+        assert entry.row and entry.row.speed.spread and entry.row.speed.images_per_second
+        low, high = entry.row.speed.spread
+        medians.append({"row": entry.title, "value": entry.row.speed.images_per_second, "low": low, "high": high})
+        dots += [_dot(entry, run, run.images_per_second) for run in entry.runs if run.images_per_second]
+        words.append(f"{entry.title} {entry.row.speed.images_per_second:,.0f}")
+    about = "A bar ends at the median of the rounds. A dot is a round"
+    about += ", a ring a disturbed one, which does not count" if any(entry.disturbed for entry in shown) else ""
+    about += "; the line is the middle half of them, or from the least to the most where they are few."
+    if len(dots) == len(shown):
+        about, dots = "Images trained in a second, in the one run of each.", []
+    yield Chart(
+        "throughput",
+        "Throughput",
+        about,
+        f"Images per second, a bar for each implementation: {', '.join(words)}",
+        _bars(medians, dots, looks_of(entries), "Images per second", ",.0f"),
+        AXIS + LINE * len(shown),
+    )
+
+
+def time_to_target(entries: Sequence[Entry], accuracy: float | None) -> Iterator[Chart]:
+    """Like `throughput`, for the seconds until the target accuracy is reached; of rows whose runs all reached it."""
+    shown = [entry for entry in entries if entry.row and entry.row.target.target_seconds is not None]
+    if accuracy is None or not shown:
+        return
+    means, dots, words = [], [], []
+    for entry in shown:
+        assert entry.row
+        target = entry.row.target
+        ends = {"low": target.target_seconds_q1, "high": target.target_seconds_q3}
+        means.append({"row": entry.title, "value": target.target_seconds, **ends})
+        reached = [(run, reach_target(run, accuracy)) for run in entry.runs]
+        dots += [_dot(entry, run, reach.seconds) for run, reach in reached if reach]
+        words.append(f"{entry.title} {target.target_seconds:.2f}")
+    about = f"Training and evaluation until the test accuracy was first at least {accuracy:.2%}, without start-up."
+    about += " A bar ends at the mean, a dot is a run." if len(dots) > len(shown) else ""
+    yield Chart(
+        "time-to-target",
+        "Time to the target accuracy",
+        about,
+        f"Seconds until a test accuracy of {accuracy:.2%}, a bar for each implementation: {', '.join(words)}",
+        _bars(means, dots if len(dots) > len(shown) else [], looks_of(entries), "Seconds", ".2f"),
+        AXIS + LINE * len(shown),
+    )
+
+
+def _dot(entry: Entry, run: Run, value: float | None) -> dict[str, Any]:
+    load = run.result.training_other_load if run.result else None
+    return {
+        "row": entry.title,
+        "value": value,
+        "round": run.record.round,
+        "seed": run.record.seed,
+        "load": "unknown" if load is None else f"{load:.0%} of all cores",
+        "counts": "no: disturbed" if entry.leaves_out(run) else "yes",
+    }
+
+
+def _bars(
+    middles: Sequence[dict[str, Any]], dots: Sequence[dict[str, Any]], looks: Looks, label: str, form: str
+) -> list[alt.Chart]:
+    """Bars; if there are dots, each bar also has a line from `low` to `high`, with the dots on top."""
+    place = Looks({row["row"]: looks.of[row["row"]] for row in middles}).place
+    value = alt.X("value:Q", title=label, scale=alt.Scale(zero=True)).axis(tickCount=5)
+    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=label, format=form)]
+    bars = alt.Chart(pd.DataFrame(middles)).encode(place)
+    layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=told)]
+    if dots:
+        layers.append(bars.mark_rule(color=INK, strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high:Q")))
+        told += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="load of others")]
+        told.append(alt.Tooltip("counts:N", title="counts"))
+        filled = alt.Fill("counts:N", scale=alt.Scale(domain=["yes", "no: disturbed"], range=[INK, PAPER]), legend=None)
+        points = alt.Chart(pd.DataFrame(dots)).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)
+        layers.append(points.encode(place, value, filled, tooltip=told))
+    return layers
+
+
+def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """How many times as fast as the first row each row is, for rows that have an interval."""
+    shown = [entry for entry in entries if entry.row and entry.row.speed.ratio_low]
+    if not shown:
+        return
+    found, words = [], []
+    for entry in shown:
+        assert entry.row
+        speed = entry.row.speed
+        found.append(
+            {"row": entry.title, "ratio": speed.ratio, "low": speed.ratio_low, "high": speed.ratio_high}
+            | {"verdict": speed.verdict, "rounds": speed.num_rounds}
+        )
+        words.append(
+            f"{entry.title} {speed.ratio:.2f}, {speed.ratio_low:.2f} to {speed.ratio_high:.2f}, {speed.verdict}"
+        )
+    looks = looks_of(entries)
+    table = pd.DataFrame(found)
+    low, high = min(1.0, table["low"].min()), max(1.0, table["high"].max())
+    value = alt.X("low:Q", title=f"Times as fast as {entries[0].title}").scale(zero=False, nice=True)
+    if high / low > LEAST_SPAN:  # on a logarithmic axis, twice as fast is as far from 1 as half as fast
+        low, high = low / 1.05, high * 1.05
+        value = value.scale(type="log", domain=[low, high], nice=False)
+        value = value.axis(values=[tick for tick in RATIO_TICKS if low <= tick <= high], format="~g")
+    told = [alt.Tooltip("row:N", title="framework")]
+    told += [alt.Tooltip(f"{name}:Q", format=".2f") for name in ("ratio", "low", "high")]
+    told += [alt.Tooltip("verdict:N"), alt.Tooltip("rounds:Q")]
+    place = Looks({entry.title: looks.of[entry.title] for entry in shown}).place
+    base = alt.Chart(table).encode(place, looks.colour())
+    same = alt.Chart(pd.DataFrame({"low": [1.0]})).mark_rule(color=INK, strokeDash=[4, 3]).encode(value)
+    yield Chart(
+        "ratio",
+        "Speed ratio",
+        "A point is the ratio of images per second, from pairs of turns or, without turns, of whole runs that followed"
+        " each other. The line is its 95 % interval: where it does not contain 1, one of the two is faster.",
+        f"Ratio of speeds with 95 % intervals: {'; '.join(words)}",
+        [
+            same,
+            base.mark_rule(strokeWidth=3).encode(value, alt.X2("high:Q"), tooltip=told),
+            base.mark_point(size=80, filled=True, opacity=1).encode(alt.X("ratio:Q"), looks.shape(), tooltip=told),
+        ],
+        AXIS + LINE * len(shown),
+    )
+
+
+def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """The seconds of each phase, in each row's run with the median duration."""
+    found, words = [], []
+    for entry in entries:
+        seconds = phase_seconds(entry.typical_run)
+        found += [
+            {"row": entry.title, "phase": phase, "seconds": seconds[phase], "order": order}
+            for order, phase in enumerate(SHOWN_PHASES)
+        ]
+        words.append(f"{entry.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in SHOWN_PHASES))
+    scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
+    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("phase:N"), alt.Tooltip("seconds:Q", format=".2f")]
+    bars = (
+        alt.Chart(pd.DataFrame(found))
+        .mark_bar(size=22)
+        .encode(
+            looks_of(entries).place,
+            alt.X("seconds:Q", title="Seconds, from the start of the process to its end"),
+            alt.Color(
+                "phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=3, symbolType="square")
+            ),
+            alt.Order("order:Q"),
+            tooltip=told,
+        )
+    )
+    yield Chart(
+        "breakdown",
+        "Where the time goes",
+        "The run with the median duration. imports: Python and the framework's libraries; data: reading it; build:"
+        " network, processes, compiling, and the first step; training: all other steps; evaluation: of the test set;"
+        " rest: making loaders again, predictions, files, ending the processes.",
+        f"Seconds in each phase: {'; '.join(words)}",
+        [bars],
+        AXIS + LINE * len(entries) + legend_height(SHOWN_PHASES),
+    )

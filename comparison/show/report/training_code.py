@@ -1,0 +1,96 @@
+"""The code that users of a framework write: the training step with syntax highlighting, and the number of lines."""
+
+import ast
+import io
+import tokenize
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from common.platform.machine import REPOSITORY, code_sha256
+from comparison.measure.table import Table
+from comparison.plan.jobs import TITLES
+
+# --- The step ---
+
+# The training step of each implementation, as a student would call it: functions and methods of `train.py`.
+STEPS = {
+    "tf": ["forward_backward", "train_step"],
+    "pt": ["forward_backward", "train_step"],
+    "keras": ["Classifier.forward_backward", "Classifier.train_step"],
+    "ptl": ["Classifier.forward", "Classifier.training_step", "Classifier.configure_optimizers"],
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The training step of an implementation: its file, and its code as HTML."""
+
+    title: str
+    file: str
+    html: str
+
+
+def training_steps(table: Table, repository: Path = REPOSITORY) -> list[Step]:
+    """The steps in the order of the rows. An implementation is left out if the code has changed since its runs."""
+    now = code_sha256()
+    results = {entry.implementation: entry.results for entry in table.entries if entry.results}
+    steps = []
+    for name, of_it in results.items():
+        path = repository / f"{name}_impl" / "train.py"
+        if name in STEPS and path.exists() and all(result.code_sha256 == now for result in of_it):
+            found = pieces(path.read_text())
+            code = "\n\n\n".join(found[one] for one in STEPS[name])
+            html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+            steps.append(Step(TITLES[name], f"{name}_impl/train.py", html))
+    return steps
+
+
+def pieces(text: str) -> dict[str, str]:
+    """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
+    lines = text.splitlines()
+    found = {}
+
+    def source(node: ast.FunctionDef | ast.ClassDef) -> str:
+        start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
+
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = source(node)
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+            found |= {f"{node.name}.{one.name}": source(one) for one in methods}
+    return found
+
+
+# --- Lines ---
+
+LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+NO_CODE = LAYOUT | {tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
+
+
+@cache
+def lines_of_training(implementation: str, mode: str) -> int | None:
+    """Lines of code in `train.py`, `parts.py` and, in the tuned mode, `tuning.py`; None if one of them is missing."""
+    names = ["train.py", "parts.py", *(["tuning.py"] if mode == "tuned" else [])]
+    paths = [REPOSITORY / f"{implementation}_impl" / name for name in names]
+    return sum(count_lines(path.read_text()) for path in paths) if all(path.exists() for path in paths) else None
+
+
+def count_lines(source: str) -> int:
+    """The number of lines with a Python token that is neither a comment nor a docstring."""
+    lines: set[int] = set()
+    begins = True  # whether a statement begins here: a string at its beginning is a docstring
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in NO_CODE:
+            begins = begins or token.type in LAYOUT
+            continue
+        if not (begins and token.type == tokenize.STRING):
+            lines.update(range(token.start[0], token.end[0] + 1))
+        begins = False
+    return len(lines)

@@ -1,0 +1,198 @@
+"""The chart of the turns: the ratio of speeds in each cycle and, below it, the speed of each row in each turn."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from common.record.results import TurnLine
+from comparison.intervals import MIN_CYCLES
+from comparison.measure.table import Entry, paired_runs
+from comparison.run.store import Run
+from comparison.show.report.charts import INK, Chart
+from comparison.show.report.looks import Looks, switch
+from comparison.show.report.speed_figures import looks_of
+
+MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large
+PANEL_HEIGHT = 160  # pixels
+GAP = 0.03  # between two rounds, as a share of the seconds of a round
+EDGE = 0.01  # share of the turns that count beyond each end of an axis; these and slower ones are drawn at its ends
+LEAST_FACTOR = 1.1  # between the ends of an axis, so that differences of a percent look small
+COUNTS, LEFT_OUT = "yes", "no: disturbed"
+CROSS = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left out
+
+
+def turns(entries: Sequence[Entry]) -> Iterator[Chart]:
+    """The chart of a table whose runs have turns; the ratios only if a row has one."""
+    runs = [run for entry in entries for run in entry.runs if run.is_measured and run.turns]
+    if not runs:
+        return
+    clock = Clock(runs)
+    every = math.ceil(max(sum(len(run.turns) for run in entry.runs) for entry in entries) / MAX_TURNS)
+    speeds = pd.DataFrame(mark for entry in entries for mark in _speeds(entry, clock, every))
+    compared = [entry for entry in entries[1:] if entry.row and entry.row.speed.ratio_low is not None]
+    looks, chosen = replace(looks_of(entries), points=True), switch()
+    axis = alt.X("x:Q", title="Seconds, without the time between rounds")
+    axis = axis.scale(domain=[0, clock.seconds], nice=False).axis(grid=False, tickCount=6)
+    marks = _marks(speeds, axis, _log_axis(speeds, "Images per second"), looks).transform_filter(chosen)
+    borders = clock.borders(axis)
+    about = " Crosses: left out, since other programs used the machine." if any(speeds["counts"] == LEFT_OUT) else ""
+    about += " Dotted: a new round, with new processes." if clock.num_rounds > 1 else ""
+    about += f" Shown is one turn in {every}." if every > 1 else ""
+    about += " Marks at an edge lie beyond it."
+    words = [f"{entry.title} {_middle(speeds, entry.title, ',.0f')}" for entry in entries]
+    described = f"Images per second in the turns of {clock.num_rounds} rounds, half of the turns: {', '.join(words)}"
+    if not compared:
+        layers = [*borders, marks.add_params(chosen)]
+        yield Chart("turns", "Speed over the turns", f"A mark is a turn.{about}", described, layers)
+        return
+    intervals = pd.DataFrame(
+        {"row": entry.title, "value": speed.ratio, "low": speed.ratio_low, "high": speed.ratio_high}
+        for entry in compared
+        if entry.row and (speed := entry.row.speed)
+    )
+    ratios = pd.DataFrame(mark for entry in compared for mark in _ratios(entries[0], entry, clock, every))
+    above = axis.copy().title(None).axis(grid=False, labels=False, ticks=False)
+    y = _log_axis(ratios, f"Times as fast as {entries[0].title}", [*intervals["low"], *intervals["high"]])
+    base = alt.Chart(intervals).transform_filter(chosen)
+    layers = [
+        *clock.borders(above),
+        _marks(ratios, above, y, looks).add_params(chosen).transform_filter(chosen),
+        base.mark_rect(opacity=0.3).encode(alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)),
+        base.mark_rule(strokeWidth=1.5).encode(y, looks.colour(legend=True)),
+    ]
+    words = [
+        f"{entry.title} {entry.row.speed.ratio:.2f}, {entry.row.speed.ratio_low:.2f} to"
+        f" {entry.row.speed.ratio_high:.2f}, half of the pairs {_middle(ratios, entry.title, '.2f')}"
+        for entry in compared
+        if entry.row
+    ]
+    yield Chart(
+        "turns",
+        "Ratio over the turns",
+        "Above: the ratio of each pair of turns, and that of all with its 95 % interval (line and band). Below: the"
+        f" speed in each turn; what slows all rows cancels in the ratio.{about}",
+        f"Ratio of speeds over the turns: {'; '.join(words)}. {described}",
+        layers,
+        PANEL_HEIGHT,
+        [*borders, marks],
+    )
+
+
+class Clock:
+    """The time axis: seconds since the first turn, with the rounds one right after the other.
+
+    Attributes:
+      seconds: length of the axis.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        """`runs`: all runs with turns, of all rows."""
+        rounds: dict[tuple[int, int, int, int], list[Run]] = {}
+        for run in sorted(runs, key=lambda run: run.record.started):
+            rounds.setdefault(run.round_key, []).append(run)
+        ends = {key: _ends([turn for run in of_round for turn in run.turns]) for key, of_round in rounds.items()}
+        gap = GAP * median(last - first for first, last in ends.values())
+        self._shift: dict[tuple[int, int, int, int], float] = {}  # from the machine's clock to the axis
+        self._borders: list[float] = []  # between rounds, on the axis
+        self.seconds = 0.0
+        for key, (first, last) in ends.items():
+            if self._shift:
+                self._borders.append(self.seconds + gap / 2)
+                self.seconds += gap
+            self._shift[key] = self.seconds - first
+            self.seconds += last - first
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self._shift)
+
+    def at(self, run: Run, turn: TurnLine) -> float:
+        """The place of a turn on the axis, in seconds."""
+        return round(self._shift[run.round_key] + turn.ended, 2)
+
+    def borders(self, axis: alt.X) -> list[alt.Chart]:
+        """A line between two rounds; no layer if there is only one."""
+        lines = alt.Chart(pd.DataFrame({"x": self._borders})).mark_rule(color=INK, strokeDash=[1, 3])
+        return [lines.encode(axis)] if self._borders else []
+
+
+def _ends(turns: Sequence[TurnLine]) -> tuple[float, float]:
+    """When the first of the turns began, and when the last one ended, on the machine's clock."""
+    return min(turn.ended - turn.seconds for turn in turns), max(turn.ended for turn in turns)
+
+
+def _speeds(entry: Entry, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
+    """A mark for each turn of an entry; only for one in `every` cycles."""
+    for run in entry.runs:
+        counting = {turn.cycle for turn in entry.turns(run)}
+        for turn in run.turns if run.is_measured else ():
+            if turn.cycle % every == 0:
+                yield _mark(entry, run, turn, clock, turn.images_per_second, turn.cycle in counting)
+
+
+def _ratios(reference: Entry, entry: Entry, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
+    """A mark for each pair of turns of an entry and the reference; only for one in `every` cycles."""
+    for run, other in paired_runs(reference, entry):
+        paired = {turn.cycle: turn for turn in other.turns}
+        counting = {turn.cycle for turn in entry.turns(run)} & {turn.cycle for turn in reference.turns(other)}
+        enough = len(counting) >= MIN_CYCLES
+        for turn in run.turns:
+            if turn.cycle in paired and turn.cycle % every == 0:
+                ratio = turn.images_per_second / paired[turn.cycle].images_per_second
+                yield _mark(entry, run, turn, clock, ratio, enough and turn.cycle in counting)
+
+
+def _mark(entry: Entry, run: Run, turn: TurnLine, clock: Clock, value: float, counts: bool) -> dict[str, Any]:
+    return {
+        "row": entry.title,
+        "x": clock.at(run, turn),
+        "value": float(f"{value:.4g}"),
+        "round": run.record.round,
+        "turn": turn.cycle,
+        "load": "unknown" if turn.other_load is None else f"{turn.other_load:.0%}",
+        "counts": COUNTS if counts else LEFT_OUT,
+    }
+
+
+def _marks(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:
+    shape = alt.Shape("counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS]), legend=None)
+    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=y["title"], format=",.4~g")]
+    told += [alt.Tooltip("round:Q"), alt.Tooltip("turn:Q"), alt.Tooltip("load:N", title="load of others")]
+    told.append(alt.Tooltip("counts:N", title="counts"))
+    marks: alt.Chart = alt.Chart(table).mark_point(size=12, strokeWidth=1.2, opacity=0.85)
+    return marks.encode(x, y, shape, looks.colour(legend=True), tooltip=told)
+
+
+def _log_axis(table: pd.DataFrame, title: str, within: Sequence[float] = ()) -> alt.Y:
+    """A logarithmic axis for the turns that count, or for all if none counts; `within`: other values that it shows."""
+    counting = table[table["counts"] == COUNTS]
+    values = (table if counting.empty else counting)["value"]
+    inner_low, inner_high = np.quantile(values, [EDGE, 1 - EDGE]).tolist()
+    low, high = min([inner_low, *within]), max([inner_high, *within])
+    wider = max(1.02, math.sqrt(LEAST_FACTOR * low / high))
+    low, high = low / wider, high * wider
+    scale = alt.Scale(type="log", domain=[low, high], nice=False, clamp=True)
+    return alt.Y("value:Q", title=title, scale=scale).axis(values=ticks(low, high), format="~s" if low > 100 else "~g")
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high` for a logarithmic axis: at most 9."""
+    tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    if high / low > 4:
+        digits = (1, 2, 5) if high / low < 1000 else (1,)
+        return [digit * 10.0**ten for ten in tens for digit in digits if low <= digit * 10.0**ten <= high]
+    steps = (digit * 10.0**ten for ten in range(tens[0] - 3, tens[-1] + 1) for digit in (1, 2, 5))
+    step = next(step for step in steps if (high - low) / step < 7)
+    return [round(step * number, 10) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _middle(table: pd.DataFrame, title: str, form: str) -> str:
+    """`980 to 1,020`: the middle half of a row's turns that count; `none` if none counts."""
+    values = table[(table["row"] == title) & (table["counts"] == COUNTS)]["value"]
+    return " to ".join(format(one, form) for one in np.quantile(values, [0.25, 0.75])) if len(values) else "none"

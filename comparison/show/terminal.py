@@ -1,0 +1,101 @@
+"""Prints on a terminal, within 80 columns: the main table, warnings, and the conclusions in words."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as TextTable
+
+from comparison.measure.row import Row
+from comparison.measure.summary import Summary
+from comparison.measure.sweep import Study, make_study
+from comparison.show.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
+from comparison.show.conclusions import conclusions, learning_conclusions, study_conclusions
+from comparison.show.remarks import remarks, what_was_compared, what_was_swept
+
+
+def print_tables(console: Console, summary: Summary, details: bool) -> None:
+    """Prints what was compared, the tables and the remarks; of a sweep its own tables, and not those of each variant.
+
+    Args:
+      details: whether to print all tables, and not only the main one.
+    """
+    study = make_study(summary)
+    if study:
+        _print_study(console, summary, study)
+    else:
+        for table in summary.tables:
+            console.print()
+            for line in what_was_compared(table):
+                console.print(line)
+            if table.first_result:
+                for cells in row_tables(table.rows, details):
+                    console.print()
+                    console.print(_grid(cells, table.rows, "framework"))
+        if any(table.first_result for table in summary.tables):
+            console.print()
+            console.print(f"{ABOUT_MAIN} {ABOUT_DETAILS}" if details else ABOUT_MAIN, style="dim")
+            if not details:
+                console.print("For more numbers open the report, or give --report-only DIR --details.", style="dim")
+    beside = baseline_table(summary.changes)
+    if not beside.empty:
+        console.print()
+        console.print(f"beside {summary.request.options.baseline}:", soft_wrap=True)
+        console.print()
+        console.print(_grid(beside, None, "framework"))
+    if found := remarks(summary):
+        console.print()
+        for line in found:
+            _print_remark(console, line)
+
+
+def print_conclusions(console: Console, summary: Summary) -> None:
+    """Prints the conclusions; nothing if there is nothing to compare."""
+    study = make_study(summary)
+    found = study_conclusions(study) if study else []
+    for table in () if study else summary.tables:
+        found += [*learning_conclusions(table), *conclusions(table)]
+    for line in found:
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _print_study(console: Console, summary: Summary, study: Study) -> None:
+    console.print()
+    for line in what_was_swept(summary):
+        console.print(line)
+    for cells in study_tables(study):
+        console.print()
+        console.print(_grid(cells, [one.row for one in study.rows], study.option))
+    console.print()
+    console.print("the tables of each variant are in report.html and results.md", style="dim")
+
+
+def _print_remark(console: Console, line: str) -> None:
+    """Prints a remark: on a terminal wrapped, with later lines indented; elsewhere in one line, for programs."""
+    style = "yellow" if line.startswith("warning: ") else None
+    if not console.is_terminal:
+        console.print(line, soft_wrap=True)
+        return
+    for number, part in enumerate(console.render_str(line).wrap(console, console.width - 2)):
+        console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
+
+
+def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTable:
+    """`rows`: their statuses decide the colours of the lines; None: no colours."""
+    grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
+    grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
+    for heading in cells.columns.to_list():
+        # Only words may be wrapped: a number in two lines would look like two numbers.
+        words = heading.endswith("verdict")
+        grid.add_column(
+            heading,
+            justify="left" if words else "right",
+            no_wrap=not words,
+            min_width=13 if words and cells[heading].str.contains("difference").any() else None,
+        )
+    for number, line in enumerate(cells.itertuples()):
+        good = rows is None or rows[number].status == "ok"
+        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=None if good else "red")
+    return grid
