@@ -87,13 +87,13 @@ def check_nodes(options: argparse.Namespace, nodes: list[dict[str, float]]) -> N
     if options.nnodes > len(nodes):
         several = "s" * (len(nodes) > 1)
         raise SystemExit(f"{PROGRAM}: error: --nnodes {options.nnodes}: the cluster has {len(nodes)} node{several}")
-    for option, kind in (("--num-cpus", "CPU"), ("--num-gpus", "GPU")):
-        number = getattr(options, option[2:].replace("-", "_"))
-        most = sorted((node.get(kind, 0.0) for node in nodes), reverse=True)[options.nnodes - 1]
-        if number * options.nproc_per_node > most:
+    processes = options.nproc_per_node
+    for option, kind, number in (("--num-cpus", "CPU", options.num_cpus), ("--num-gpus", "GPU", options.num_gpus)):
+        enough = sum(node.get(kind, 0.0) >= number * processes for node in nodes)
+        if enough < options.nnodes:
             raise SystemExit(
-                f"{PROGRAM}: error: {option} {number} --nproc-per-node {options.nproc_per_node}:"
-                f" not {options.nnodes} of the cluster's nodes have so many; {most:g} would do"
+                f"{PROGRAM}: error: {option} {number}: with --nproc-per-node {processes} a node needs"
+                f" {number * processes} {kind}s; {enough} of the cluster's {len(nodes)} nodes have them"
             )
 
 

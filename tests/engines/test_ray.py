@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 import sys
+import time
 
 import psutil
 import pytest
@@ -99,9 +101,40 @@ def test_what_the_user_has_to_mend_is_not_tried_again(ray_cluster, tmp_path, wor
 def test_what_ray_would_wait_for_is_told_at_once(ray_cluster, tmp_path):
     done = run(*RAY_TRAIN, "--nnodes", 3, "-m", "pt_impl", expect=1, **ray_cluster)
     assert done.stderr.splitlines()[-1] == "python -m launch.ray_train: error: --nnodes 3: the cluster has 2 nodes"
+    done = run(*RAY_TRAIN, "--num-cpus", 99, "-m", "pt_impl", expect=1, **ray_cluster)
+    line = "--num-cpus 99: with --nproc-per-node 1 a node needs 99 CPUs; 0 of the cluster's 2 nodes have them"
+    assert done.stderr.splitlines()[-1] == f"python -m launch.ray_train: error: {line}"
     done = run(*RAY_TRAIN, "-m", "pt_impl", expect=1, **{**ray_cluster, "RAY_ADDRESS": "127.0.0.1:1"})
     line = "error: --address 127.0.0.1:1: no Ray cluster answers there (Connection refused)"
     assert done.stderr.splitlines()[-1] == f"python -m launch.ray_train: {line}"
+
+
+BUSY = """
+import ray, time
+ray.init()
+task = ray.remote(num_cpus=1)(time.sleep)
+waits = [task.remote(600) for _ in range(int(ray.cluster_resources()["CPU"]))]
+while ray.available_resources().get("CPU", 0) > 0:
+    time.sleep(0.2)
+print("busy", flush=True)
+time.sleep(600)
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ctrl_c_while_ray_waits_for_cpus_is_one_line(ray_cluster):
+    """Ray's own time-out of a minute is over by then: it would print a stack trace, and wait again."""
+    holds = start_process((sys.executable, "-c", BUSY), **ray_cluster)
+    assert holds.stdout.readline() == "busy\n"
+    process = start_process((*RAY_TRAIN, "-m", "pt_impl", *TRAINING), **ray_cluster)
+    time.sleep(75)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    holds.kill()
+    holds.communicate()
+    assert process.returncode == 130 and err.splitlines()[-1] == "python -m launch.ray_train: interrupted"
+    assert "Traceback" not in out + err
 
 
 @pytest.mark.parametrize(
