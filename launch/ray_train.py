@@ -16,7 +16,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,10 +74,27 @@ def train(options: argparse.Namespace) -> int:
         ),
     )
     try:
-        result = trainer.fit()
+        return int(in_thread(trainer.fit).return_value)
     except TrainingFailedError as error:
         raise SystemExit(f"{PROGRAM}: error: {reason(error)}; --max-restarts {options.max_restarts}") from None
-    return int(result.return_value)
+
+
+def in_thread(function: Callable[[], Any]) -> Any:
+    """Calls `function` in a thread, so that Ctrl-C ends this program, and with it its workers.
+
+    In the main thread Ray would handle Ctrl-C itself: it asks the job to stop, which does not answer while it waits for
+    CPUs.
+    """
+    outcome: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the main thread
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return outcome.result()
 
 
 def check_nodes(options: argparse.Namespace, nodes: list[dict[str, float]]) -> None:
