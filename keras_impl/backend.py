@@ -11,7 +11,6 @@ from common.record.recorder import Recorder
 from common.spec.options import Strategy, TrainConfig
 from keras_impl.parts import make_parts
 from keras_impl.train import train
-from tf_impl import replicas
 from tf_impl.backend import TensorFlow
 
 # TensorFlow's pipeline is missing here: its steps are written out.
@@ -19,7 +18,7 @@ STRATEGIES: tuple[Strategy, ...] = ("mirrored",)
 
 
 class Keras(TensorFlow):
-    name = "keras"
+    name, strategies = "keras", STRATEGIES
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
         if config.accumulate_grad_batches > 1:
@@ -29,7 +28,7 @@ class Keras(TensorFlow):
             )
         if config.data_on == "device":
             raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
-        return replicas.resolve(config.replace(data_on="host"), self.title, STRATEGIES)
+        return super().resolve(config.replace(data_on="host"))
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.strategy, recorder), recorder)

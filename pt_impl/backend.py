@@ -1,11 +1,11 @@
 """PyTorch, as `common.backend` sees it: it starts the replicas' processes, or joins those that torchrun has started."""
 
 import os
+import shlex
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,19 @@ from common.backend import Backend
 from common.experiment import Experiment
 from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
+from common.platform.machine import cpu_name
 from common.platform.program import as_program, ctrl_c_waits, hold_signals
+from common.platform.rendezvous import check_loopback
+from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.spec.options import TrainConfig
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.options import Strategy, TrainConfig
 from pt_impl import replicas
 from pt_impl.inspection import predict
 from pt_impl.parts import make_parts
+from pt_impl.precision import tuned_settings
 from pt_impl.profiling import TorchProfiler
 from pt_impl.rendezvous import prepare_rendezvous
 from pt_impl.train import train
@@ -37,34 +42,82 @@ class Torch(Backend):
     """What PyTorch and Lightning have in common.
 
     Attributes:
+      strategies: values of `--strategy`; for several devices, "auto" means the first of them.
       device: of this process, once it has joined.
     """
 
     profiler = TorchProfiler()
+    strategies: tuple[Strategy, ...] = replicas.STRATEGIES
     device: torch.device
 
+    def resolve(self, config: TrainConfig) -> TrainConfig:
+        config = resolve_devices(config, self.title, torch.cuda.device_count(), Launch.read(), self.strategies)
+        config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
+        check_compiler(config)
+        if replicas.has_group(config) and Launch.read().world_size is None:
+            check_loopback(config.devices)
+        if config.strategy == "pipeline" and config.precision == "16-mixed":
+            raise UserError(
+                "--precision 16-mixed: not with --strategy pipeline, whose stages share no scale of the loss"
+            )
+        if config.strategy in ("dp", "pipeline") and config.save_first_batch:
+            raise UserError(
+                f"--save-first-batch true: not with --strategy {config.strategy}, whose processes don't see all layers"
+            )
+        return config
+
     def make_experiment(self, config: TrainConfig) -> Experiment:
-        return replicas.make_experiment(config)
+        """Like `Backend.make_experiment`. Raises UserError, too, if torch.compile would fail.
+
+        It fails with most networks if a replica has no examples.
+        """
+        experiment = Experiment.make(config)
+        starts, stops, _ = experiment.plan.shards(1, config.num_shards)[-1].T
+        if config.compile and config.model not in ("cnn", "lenet") and (starts == stops).any():
+            raise UserError(
+                f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.num_shards} replicas"
+                f" without examples, for which PyTorch can't compile {config.model}; another --batch-size, or"
+                " --compile false"
+            )
+        return with_checkpoint(experiment)
 
     def leave(self) -> None:
-        replicas.wait_for_replicas()
+        if dist.is_initialized():
+            dist.barrier()
 
     def device_name(self, config: TrainConfig) -> str:
-        return replicas.device_name(config)
+        """The processor's or the first GPU's name, or both where a pipeline has both."""
+        kinds = dict.fromkeys(config.stages_on)
+        return " and ".join(cpu_name() if kind == "cpu" else torch.cuda.get_device_name(0) for kind in kinds)
 
     def fetch(
-        self, steps: list[tuple[Any, Any]], numbers: list[float]
-    ) -> tuple[Sequence[tuple[float, float]], list[float]]:
-        return replicas.fetch_steps(steps, numbers)
+        self, steps: list[tuple[torch.Tensor, torch.Tensor]], numbers: list[float]
+    ) -> tuple[list[tuple[float, float]], list[float]]:
+        """All are summed over the replicas in one all-reduce."""
+        losses, correct = (torch.stack(column).double() for column in zip(*steps, strict=True))
+        sums = replicas.sum_over_replicas(torch.cat([losses, correct, losses.new_tensor(numbers)])).tolist()
+        count = len(steps)
+        return list(zip(sums[:count], sums[count : 2 * count], strict=True)), sums[2 * count :]
 
     def synchronize(self) -> None:
-        replicas.synchronize()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
 
     def ran_out_of_memory(self, error: Exception) -> bool:
-        return replicas.ran_out_of_memory(error)
+        """On the CPU torch has no type for it."""
+        if isinstance(error.__cause__, Exception) and self.ran_out_of_memory(error.__cause__):  # in a pipeline's stage
+            return True
+        said = str(error)
+        on_cpu = isinstance(error, RuntimeError) and (
+            "can't allocate memory" in said or "could not create a memory" in said or "std::bad_alloc" in said
+        )
+        return isinstance(error, torch.OutOfMemoryError | MemoryError) or on_cpu
 
     def lost_another(self, error: Exception) -> bool:
-        return replicas.lost_another(error)
+        """gloo has no type for it."""
+        said = str(error)
+        by_gloo = isinstance(error, RuntimeError) and ("by peer" in said or "Broken pipe" in said)
+        return isinstance(error, dist.DistError) or by_gloo
 
     def classify(self, experiment: Experiment) -> NDArray[np.floating]:
         replicas.setup_process(experiment.config)
@@ -81,9 +134,6 @@ class PyTorch(Torch):
     name, starts_replicas = "pt", False
     rank: int
 
-    def resolve(self, config: TrainConfig) -> TrainConfig:
-        return replicas.resolve(config, self.title, replicas.STRATEGIES)
-
     def join(self, experiment: Experiment, launch: Launch) -> None:
         """Makes this process the only one of the run."""
         self.rank, self.device = 0, replicas.join_group(experiment.config, 0, "")
@@ -93,7 +143,7 @@ class PyTorch(Torch):
 
     def lost_another(self, error: Exception) -> bool:
         # The process that has started the replicas says which one has ended.
-        return not self.starts_replicas and replicas.lost_another(error)
+        return not self.starts_replicas and super().lost_another(error)
 
     def run(self, config: TrainConfig) -> None:
         """One run. Under a launcher this process is one of the replicas; otherwise it starts them."""
@@ -140,7 +190,8 @@ class PyTorch(Torch):
             timeline.enter("data")
             experiment = self.make_experiment(config) if self.starts_replicas else self.make_together(config)
             self.run_process(experiment, timeline, writes=rank == 0, measures=local_rank == 0)
-            replicas.leave_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
     def make_together(self, config: TrainConfig) -> Experiment:
         """Rank 0 makes the run folder and downloads data before the other ranks read. If it fails, all ranks end."""
@@ -160,6 +211,17 @@ class PyTorch(Torch):
             sys.exit(outcome[0].exit_status)  # rank 0 prints why
         assert outcome[0] is not None
         return experiment or self.make_experiment(outcome[0])
+
+
+def check_compiler(config: TrainConfig) -> None:
+    """Raises UserError if torch.compile would find no C++ compiler, or if it is combined with --save-first-batch."""
+    if not config.compile:
+        return
+    compiler = shlex.split(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))[0]
+    if shutil.which(compiler) is None:
+        raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
+    if config.save_first_batch:
+        raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
 
 
 def wait_for(processes: multiprocessing.ProcessContext, config: TrainConfig) -> None:

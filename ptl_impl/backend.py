@@ -18,11 +18,11 @@ from ptl_impl.train import train
 class Lightning(Torch):
     """The Trainer starts this program again, from its first line, for each further replica."""
 
-    name = "ptl"
+    name, strategies = "ptl", STRATEGIES
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
         quiet()
-        config = replicas.resolve(config, self.title, STRATEGIES)
+        config = super().resolve(config)
         if config.strategy == "fsdp" and config.ema_decay is not None:
             raise UserError(
                 f"--ema-decay {config.ema_decay}: not with --strategy fsdp, whose weights Lightning can't average"

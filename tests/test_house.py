@@ -115,7 +115,7 @@ OF_LOOPS = {
     "profiling": set(),
     "randomness": set(),
     "rendezvous": set(),
-    "replicas": {"device_name", "device_peak_memory_bytes", "fetch_steps", "synchronize"},
+    "replicas": {"device_peak_memory_bytes"},
     "state": {"get_state", "set_state"},
     "weights": {"load_weights", "get_weights"},
 }

@@ -1,7 +1,7 @@
 """TensorFlow, as `common.backend` sees it: one process and one strategy, with a replica on each device."""
 
-from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -9,14 +9,19 @@ from numpy.typing import NDArray
 
 from common.backend import Backend
 from common.experiment import Experiment
+from common.platform.errors import UserError
 from common.platform.launch import Launch
+from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
-from common.spec.options import TrainConfig
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.batches import shards
+from common.spec.options import Strategy, TrainConfig
 from tf_impl import replicas
 from tf_impl.inspection import predict
 from tf_impl.networks import make_network
 from tf_impl.parallel import STRATEGIES, make_strategy
 from tf_impl.parts import make_parts
+from tf_impl.precision import POLICIES, tuned_settings
 from tf_impl.profiling import TensorFlowProfiler
 from tf_impl.train import train
 from tf_impl.weights import load_weights
@@ -24,43 +29,102 @@ from tf_impl.weights import load_weights
 
 class TensorFlow(Backend):
     name, profiler = "tf", TensorFlowProfiler()
+    strategies: tuple[Strategy, ...] = STRATEGIES
     strategy: tf.distribute.Strategy
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
-        return replicas.resolve(config, self.title, STRATEGIES)
+        gpus = tf.config.list_physical_devices("GPU")
+        # Otherwise TensorFlow takes the whole GPU, and the programs that train in turns with it find none.
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        config = resolve_devices(config, self.title, len(gpus), Launch.read(), self.strategies)
+        return resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.strategy = make_strategy(experiment.config)
-        replicas.check_shards(experiment)
+        check_shards(experiment)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.strategy, recorder), recorder)
 
     def leave(self) -> None:
-        replicas.wait_for_processes(self.strategy)
+        # A process that has returned may end before its whole answer has arrived: it is unavailable, nothing is lost.
+        with suppress(tf.errors.UnavailableError):
+            replicas.sum_over_processes(self.strategy, np.zeros(1))
 
     def device_name(self, config: TrainConfig) -> str:
-        return replicas.device_name(config)
+        """The processor's or the first GPU's name."""
+        if config.accelerator == "cpu":
+            return cpu_name()
+        gpu = tf.config.list_physical_devices("GPU")[0]
+        return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
 
     def fetch(
-        self, steps: list[tuple[Any, Any]], numbers: list[float]
-    ) -> tuple[Sequence[tuple[float, float]], list[float]]:
-        return replicas.fetch_steps(steps, numbers, self.strategy)
+        self, steps: list[tuple[tf.Tensor, tf.Tensor]], numbers: list[float]
+    ) -> tuple[list[tuple[float, float]], list[float]]:
+        """The strategy has summed the losses and correct answers already; `numbers` are summed here."""
+        losses, correct = (
+            tf.concat([tf.reshape(one, [-1]) for one in column], 0) for column in zip(*steps, strict=True)
+        )
+        if numbers:
+            numbers = replicas.sum_over_processes(self.strategy, np.array(numbers)).tolist()
+        return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True)), numbers
 
     def synchronize(self) -> None:
-        replicas.synchronize(self.strategy)
+        if not replicas.has_processes(self.strategy):
+            tf.test.experimental.sync_devices()
+            return
+        # TensorFlow's function would ask other processes' devices, too.
+        for device in self.strategy.extended.worker_devices:
+            with tf.device(device):
+                tf.raw_ops.SyncDevice()
 
     def ran_out_of_memory(self, error: Exception) -> bool:
-        return replicas.ran_out_of_memory(error)
+        return isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
 
     def lost_another(self, error: Exception) -> bool:
-        return replicas.lost_another(error)
+        return isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError) or (
+            isinstance(error, tf.errors.OpError) and "Collective ops is aborted" in str(error)
+        )
 
     def classify(self, experiment: Experiment) -> NDArray[np.floating]:
         make_strategy(experiment.config)
         network = make_network(experiment.network, experiment.config)
         load_weights(network, experiment.initial_weights)
         return predict(experiment, network)
+
+
+def check_shards(experiment: Experiment) -> None:
+    """Raises UserError if shards without examples would end a run midway. The check may initialise TensorFlow."""
+    config, test_size = experiment.config, len(experiment.dataset.test_images)
+    for option, size, bounds in (
+        ("--batch-size", config.batch_size, replace(experiment.plan, first_step=1).shards(1, config.num_shards)),
+        ("--eval-batch-size", config.eval_batch_size, shards(test_size, config.eval_batch_size, config.num_shards)),
+    ):
+        starts, stops, _ = bounds[-1].T
+        if (starts == stops).any() and not takes_no_examples(config):
+            raise UserError(
+                f"{option} {size}: a last batch of {stops.max() - starts[0]} leaves some of {config.num_shards}"
+                " replicas without examples, which TensorFlow's convolutions can't take on this processor; another one,"
+                " or --precision 64"
+            )
+
+
+def takes_no_examples(config: TrainConfig) -> bool:
+    """Whether convolutions accept batches without examples; TensorFlow 2.21 with oneDNN loses their channels."""
+    dtype = POLICIES[config.precision].removeprefix("mixed_")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4, 4, 1], dtype)])
+    def twice(images: tf.Tensor) -> tf.Tensor:
+        for channels in (1, 3):
+            images = tf.nn.conv2d(images, tf.zeros([3, 3, channels, 3], dtype), 1, "SAME")
+        return images
+
+    try:
+        twice(tf.zeros([0, 4, 4, 1], dtype))
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
 
 
 BACKEND = TensorFlow()

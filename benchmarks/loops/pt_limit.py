@@ -16,7 +16,6 @@ from common.experiment import Experiment
 from pt_impl.backend import BACKEND
 from pt_impl.data import make_loaders
 from pt_impl.networks import make_network
-from pt_impl.replicas import synchronize
 from pt_impl.weights import load_weights
 
 
@@ -36,13 +35,13 @@ def make_bare(experiment: Experiment) -> BareLoop:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=config.momentum)
 
     def loop(steps: int) -> float:
-        synchronize()
+        BACKEND.synchronize()
         start = time.perf_counter()
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
-        synchronize()
+        BACKEND.synchronize()
         return time.perf_counter() - start
 
     return loop

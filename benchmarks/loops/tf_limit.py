@@ -10,7 +10,6 @@ from common.experiment import Experiment
 from tf_impl.backend import BACKEND
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.networks import make_network
-from tf_impl.replicas import synchronize
 from tf_impl.train import SUM
 from tf_impl.weights import load_weights
 
@@ -49,11 +48,11 @@ def make_bare(experiment: Experiment) -> BareLoop:
         return replica_step(images, labels)
 
     def loop(steps: int) -> float:
-        synchronize()
+        tf.test.experimental.sync_devices()
         start = time.perf_counter()
         for _ in range(steps):
             train_step(first_images, first_labels)
-        synchronize()
+        tf.test.experimental.sync_devices()
         return time.perf_counter() - start
 
     return loop
