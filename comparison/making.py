@@ -76,9 +76,6 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
         Experiment.make(variant.config)
 
 
-SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
-
-
 # --- Learning rates ---
 
 
@@ -128,6 +125,8 @@ def _failure(runs: list[Run]) -> str:
 
 
 # --- Runs ---
+
+SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 
 @dataclass

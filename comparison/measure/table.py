@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from common.record.results import RunResult, TurnLine
-from common.record.timeline import Phase
+from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.options import Mode
 from common.spec.update_rule import peak_rate
@@ -26,7 +26,7 @@ from comparison.intervals import (
     typical_speed,
 )
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.measure.columns import column, shown
+from comparison.measure.columns import Column, column, shown
 from comparison.measure.numbers import difference, least_most, mebibytes, rate, seconds, short_rate, span
 from comparison.plan.jobs import Contender, Values
 from comparison.prove.judging import Proof, first_loss, is_of_others, judge
@@ -37,6 +37,14 @@ Status = Literal["ok", "failed", "some failed", "different training", "not prove
 # The groups of columns, each a table of text, in their order; those in DETAILED are not always printed.
 GROUPS = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
 DETAILED = (DETAILS, TIMES, DEVICE)
+ABOUT_PHASES: dict[Phase, str] = {
+    "imports": "Python and the framework's libraries",
+    "data": "reading it",
+    "build": "network, processes, compiling, and the first step",
+    "training": "all other steps",
+    "evaluation": "of the test set",
+    "rest": "making loaders again, predictions, files, ending the processes",
+}
 
 
 @dataclass(eq=False)
@@ -91,6 +99,15 @@ def same_seed_runs(rows: Sequence["Row"]) -> dict[str, Run]:
     seed = rows[0].runs[0].record.seed if rows else 0
     found = {row.name: next((run for run in row.runs if run.record.seed == seed), None) for row in rows}
     return {name: run for name, run in found.items() if run}
+
+
+def _phase_column(phase: Phase) -> Column[float | None]:
+    def phase_seconds(row: "Row") -> float | None:
+        return row.phases.get(phase)
+
+    about = ABOUT_PHASES[phase]
+    phase_seconds.__name__, phase_seconds.__doc__ = f"{phase}_seconds", f"{about[0].upper()}{about[1:]}."
+    return column(f"{phase}\ns", TIMES, seconds)(phase_seconds)
 
 
 @dataclass(eq=False)
@@ -288,7 +305,8 @@ class Row:
         return (None, len(self.speeds)) if self.is_reference else speed_ratio(reference, self)
 
     @cached_property
-    def _phases(self) -> dict[Phase, float]:
+    def phases(self) -> dict[Phase, float]:
+        """The seconds of the typical run by phase."""
         return self.typical_run.phase_seconds if self.runs else {}
 
     @cached_property
@@ -534,37 +552,11 @@ class Row:
     def wall_seconds(self) -> float | None:
         """Of the run with the median duration, from before its process was started until it had ended; the next columns
         are phases of this run, which add up to it, see [comparison.md](comparison.md#where-the-time-goes)."""
-        return sum(self._phases.values()) if self.runs else None
+        return sum(self.phases.values()) if self.runs else None
 
-    @column("imports\ns", TIMES, seconds)
-    def imports_seconds(self) -> float | None:
-        """Python and the framework's libraries."""
-        return self._phases.get("imports")
-
-    @column("data\ns", TIMES, seconds)
-    def data_seconds(self) -> float | None:
-        """Reading the data."""
-        return self._phases.get("data")
-
-    @column("build\ns", TIMES, seconds)
-    def build_seconds(self) -> float | None:
-        """Network, processes, compiling, and the first step."""
-        return self._phases.get("build")
-
-    @column("training\ns", TIMES, seconds)
-    def training_seconds(self) -> float | None:
-        """All other steps."""
-        return self._phases.get("training")
-
-    @column("evaluation\ns", TIMES, seconds)
-    def evaluation_seconds(self) -> float | None:
-        """Of the test set."""
-        return self._phases.get("evaluation")
-
-    @column("rest\ns", TIMES, seconds)
-    def rest_seconds(self) -> float | None:
-        """Making loaders again, predictions, files, ending the processes."""
-        return self._phases.get("rest")
+    imports_seconds, data_seconds, build_seconds, training_seconds, evaluation_seconds, rest_seconds = map(
+        _phase_column, SHOWN_PHASES
+    )
 
     # --- Columns: resources ---
 

@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
-from comparison.measure.table import Row
+from comparison.measure.table import ABOUT_PHASES, Row
 from comparison.run.store import Run
 from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height
@@ -150,7 +150,7 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     """The seconds of each phase, in each row's run with the median duration."""
     found, words = [], []
     for row in rows:
-        seconds = row.typical_run.phase_seconds
+        seconds = row.phases
         found += [
             {"row": row.title, "phase": phase, "seconds": seconds[phase], "order": order}
             for order, phase in enumerate(SHOWN_PHASES)
@@ -174,9 +174,7 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     yield Chart(
         "breakdown",
         "Where the time goes",
-        "The run with the median duration. imports: Python and the framework's libraries; data: reading it; build:"
-        " network, processes, compiling, and the first step; training: all other steps; evaluation: of the test set;"
-        " rest: making loaders again, predictions, files, ending the processes.",
+        f"The run with the median duration. {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
         f"Seconds in each phase: {'; '.join(words)}",
         [bars],
         AXIS + LINE * len(rows) + legend_height(SHOWN_PHASES),
