@@ -31,17 +31,16 @@ from common.platform.cli import parse_options
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
 from common.platform.program import STOP_SIGNALS, as_program, exit_now, signals_as_ctrl_c
-from comparison.making import RunMaker, prepare
+from comparison.making import RunMaker, prepare, tuned
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
-from comparison.prove.learning import check_small, check_whole
+from comparison.prove.learning import make_small, make_whole
 from comparison.prove.proof import proof_jobs
 from comparison.prove.proving import Prover
 from comparison.run.launchers.choosing import make_launcher
 from comparison.run.side_runs import SideRunner, make_profiles
-from comparison.run.store import tuned
 from comparison.show.export import log_comparison, write_tables
 from comparison.show.live import LiveView
 from comparison.show.report.page import write_report
@@ -125,11 +124,11 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
             Prover(folder, launcher, request, view.say).make(proofs)
         side_runner = SideRunner(folder, launcher, request, variants, view.say)
         if options.check_learning:
-            check_small(side_runner)
+            make_small(side_runner)
         maker.make(list(comparison_jobs(options, variants)))
         maker.make_further(variants)
         if options.check_learning:
-            check_whole(side_runner)
+            make_whole(side_runner)
         if options.profile is not None:
             make_profiles(side_runner, options.profile)
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from rich.console import Console
 
 from common.experiment import Experiment
+from common.platform.errors import UserError
 from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.spec.options import TrainConfig
 from comparison.measure.rounds import further_rounds, is_disturbed, other_load
 from comparison.measure.summary import summarise
-from comparison.plan.jobs import Job, Variant, contenders, make_variants, row_name
+from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.run.devices import same_devices
@@ -75,6 +76,56 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
         Experiment.make(variant.config)
 
 
+# --- Learning rates ---
+
+
+def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
+    """Each variant with the best of the learning rates that it was tuned over; unchanged if it was not tuned.
+
+    The criteria for the best rate, the most important first: the most seeds that finished; the most seeds that reached
+    the target accuracy; the fewest epochs until then, on average; the highest mean test accuracy; the lowest mean test
+    loss. Without a target, the second and the third do not apply. A variant that has already been run for the tables
+    keeps the rate of these runs.
+
+    Raises:
+      UserError: no rate could be trained for a variant.
+    """
+    chosen = []
+    for variant in variants:
+        of_variant = [run for run in runs if run.record.variant == dict(variant.values)]
+        tuning = [run for run in of_variant if run.record.tuning]
+        if not tuning:
+            chosen.append(variant)
+            continue
+        rates: dict[float, list[Run]] = {}
+        for run in tuning:
+            if run.result and run.result.config.learning_rate:
+                rates.setdefault(run.result.config.learning_rate, []).append(run)
+        if not rates:
+            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(tuning)}")
+        used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.tuning]
+
+        def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
+            results = [run.result for run in rates[rate] if run.result]
+            reached = [epochs for run in rates[rate] if (epochs := run.epochs_to(target_accuracy)) is not None]
+            accuracy = sum(result.test_accuracy for result in results) / len(results)
+            loss = sum(result.test_loss for result in results) / len(results)
+            mean_epochs = sum(reached) / len(reached) if reached else 0.0
+            return len(results), len(reached), -mean_epochs, accuracy, -loss
+
+        best = used[0] if used else max(rates, key=merit)
+        chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
+    return chosen
+
+
+def _failure(runs: list[Run]) -> str:
+    """Why the first of the runs failed, with the last line of its log if there is one."""
+    words = runs[0].last_log_lines(1)
+    return f"{runs[0].record.failure}{': ' + words[0] if words else ''}"
+
+
+# --- Runs ---
+
 SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 
@@ -100,7 +151,6 @@ class RunMaker:
     def make(self, jobs: Sequence[Job]) -> None:
         """Makes the missing runs. The runs of a round form pairs, so they run one after the other on one machine."""
         options, missing = self.request.options, {job.path for job in self.missing}
-        interpreters, session = options.interpreters(), len(self.request.commands)
         groups = []
         for _, in_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             group = []
@@ -109,14 +159,8 @@ class RunMaker:
                     continue
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
-                program = Program(
-                    implementation=job.implementation,
-                    interpreter=interpreters[job.implementation],
-                    config=job.config.replace(run_dir=run_dir),
-                    session=session,
-                    is_reference=job.name == row_name(*contenders(options)[0]),
-                )
-                group.append(program)
+                config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
+                group.append(Program.of(self.request, job.implementation, config, is_first))
             groups.append(group)
         self.launcher.run(groups, 1, options.timeout, self, turns=options.turns == "auto")
 

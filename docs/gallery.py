@@ -19,13 +19,12 @@ sys.path.insert(0, str(REPOSITORY))
 from comparison.measure.summary import Summary, find_runs, summarise
 from comparison.measure.sweep import make_study
 from comparison.plan.request import Request
-from comparison.show.columns import row_tables, study_tables
-from comparison.show.conclusions import conclusions, study_conclusions
 from comparison.show.export import markdown_grid
-from comparison.show.remarks import remarks
-from comparison.show.report.charts import Drawn
+from comparison.show.report.charts import Chart
 from comparison.show.report.page import table_charts
 from comparison.show.report.sweep_figures import study_charts
+from comparison.show.sentences import conclusions, remarks, study_conclusions
+from comparison.show.tables import row_tables, study_tables
 
 PAGE, PICTURES = REPOSITORY / "docs" / "gallery.md", REPOSITORY / "docs" / "gallery"
 
@@ -114,14 +113,14 @@ def make(exhibit: Exhibit, folder: Path, data_dir: Path) -> Summary:
     return summarise(folder, request, runs, len(missing))
 
 
-def pictures(exhibit: Exhibit, summary: Summary) -> list[Drawn]:
+def pictures(exhibit: Exhibit, summary: Summary) -> list[Chart]:
     study = make_study(summary)
     charts = study_charts(study) if study else table_charts(summary.tables[0], summary.request.options.target_accuracy)
     found = {chart.name: chart for chart in charts if chart.name in exhibit.charts}
-    return [found[name].draw() for name in exhibit.charts]
+    return [found[name] for name in exhibit.charts]
 
 
-def section(exhibit: Exhibit, summary: Summary, charts: list[Drawn]) -> str:
+def section(exhibit: Exhibit, summary: Summary, charts: list[Chart]) -> str:
     study = make_study(summary)
     table = summary.tables[0]
     grid = study_tables(study)[0] if study else row_tables(table.rows, details=False)[0]

@@ -1,142 +1,172 @@
 """The changes between an earlier comparison, the baseline, and this one."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 from common.record.results import RunResult
 from comparison.intervals import Ratio, unpaired_ratio
 from comparison.lockstep import different_settings
-from comparison.measure.numbers import points
-from comparison.measure.table import Entry, Table
+from comparison.measure.columns import shown
+from comparison.measure.numbers import points, rate, span, text
+from comparison.measure.table import Row, Table
 from comparison.plan.jobs import in_brackets
-from comparison.prove.judging import judge_folders
+from comparison.prove.judging import Proof, judge_folders
 from comparison.prove.proof import proof_path
 
-Folders = tuple[Path, Path]  # the folders of the earlier comparison and of this one
+
+def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list["Change"]:
+    """The change of each row with runs, in the order of the rows."""
+    old = {(row.name, *row.variant.items()): row for table in reversed(earlier) for row in table.rows if row.runs}
+    rows = (row for table in tables for row in table.rows if row.runs)
+    return [Change(row, old.get((row.name, *row.variant.items()))) for row in rows]
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Change:
-    """A row compared with the same row of an earlier comparison; None means not known, or not comparable.
+    """A row compared with the same row of an earlier comparison, which is None if it had no such row."""
 
-    Attributes:
-      lines: all findings, a sentence each.
-      accuracy, speed: earlier and now. Accuracies are shares, speeds are medians of images per second.
-      same_training: whether both rows are the same training, by the proofs of both comparisons.
-    """
+    now: Row
+    then: Row | None
 
-    title: str
-    lines: list[str] = field(default_factory=list)
-    accuracy: tuple[float, float] | None = None
-    speed: tuple[float, float] | None = None
-    ratio: Ratio | None = None
-    same_training: bool | None = None
+    @property
+    def title(self) -> str:
+        return f"{self.now.title}{in_brackets(self.now.variant)}"
 
+    @property
+    def is_comparable(self) -> bool:
+        return self.then is not None and not self._settings
 
-def what_changed(tables: Sequence[Table], earlier: Sequence[Table], folders: Folders) -> list[Change]:
-    """The change of each row, in the order of the rows."""
-    changes = []
-    for table in tables:
-        for entry in table.entries:
-            if not entry.runs:
-                continue
-            candidates = [
-                one
-                for old in earlier
-                for one in old.entries
-                if one.runs and one.name == entry.name and one.variant == entry.variant
-            ]
-            change = Change(f"{entry.title}{in_brackets(entry.variant)}")
-            changes.append(change)
-            if candidates:
-                change.lines += _entry_changes(entry, candidates[0], folders, change)
-            else:
-                change.lines.append("not in the baseline")
-    return changes
+    @cached_property
+    def _results(self) -> tuple[RunResult, RunResult, bool]:
+        """A result of each, the earlier one first, and whether they have the same seed, as they have if any two do."""
+        assert self.then
+        for new in self.now.results:
+            for old in self.then.results:
+                if new.config.seed == old.config.seed:
+                    return old, new, True
+        return self.then.results[0], self.now.results[0], False
 
+    @cached_property
+    def _settings(self) -> list[str]:
+        """Why they are not the same experiment."""
+        return different_settings(*self._results)
 
-def _entry_changes(entry: Entry, old: Entry, folders: Folders, change: Change) -> Iterator[str]:
-    """Yields the lines of the change, and fills in its other fields."""
-    new_result, old_result, same_seed = _alike(entry, old)
-    if settings := different_settings(old_result, new_result, same_seed):
-        yield f"not the same experiment, so nothing is set side by side: {'; '.join(settings)}"
-        return
-    yield _training(entry, folders, change)
-    yield _accuracy(entry, old, change)
-    versions = _versions(old_result, new_result)
-    machines = old_result.machine.differences(new_result.machine)
-    if old_result.device_name != new_result.device_name:
-        machines.append(f"device: {old_result.device_name} and {new_result.device_name}")
-    if old_result.cpu_instructions != new_result.cpu_instructions:
-        machines.append(f"instructions up to {old_result.cpu_instructions} and {new_result.cpu_instructions}")
-    codes = old_result.code, new_result.code
-    # With uncommitted changes, the code may differ although the commit is the same.
-    code_changed = codes[0] != codes[1] or old_result.code_sha256 != new_result.code_sha256
-    if versions:
-        yield f"versions changed: {'; '.join(versions)}"
-    if code_changed:
-        now = codes[1] if codes[0] != codes[1] else "with other uncommitted changes"
-        yield f"code changed: commit {codes[0]}, now {now}"
-    if machines:
-        yield f"the machine changed ({'; '.join(machines)}), so speeds are not compared"
-        return
-    yield _speed(entry, old, bool(versions), code_changed, change)
+    @cached_property
+    def _proof(self) -> Proof:
+        """Whether both are exactly the same training, as proved by the runs in 64 bits."""
+        path = proof_path(self.now.variant, self.now.name)
+        assert self.then
+        return judge_folders(self.then.in_table.folder / path, self.now.in_table.folder / path)
 
+    @cached_property
+    def _machines(self) -> list[str]:
+        """How the machines differ."""
+        old, new, _ = self._results
+        found = old.machine.differences(new.machine)
+        if old.device_name != new.device_name:
+            found.append(f"device: {old.device_name} and {new.device_name}")
+        if old.cpu_instructions != new.cpu_instructions:
+            found.append(f"instructions up to {old.cpu_instructions} and {new.cpu_instructions}")
+        return found
 
-def _alike(entry: Entry, old: Entry) -> tuple[RunResult, RunResult, bool]:
-    """A result of each, and whether they have the same seed, which they have if any two do."""
-    new_results, old_results = ([run.result for run in one.runs if run.result] for one in (entry, old))
-    for new in new_results:
-        for before in old_results:
-            if new.config.seed == before.config.seed:
-                return new, before, True
-    return new_results[0], old_results[0], False
+    @cached_property
+    def _speeds(self) -> tuple[list[float], list[float]] | None:
+        """Images per second of the runs then and now; None if speeds cannot be compared."""
+        if self.then is None or self._machines:
+            return None
+        then, now = self.then.speeds, self.now.speeds
+        return (then, now) if then and now else None
 
+    @cached_property
+    def _ratio(self) -> Ratio | None:
+        return unpaired_ratio(*reversed(self._speeds)) if self._speeds else None
 
-def _training(entry: Entry, folders: Folders, change: Change) -> str:
-    """Says whether both rows are exactly the same training, as proved by the runs in 64 bits."""
-    earlier, now = (folder / proof_path(entry.variant, entry.name) for folder in folders)
-    proof = judge_folders(earlier, now)
-    change.same_training = proof.same
-    if proof.same is None:
-        return f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
-    if not proof.same:
-        return f"not the same training: {proof.note}"
-    largest = "" if proof.difference is None else f" (largest difference in a loss in 64 bits {proof.difference:.0e})"
-    return f"the same training{largest}"
+    # --- In a table, for rows that are comparable ---
 
+    @shown("accuracy\npoints", "beside")
+    def accuracy(self) -> str:
+        assert self.then
+        return points(self.then.test_accuracy, self.now.test_accuracy)
 
-def _accuracy(entry: Entry, old: Entry, change: Change) -> str:
-    assert entry.row and old.row
-    now, before = entry.row.accuracy.test_accuracy, old.row.accuracy.test_accuracy
-    assert now is not None and before is not None
-    change.accuracy = before, now
-    return f"accuracy {before:.2%}, now {now:.2%} ({points(before, now)} points)"
+    @shown("images/s\nthen", "beside")
+    def speed_then(self) -> str:
+        return rate(median(self._speeds[0])) if self._speeds else ""
 
+    @shown("images/s\nnow", "beside")
+    def speed_now(self) -> str:
+        return rate(median(self._speeds[1])) if self._speeds else ""
 
-def _speed(entry: Entry, old: Entry, versions: bool, code: bool, change: Change) -> str:
-    speeds, old_speeds = _speeds(entry), _speeds(old)
-    if not speeds or not old_speeds:
-        return "no speed to compare: it is not measured in both"
-    ratio = change.ratio = unpaired_ratio(speeds, old_speeds)
-    change.speed = median(old_speeds), median(speeds)
-    turns = bool(entry.measured_runs[0].turns) != bool(old.measured_runs[0].turns)
-    changes = (("versions", versions), ("code", code), ("--turns", turns))
-    changed = [name for name, true in changes if true] or ["nothing that is recorded"]
-    if ratio.estimate is None:
-        found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
-    elif ratio.low is None or ratio.high is None:
-        found = f"{ratio.estimate:.2f} times the baseline's, without spread for an interval"
-    else:
-        interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
-        found = f"{ratio.estimate:.2f} times the baseline's, {interval}: {ratio.verdict}"
-    return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
+    @shown("\nratio", "beside")
+    def ratio(self) -> str:
+        return text(self._ratio and self._ratio.estimate, "{:.2f}")
 
+    @shown("95 %\ninterval", "beside")
+    def interval(self) -> str:
+        return span(self._ratio.low, self._ratio.high, "{:.2f}".format) if self._ratio else ""
 
-def _speeds(entry: Entry) -> list[float]:
-    return [run.images_per_second for run in entry.measured_runs if run.images_per_second]
+    @shown("\nverdict", "beside")
+    def verdict(self) -> str:
+        return (self._ratio and self._ratio.verdict) or "none"
+
+    @shown("same\ntraining", "beside")
+    def same_training(self) -> str:
+        return {True: "yes", False: "no", None: ""}[self._proof.same]
+
+    # --- In words ---
+
+    def lines(self) -> Iterator[str]:
+        """All findings, a sentence each."""
+        if self.then is None:
+            yield "not in the baseline"
+            return
+        if self._settings:
+            yield f"not the same experiment, so nothing is set side by side: {'; '.join(self._settings)}"
+            return
+        old, new, _ = self._results
+        yield self._about_training()
+        yield (
+            f"accuracy {text(self.then.test_accuracy, '{:.2%}')}, now {text(self.now.test_accuracy, '{:.2%}')}"
+            f" ({self.accuracy} points)"
+        )
+        versions = _versions(old, new)
+        # With uncommitted changes, the code may differ although the commit is the same.
+        code = old.code != new.code or old.code_sha256 != new.code_sha256
+        if versions:
+            yield f"versions changed: {'; '.join(versions)}"
+        if code:
+            now = new.code if old.code != new.code else "with other uncommitted changes"
+            yield f"code changed: commit {old.code}, now {now}"
+        if self._machines:
+            yield f"the machine changed ({'; '.join(self._machines)}), so speeds are not compared"
+            return
+        yield self._about_speed(bool(versions), code)
+
+    def _about_training(self) -> str:
+        proof = self._proof
+        if proof.same is None:
+            return f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
+        if not proof.same:
+            return f"not the same training: {proof.note}"
+        largest = text(proof.difference, " (largest difference in a loss in 64 bits {:.0e})")
+        return f"the same training{largest}"
+
+    def _about_speed(self, versions: bool, code: bool) -> str:
+        ratio = self._ratio
+        if ratio is None or self.then is None:
+            return "no speed to compare: it is not measured in both"
+        turns = bool(self.now.measured_runs[0].turns) != bool(self.then.measured_runs[0].turns)
+        changes = (("versions", versions), ("code", code), ("--turns", turns))
+        changed = [name for name, true in changes if true] or ["nothing that is recorded"]
+        if ratio.estimate is None:
+            found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
+        elif ratio.low is None or ratio.high is None:
+            found = f"{ratio.estimate:.2f} times the baseline's, without spread for an interval"
+        else:
+            interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+            found = f"{ratio.estimate:.2f} times the baseline's, {interval}: {ratio.verdict}"
+        return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
 
 
 def _versions(old: RunResult, new: RunResult) -> list[str]:

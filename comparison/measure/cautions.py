@@ -1,10 +1,14 @@
 """Warnings about everything that might mislead a reader of the tables, one line each."""
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean, median
 
-from comparison.measure.noise import noise_warnings
-from comparison.measure.table import Table
+from comparison.intervals import outliers, outlying
+from comparison.measure.rounds import is_disturbed, other_load
+from comparison.measure.table import Row, Table
 from comparison.plan.jobs import in_brackets
+from comparison.run.load_meter import BUSY, QUIETER
 from comparison.run.store import Run
 
 
@@ -17,9 +21,9 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
     """
     found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
     found += [*_groups(runs), *_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]
-    measured = [row.speed for table in tables for row in table.rows if row.speed.images_per_second]
+    measured = [row for table in tables for row in table.rows if row.images_per_second]
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
-        if any(speed.ratio_low for speed in measured):
+        if any(row.ratio_low for row in measured):
             found.append("one round only: intervals are of these processes, others may differ; --repeats 2 makes more")
         else:
             found.append("one round only: a difference in speed may be chance; --repeats 5 gives ratios with intervals")
@@ -68,7 +72,7 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
 def _sessions(tables: Sequence[Table]) -> Iterator[str]:
     for table in tables:
         made: dict[tuple[int, int], set[int]] = {}
-        for run in (run for entry in table.entries for run in entry.runs):
+        for run in (run for row in table.rows for run in row.runs):
             made.setdefault((run.record.seed, run.record.round), set()).add(run.record.session)
         split = sum(len(sessions) > 1 for sessions in made.values())
         if split:
@@ -104,9 +108,9 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
     threads = {
         (row.title, result.threads_per_device): row.variant
         for table in tables
-        for entry in table.entries
-        for run in entry.runs
-        if (row := entry.row) and (result := run.result)
+        for row in table.rows
+        for run in row.runs
+        if (result := run.result)
     }
     counts = {count for _, count in threads}
     if len(counts) > 1 and not any(
@@ -114,3 +118,206 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
     ):
         shown = ", ".join(f"{name} {count}" for name, count in sorted(threads))
         yield f"thread counts differ: {shown} threads for each device"
+
+
+# --- What the machine does to speeds ---
+
+OFF = 0.10  # no warning for a run that differs from the median by less: it misleads nobody
+WORTH_A_WORD = 0.05  # no warning for a ratio that differs from 1 by less, or for stalls that take less
+CROWDED = 1.0  # threads that want to run minus cores, on average; a warning above this number
+THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
+
+
+def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
+    """The warnings, in the order in which a reader should see them.
+
+    Args:
+      repeats: number of rounds that were asked for; further rounds were made to replace disturbed ones.
+    """
+    yield from _disturbed(tables, repeats)
+    for table in tables:
+        where = in_brackets(table.variant)
+        for row in table.rows:
+            who = f"{row.title}{where}"
+            yield from _stalled(row, who)
+            yield from _stopped(row, who)
+            yield from _throttled(row, who)
+            yield from _crowded(row, who)
+            yield from _first_run(row, who)
+            yield from _outliers(row, who)
+        yield from _too_wide(table, where)
+        yield from _contradictions(table, where)
+
+
+def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
+    """One warning for all disturbed turns and rounds, also in a sweep."""
+    tables = [table for table in tables if table.rows]
+    runs = [run for table in tables for row in table.rows for run in row.runs]
+    turns = sum(len(run.turns) for run in runs)
+    disturbed_turns = turns - sum(len(run.quiet_turns) for run in runs)
+    disturbed = sum(len(table.disturbed) for table in tables)
+    if not disturbed and not disturbed_turns:
+        return
+    rounds = {(table.number, *run.round_key[:2]) for table in tables for row in table.rows for run in row.runs}
+    again = sum(number > repeats for _, _, number in rounds)
+    load, worst = max(((_most_load(run), run) for run in runs), key=lambda found: found[0])
+    if tables[0].keep_disturbed:
+        follows = "they still count, because of --disturbed keep"
+    elif not disturbed:
+        follows = "they are left out"
+    elif left := len(rounds) - disturbed:
+        follows = f"they are left out: speeds and ratios are from the other {left}"
+    else:
+        follows = f"no speed was measured: {QUIETER}"
+    what = _of_rounds(disturbed, len(rounds)) if disturbed else f"{disturbed_turns} of {turns} turns were"
+    yield (
+        f"{what} disturbed: other programs used up to {load:.0%} of the cores"
+        f" ({worst.record.title}, {_place(worst)}); {follows}{f'; extra rounds made instead: {again}' if again else ''}"
+    )
+
+
+def _most_load(run: Run) -> float:
+    """The largest share of the cores that others used, in a turn or, without turns, while the run trained."""
+    return max([turn.other_load or 0.0 for turn in run.turns] or [other_load(run) or 0.0])
+
+
+def why_not_measured(rows: Sequence[Row]) -> str | None:
+    """`other programs used 97% of the cores`, if others have disturbed all rounds of these rows; else None."""
+    runs = [run for row in rows for run in row.runs]
+    disturbed = [other_load(run) or 0.0 for run in runs if is_disturbed(run)]
+    if not disturbed or not all(row.leaves_out(run) for row in rows for run in row.runs):
+        return None
+    return f"other programs used {median(disturbed):.0%} of the cores; {QUIETER}"
+
+
+def _of_rounds(part: int, whole: int) -> str:
+    """`2 of 7 rounds were`."""
+    if whole == 1:
+        return "the only round was"
+    return f"{'all' if part == whole else f'{part} of'} {whole} rounds {'was' if part == 1 else 'were'}"
+
+
+def _place(run: Run) -> str:
+    return f"seed {run.record.seed}, round {run.record.round}"
+
+
+def _stalled(row: Row, who: str) -> Iterator[str]:
+    if (row.stalled or 0.0) > WORTH_A_WORD:
+        yield (
+            f"{who}: stalls take {row.stalled:.0%} of the time of its turns, which now and then last much longer than"
+            " usual, though no other program was seen; images/s and ratios are of usual turns; waiting for turns may"
+            " lengthen stalls: --turns never shows what they cost in a training alone"
+        )
+
+
+def _stopped(row: Row, who: str) -> Iterator[str]:
+    stopped = [run for run in row.runs if run.result and run.result.stopped_seconds]
+    if stopped:
+        seconds = sum(run.result.stopped_seconds for run in stopped if run.result)
+        yield f"{who}: {len(stopped)} of {len(row.runs)} runs were stopped, for {seconds:.1f} s; that does not count"
+
+
+def _throttled(row: Row, who: str) -> Iterator[str]:
+    shares = [run.record.throttled for run in row.measured_runs if run.record.throttled is not None]
+    if shares and fmean(shares) > THROTTLED:
+        yield (
+            f"{who}: this container's CPU limit paused it in {fmean(shares):.0%} of the scheduler's periods,"
+            " so its speeds are too low; a smaller --threads-per-device or a higher limit avoids that"
+        )
+
+
+def _crowded(row: Row, who: str) -> Iterator[str]:
+    """Warns of more threads than cores without other programs: the run's own threads wait for each other, or spin."""
+    runs = [run for run in row.measured_runs if run.result and (other_load(run) or 0.0) <= BUSY]
+    runnable = [run.record.runnable_threads for run in runs if run.record.runnable_threads is not None]
+    if not runs or not runs[0].result:
+        return
+    result = runs[0].result
+    if result.accelerator == "cpu" and result.threads_per_device * result.devices > (
+        result.config.nodes * result.machine.cores
+    ):
+        yield (
+            f"{who}: {result.devices} x {result.threads_per_device} threads on {result.machine.cores} cores"
+            " wait for each other; --threads-per-device auto gives each its share"
+        )
+    elif runnable and fmean(runnable) > result.machine.cores + CROWDED:
+        yield (
+            f"{who}: {fmean(runnable):.1f} threads at a time wanted to run on {result.machine.cores} cores;"
+            " a smaller --threads-per-device may be faster; docs/noise.md says what helps"
+        )
+
+
+def _first_run(row: Row, who: str) -> Iterator[str]:
+    """Warns if the first run, which warms up caches, is an outlier; the medians hardly change by it."""
+    runs = sorted(row.measured_runs, key=lambda run: run.record.started)
+    if len(runs) < 4:
+        return
+    for what, samples in (
+        ("training", [run.result.images_per_second for run in runs if run.result]),
+        ("start-up", [run.result.startup_seconds for run in runs if run.result]),
+    ):
+        known = [sample for sample in samples if sample is not None]
+        if len(known) < len(runs) or not outlying(known[0], known[1:], OFF):
+            continue
+        slower = (known[0] > sorted(known[1:])[len(known[1:]) // 2]) == (what == "start-up")
+        yield (
+            f"{who}: the first run is an outlier: its {what} is"
+            f" {'slower' if slower else 'faster'} than the others'; medians hardly change, but do not quote this run"
+            " alone"
+        )
+
+
+def _outliers(row: Row, who: str) -> Iterator[str]:
+    """Warns of each run with an unusual speed although no disturbance was seen; these runs still count."""
+    runs = sorted((run for run in row.measured_runs if run.images_per_second), key=lambda run: run.record.started)
+    speeds = [run.images_per_second or 0.0 for run in runs]
+    for index in outliers(speeds, OFF):
+        load = other_load(runs[index])
+        seen = "whether other programs ran is not known"
+        if load is not None:
+            seen = f"other programs used {load:.0%} of the cores"
+        if index > 0:  # `_first_run` warns of the first run
+            yield (
+                f"{who}: {speeds[index]:,.0f} images/s is an outlier ({_place(runs[index])}; the median"
+                f" is {median(speeds):,.0f}); {seen}; it still counts, but hardly changes medians and ratios"
+            )
+
+
+def _too_wide(table: Table, where: str) -> Iterator[str]:
+    for row in table.rows:
+        if row.verdict != "no difference shown" or not (row.ratio and row.ratio_low and row.ratio_high):
+            continue
+        if abs(math.log(row.ratio)) > math.log1p(WORTH_A_WORD):
+            yield (
+                f"{row.title}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
+                f" {row.ratio:.2f}, 95 % interval {row.ratio_low:.2f} to {row.ratio_high:.2f};"
+                f" {rounds_needed(row)}"
+            )
+
+
+def rounds_needed(row: Row) -> str:
+    """Says how many rounds may show a difference of this size: widths of intervals go with 1 / sqrt(rounds)."""
+    assert row.ratio and row.ratio_low and row.ratio_high
+    half = math.log(row.ratio_high / row.ratio_low) / 2
+    needed = max(math.ceil(row.num_rounds * (half / abs(math.log(row.ratio))) ** 2), row.num_rounds + 1)
+    return (
+        f"about {needed} rounds might be enough (--resume DIR --repeats {needed})"
+        if needed <= 100
+        else "more than 100 rounds would be needed; a quieter machine helps more"
+    )
+
+
+def _contradictions(table: Table, where: str) -> Iterator[str]:
+    """Warns if the medians, which are over all runs, and the ratio, which is from pairs, say the opposite."""
+    first = table.reference
+    for row in table.rows:
+        base = first.images_per_second if first else None
+        if first is None or not (row.ratio and row.images_per_second and base):
+            continue
+        medians = row.images_per_second / base
+        if (row.ratio - 1) * (medians - 1) < 0 and abs(math.log(medians / row.ratio)) > WORTH_A_WORD:
+            yield (
+                f"{row.title}{where}: the medians say {medians:.2f} times the speed of {first.title}, the pairs of the"
+                f" same round say {row.ratio:.2f}: speeds changed from round to round, so trust neither; make more"
+                " rounds on a quiet machine"
+            )

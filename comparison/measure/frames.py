@@ -3,7 +3,7 @@
 A column has the type of the field that it comes from, even if all its values are missing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from common.record.results import EpochLine, RunResult, TurnLine
 from common.record.timeline import PHASES
 from common.spec.options import TRAINED, TrainConfig, fields_of_kind
-from comparison.measure.row import Row
+from comparison.measure.columns import columns_of
 from comparison.measure.summary import Summary
+from comparison.measure.table import Row
 from comparison.plan.jobs import variant_name
 from comparison.run.program import Record
 from comparison.run.store import Run
@@ -35,7 +36,9 @@ WHICH_RUN = {
 
 def rows_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """A line for each row of the tables."""
-    return _frame((row.flat() for row in rows), Row.columns())
+    columns = columns_of(Row)
+    lines = ({one.name: getattr(row, one.name) for one in columns} for row in rows)
+    return _frame(lines, {one.name: one.type for one in columns})
 
 
 def runs_frame(summary: Summary) -> pd.DataFrame:
@@ -50,24 +53,25 @@ def runs_frame(summary: Summary) -> pd.DataFrame:
 
 def epochs_frame(summary: Summary) -> pd.DataFrame:
     """A line for each evaluation of each run that has succeeded."""
-    lines = (
-        {**_run_line(summary, table, run), **dict(epoch)}
-        for table, run in summary.numbered_runs
-        if run.result
-        for epoch in run.epochs
-    )
-    return _frame(lines, WHICH_RUN | _fields(EpochLine, EpochLine.model_fields.keys() - {"kind"}))
+    return _lines_frame(summary, EpochLine, lambda run: run.epochs)
 
 
 def turns_frame(summary: Summary) -> pd.DataFrame:
     """A line for each turn of each run that has succeeded: the samples that ratios are from."""
-    lines = (
-        {**_run_line(summary, table, run), **dict(turn), "images_per_second": turn.images_per_second}
+    return _lines_frame(summary, TurnLine, lambda run: run.turns, {"images_per_second": float})
+
+
+def _lines_frame(
+    summary: Summary, kind: type[BaseModel], lines: Callable[[Run], Sequence[BaseModel]], more: Mapping[str, Any] = {}
+) -> pd.DataFrame:
+    """A line for each of a run's `lines`, which are of `kind`; `more`: properties of them that are columns, too."""
+    columns = {**_fields(kind, kind.model_fields.keys() - {"kind"}), **more}
+    cells = (
+        {**_run_line(summary, table, run), **{name: getattr(line, name) for name in columns}}
         for table, run in summary.numbered_runs
-        for turn in run.turns
+        for line in lines(run)
     )
-    columns = WHICH_RUN | _fields(TurnLine, TurnLine.model_fields.keys() - {"kind"}) | {"images_per_second": float}
-    return _frame(lines, columns)
+    return _frame(cells, WHICH_RUN | columns)
 
 
 def steps_frame(summary: Summary) -> pd.DataFrame:

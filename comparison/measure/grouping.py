@@ -1,55 +1,42 @@
 """Groups raw runs into tables: the runs of a table can be compared with each other."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from comparison.lockstep import different_settings
 from comparison.measure.rounds import disturbed_rounds
-from comparison.measure.row_values import make_row
-from comparison.measure.table import Entry, Table
-from comparison.plan.jobs import Values
-from comparison.prove.learning import read_fit, read_small_set
+from comparison.measure.table import Row, Table
+from comparison.plan.jobs import contenders
+from comparison.plan.request import Request
 from comparison.run.store import Run
 
 
-def make_tables(
-    folder: Path,
-    runs: Sequence[Run],
-    names: Sequence[str],
-    target_accuracy: float | None,
-    verify: bool = True,
-    keep_disturbed: bool = False,
-) -> list[Table]:
-    """The tables of the runs in a comparison's folder; the tables of one variant follow each other.
-
-    Args:
-      names: the names of the rows, in their order in a table.
-      verify: whether rows must be proved to be the same training.
-      keep_disturbed: whether rounds that other programs have disturbed count like all others.
-    """
+def make_tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
+    """The tables of the runs in a comparison's folder; the tables of one variant follow each other."""
+    options = request.options
+    names = [contender.name for contender in contenders(options)]
     tables: list[Table] = []
-    variants: list[Values] = []
-    for run in runs:
-        if run.record.variant not in variants and not run.record.tuning:
-            variants.append(run.record.variant)
-    for variant in variants:
-        chosen = [run for run in runs if run.record.variant == variant and not run.record.tuning]
+    in_tables = [run for run in runs if not run.record.tuning]
+    for variant in {str(run.record.variant): run.record.variant for run in in_tables}.values():
+        chosen = [run for run in in_tables if run.record.variant == variant]
         # In the order of the rows: the reference is the row that was asked for first, even if another one ran first.
         chosen.sort(key=lambda run: names.index(run.record.name))
-        found = _group(chosen, variant, len(tables) + 1)
-        for table in found:
-            disturbed = disturbed_rounds([run for entry in table.entries for run in entry.runs])
-            for entry in table.entries:
-                entry.disturbed, entry.keep_disturbed = disturbed, keep_disturbed
-                entry.small_set = read_small_set(folder, variant, entry.name)
-                entry.fit = read_fit(folder, variant, entry.name, entry.runs)
-            for entry in table.entries:
-                entry.row = make_row(folder, table, entry, target_accuracy, verify)
-        tables += found
+        empty = partial(
+            Table,
+            variant=variant,
+            folder=folder,
+            target_accuracy=options.target_accuracy,
+            verify=options.verify != "never",
+            keep_disturbed=options.disturbed == "keep",
+        )
+        tables += _group(chosen, empty, len(tables) + 1)
+    for table in tables:
+        table.disturbed = disturbed_rounds([run for row in table.rows for run in row.runs])
     return tables
 
 
-def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
+def _group(runs: Sequence[Run], empty: "partial[Table]", number: int) -> list[Table]:
     """The tables of one variant. A failed run is in the table of its row's other runs, else in the first table."""
     tables: list[Table] = []
     for run in runs:
@@ -58,26 +45,26 @@ def _group(runs: Sequence[Run], variant: Values, number: int) -> list[Table]:
         table = next((one for one in tables if not _apart(one, run)), None)
         if table is None:
             apart = _apart(tables[0], run) if tables else []
-            table = Table(number + len(tables), variant, apart="; ".join(apart) or None)
+            table = empty(number + len(tables), apart="; ".join(apart) or None)
             tables.append(table)
-        entry = table.entry(run.record.name)
-        if entry is None:
-            entry = Entry(run.record.implementation, run.record.mode, variant)
-            table.entries.append(entry)
-        entry.runs.append(run)
-    if not tables:
-        tables.append(Table(number, variant))
-    order = list(dict.fromkeys(run.record.name for run in runs))
+        _row(table, run).runs.append(run)
+    tables = tables or [empty(number)]
     for run in runs:
-        if run.result is not None:
-            continue
-        entry = next((one for table in tables if (one := table.entry(run.record.name))), None)
-        if entry is None:
-            entry = Entry(run.record.implementation, run.record.mode, variant)
-            tables[0].entries.append(entry)
-        entry.failed.append(run)
-    tables[0].entries.sort(key=lambda entry: order.index(entry.name))
+        if run.result is None:
+            table = next((one for one in tables if one.row(run.record.name)), tables[0])
+            _row(table, run).failed.append(run)
+    order = list(dict.fromkeys(run.record.name for run in runs))
+    tables[0].rows.sort(key=lambda row: order.index(row.name))
     return tables
+
+
+def _row(table: Table, run: Run) -> Row:
+    """The row of a run, which is added to the table if it is missing."""
+    row = table.row(run.record.name)
+    if row is None:
+        row = Row(table, run.record.contender)
+        table.rows.append(row)
+    return row
 
 
 def _apart(table: Table, run: Run) -> list[str]:
@@ -89,9 +76,9 @@ def _apart(table: Table, run: Run) -> list[str]:
         found = different_settings(partner.result, result)
     else:  # another seed: what depends on the seed may differ
         found = different_settings(first, result, same_seed=False)
-    entry = table.entry(run.record.name)
+    row = table.row(run.record.name)
     # Only within the same row: frameworks may name the same device differently.
-    names = [entry.runs[0].result.device_name, result.device_name] if entry and entry.runs[0].result else []
+    names = [row.runs[0].result.device_name, result.device_name] if row and row.runs[0].result else []
     if len(set(names)) > 1:
         found.append(f"device: {names[0]} and {names[1]}")
     return found + first.machine.differences(result.machine)

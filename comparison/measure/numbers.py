@@ -25,7 +25,7 @@ def difference(value: float | None) -> str:
     return "0" if value == 0 else text(value, "{:.0e}")
 
 
-def mebibytes(value: int | None) -> str:
+def mebibytes(value: float | None) -> str:
     return text(value and value / 2**20, "{:,.0f}")
 
 
@@ -33,9 +33,9 @@ def span(low: float | None, high: float | None, form: Callable[[float], str]) ->
     return "" if low is None or high is None else f"{form(low)}-{form(high)}"
 
 
-def least_most(least: float, most: float) -> str:
+def least_most(least: float, most: float, form: Callable[[float], str] = "{:.2f}".format, to: str = "-") -> str:
     """`1.05-1.21`, or one number if both are the same."""
-    return "-".join(dict.fromkeys((f"{least:.2f}", f"{most:.2f}")))
+    return to.join(dict.fromkeys((form(least), form(most))))
 
 
 def seconds(value: float | None) -> str:
@@ -43,6 +43,6 @@ def seconds(value: float | None) -> str:
     return text(value, "{:.2f}" if value is not None and value < 1 else "{:.1f}")
 
 
-def points(then: float, now: float) -> str:
+def points(then: float | None, now: float | None) -> str:
     """The change from one share to another, in percentage points: `+0.28`."""
-    return f"{100 * (now - then):+.2f}"
+    return "" if then is None or now is None else f"{100 * (now - then):+.2f}"

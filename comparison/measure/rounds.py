@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from comparison.intervals import MIN_CYCLES, MIN_ROUNDS
-from comparison.measure.table import Entry, speed_ratio
-from comparison.plan.jobs import FIRST_ROUNDS, Job, Variant, contenders, first_rounds, jobs_of_round, row_name
+from comparison.measure.table import Row, Table, speed_ratio
+from comparison.plan.jobs import FIRST_ROUNDS, Job, Variant, contenders, first_rounds, jobs_of_round
 from comparison.plan.options import CompareConfig
 from comparison.run.load_meter import disturbs
 from comparison.run.store import RoundKey, Run
@@ -97,11 +97,10 @@ def _is_narrow(options: CompareConfig, runs: Sequence[Run]) -> bool:
     share = options.ratio_within
     if share is None or not runs:
         return False
-    keep = options.disturbed == "keep"
-    entries: dict[str, Entry] = {}
-    for implementation, mode in contenders(options):
-        of_row = [run for run in runs if run.record.name == row_name(implementation, mode) and run.result]
-        entries[row_name(implementation, mode)] = Entry(implementation, mode, {}, of_row, keep_disturbed=keep)
-    first, *others = entries.values()
+    table = Table(0, {}, keep_disturbed=options.disturbed == "keep")
+    for contender in contenders(options):
+        of_row = [run for run in runs if run.record.contender == contender and run.result]
+        table.rows.append(Row(table, contender, of_row))
+    first, *others = table.rows
     ratios = [speed_ratio(first, other)[0] for other in others if other.runs]
     return bool(first.runs) and all(ratio is not None and ratio.is_within(share) for ratio in ratios)

@@ -3,22 +3,29 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from common.platform.errors import UserError, option_name
 from common.record.results import RunResult
 from comparison.measure.baseline import Change, what_changed
 from comparison.measure.cautions import find_warnings
+from comparison.measure.columns import columns_of
 from comparison.measure.grouping import make_tables
 from comparison.measure.rounds import further_rounds
-from comparison.measure.row import Row
-from comparison.measure.table import Table
-from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, row_name, tuning_jobs, variant_name
+from comparison.measure.table import Row, Table
+from comparison.plan.jobs import Job, comparison_jobs, make_variants, tuning_jobs, variant_name
 from comparison.plan.request import REQUEST_FILE, Request
 from comparison.run.program import Record
 from comparison.run.store import Run, read_run, read_runs_again
+
+# The columns of a row, as in `results.csv`.
+StoredRow: Any = create_model(
+    "Row",
+    __config__=ConfigDict(frozen=True, extra="forbid"),
+    **{one.name: (one.type, Field(description=one.about)) for one in columns_of(Row)},
+)
 
 
 class RunSample(BaseModel):
@@ -37,7 +44,7 @@ class Results(BaseModel):
 
     Attributes:
       command: the command that made the comparison; the last one if it was resumed.
-      rows: see `Row`.
+      rows: with the columns of `results.csv`.
       runs: all runs, in the order in which they were made.
       warnings: lines on what might mislead a reader of the rows.
       baseline: lines on what has changed since the comparison named by --baseline.
@@ -46,13 +53,13 @@ class Results(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
-    schema_version: Literal[3]
+    schema_version: Literal[4]
     created: str
     command: str
     target_accuracy: float | None
     warnings: list[str]
     baseline: list[str]
-    rows: list[Row]
+    rows: list[StoredRow]  # type: ignore[valid-type]
     runs: list[RunSample]
 
 
@@ -90,19 +97,19 @@ class Summary:
     @property
     def numbered_runs(self) -> list[tuple[int, Run]]:
         """All runs, the earliest first, each with the number of its table; 0 if it is in no table."""
-        numbers = {id(run): table.number for table in self.tables for entry in table.entries for run in entry.runs}
+        numbers = {id(run): table.number for table in self.tables for row in table.rows for run in row.runs}
         runs = sorted(self.runs, key=lambda run: run.record.started)
         return [(numbers.get(id(run), 0), run) for run in runs]
 
     def results(self) -> Results:
         return Results(
-            schema_version=3,
+            schema_version=4,
             created=self.request.created,
             command=self.request.commands[-1],
             target_accuracy=self.request.options.target_accuracy,
             warnings=self.warnings,
             baseline=self.baseline,
-            rows=self.rows,
+            rows=[StoredRow(**{one.name: getattr(row, one.name) for one in columns_of(Row)}) for row in self.rows],
             runs=[
                 RunSample(table=table, run_dir=run.shown_dir(self.folder), record=run.record, result=run.result)
                 for table, run in self.numbered_runs
@@ -133,16 +140,16 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
     """Tables, warnings and changes since the baseline, from the runs that have ended so far."""
     request, corrections = _as_trained(request, runs)
-    tables = _tables(folder, request, runs)
+    tables = make_tables(folder, request, runs)
     baseline: list[str] = []
     changes: list[Change] = []
     if request.options.baseline:
         try:
             earlier = Request.read(request.options.baseline, "--baseline")
             earlier_runs, _ = find_runs(request.options.baseline, earlier)
-            earlier_tables = _tables(request.options.baseline, earlier, earlier_runs)
-            changes = what_changed(tables, earlier_tables, (request.options.baseline, folder))
-            baseline = [f"{change.title}: {line}" for change in changes for line in change.lines]
+            earlier_tables = make_tables(request.options.baseline, earlier, earlier_runs)
+            changes = what_changed(tables, earlier_tables)
+            baseline = [f"{change.title}: {line}" for change in changes for line in change.lines()]
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
             baseline = [str(error)]
     warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
@@ -171,10 +178,3 @@ def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[st
     ]
     config = request.config.model_copy(update={name: used for name, (_, used) in found.items()})
     return request.model_copy(update={"config": config}), lines
-
-
-def _tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
-    options = request.options
-    names = [row_name(*contender) for contender in contenders(options)]
-    verify, keep = options.verify != "never", options.disturbed == "keep"
-    return make_tables(folder, runs, names, options.target_accuracy, verify, keep)

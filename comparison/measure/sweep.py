@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comparison.intervals import Ratio
-from comparison.measure.row import Row
+from comparison.measure.columns import shown
+from comparison.measure.numbers import least_most, span
 from comparison.measure.summary import Summary
-from comparison.measure.table import Entry, Table, speed_ratio
+from comparison.measure.table import Row, Table, speed_ratio
 from comparison.plan.jobs import SCALED, Values
 
-Kind = Literal["devices", "batch-size", "other"]
+Axis = Literal["devices", "batch-size", "other"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,22 @@ class StudyRow:
     series: str
     speed_up: Ratio | None = None
     ideal: float | None = None
+
+    @shown("\nspeed-up", "scaling")
+    def shown_speed_up(self) -> str:
+        if self.speed_up is None:
+            return ""
+        if self.speed_up.estimate is None:
+            return least_most(self.speed_up.least, self.speed_up.most)
+        return f"{self.speed_up.estimate:.2f}"
+
+    @shown("95 %\ninterval ", "scaling")  # with a space: the table has the interval of the ratio, too
+    def speed_up_interval(self) -> str:
+        return span(self.speed_up.low, self.speed_up.high, "{:.2f}".format) if self.speed_up else ""
+
+    @shown("\nefficiency", "scaling")
+    def efficiency(self) -> str:
+        return "-".join(dict.fromkeys(map("{:.0%}".format, self.efficiencies)))
 
     @property
     def efficiencies(self) -> tuple[float, ...]:
@@ -50,7 +67,7 @@ class Study:
     """
 
     option: str
-    kind: Kind
+    kind: Axis
     rows: list[StudyRow]
     test_count: int
 
@@ -67,44 +84,44 @@ def make_study(summary: Summary) -> Study | None:
         return None
     option = next(iter(tables[0].variant))
     scaled = [name for name in SCALED if name in tables[0].variant]
-    kind: Kind = "devices" if scaled else "batch-size" if option == "batch-size" else "other"
+    kind: Axis = "devices" if scaled else "batch-size" if option == "batch-size" else "other"
     axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
     rows = []
     for table in tables:
-        for entry in table.entries:
-            if entry.row is None or not entry.runs:
+        for row in table.rows:
+            if not row.runs:
                 continue
-            x = str(_num_devices(entry)) if len(scaled) > 1 else table.variant[axis]
+            x = str(_num_devices(row)) if len(scaled) > 1 else table.variant[axis]
             # Of devices and nodes, both swept, the nodes tell series with the same total apart.
             others = [value for name, value in table.variant.items() if name not in (axis, *scaled[:-1])]
-            series = ", ".join([entry.title, *others])
-            found = _speed_up(tables, entry) if kind == "devices" else (None, None)
-            rows.append(StudyRow(entry.row, x, series, *found))
+            series = ", ".join([row.title, *others])
+            found = _speed_up(tables, row) if kind == "devices" else (None, None)
+            rows.append(StudyRow(row, x, series, *found))
     return Study(axis, kind, rows, min(result.test_count for table in tables if (result := table.first_result)))
 
 
-def _num_devices(entry: Entry) -> int:
-    """The number of devices on all nodes of an entry with runs."""
-    return entry.results[0].config.all_devices
+def _num_devices(row: Row) -> int:
+    """The number of devices on all nodes of a row with runs."""
+    return row.results[0].config.all_devices
 
 
-def _speed_up(tables: Sequence[Table], entry: Entry) -> tuple[Ratio | None, float | None]:
+def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | None]:
     """The speed-up in images per second over the same row with the fewest devices, and the ideal speed-up."""
 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
 
-    every = [one for table in tables for one in table.entries if one.runs]
-    bases = [one for one in every if one.name == entry.name and others(one.variant) == others(entry.variant)]
+    every = [one for table in tables for one in table.rows if one.runs]
+    bases = [one for one in every if one.name == row.name and others(one.variant) == others(row.variant)]
     # With both scalings, one device is only listed under strong: it is the same experiment under weak.
-    same = [one for one in bases if one.variant["scaling"] == entry.variant["scaling"] or _num_devices(one) == 1]
+    same = [one for one in bases if one.variant["scaling"] == row.variant["scaling"] or _num_devices(one) == 1]
     base = min(same, key=_num_devices)
     if _num_devices(base) > min(map(_num_devices, every)):
         return None, None  # its own runs with the fewest devices have failed: another base would change the ideal
-    ratio, _ = speed_ratio(base, entry)
+    ratio, _ = speed_ratio(base, row)
     if ratio is None:
         return None, None
-    return Ratio(1.0, 1.0, 1.0) if base is entry else ratio, _num_devices(entry) / _num_devices(base)
+    return Ratio(1.0, 1.0, 1.0) if base is row else ratio, _num_devices(row) / _num_devices(base)
 
 
 def _is_number(text: str) -> bool:

@@ -1,84 +1,177 @@
-"""A table: runs that can be compared with each other, by implementation and mode."""
+"""`Table`: runs that can be compared. `Row`: those of one implementation in one mode, and its columns."""
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeVar
 
 from common.record.results import RunResult, TurnLine
+from common.record.timeline import SHOWN_PHASES, Phase
+from common.resolve import describe_settings
 from common.spec.options import Mode
-from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
-from comparison.measure.row import Row
-from comparison.plan.jobs import Values, row_name, row_title
-from comparison.prove.learning import Fit, SmallSet
-from comparison.run.store import RoundKey, Run
+from common.spec.update_rule import peak_rate
+from comparison.intervals import (
+    MIN_CYCLES,
+    MIN_FOR_QUARTILES,
+    Interval,
+    Ratio,
+    Verdict,
+    mean_interval,
+    paired_ratio,
+    quartiles,
+    ratio_of_turns,
+    typical_speed,
+)
+from comparison.lockstep import FIRST_STEPS, loss_differences
+from comparison.measure.columns import Column, column, shown
+from comparison.measure.numbers import difference, least_most, mebibytes, rate, seconds, short_rate, span
+from comparison.plan.jobs import Contender, Values
+from comparison.prove.judging import Proof, first_loss, is_of_others, judge
+from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
+from comparison.run.store import Reach, RoundKey, Run
+
+Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]
+# The groups of columns, each a table of text, in their order; those in DETAILED are not always printed.
+GROUPS = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
+DETAILED = (DETAILS, TIMES, DEVICE)
+ABOUT_PHASES: dict[Phase, str] = {
+    "imports": "Python and the framework's libraries",
+    "data": "reading it",
+    "build": "network, processes, compiling, and the first step",
+    "training": "all other steps",
+    "evaluation": "of the test set",
+    "rest": "making loaders again, predictions, files, ending the processes",
+}
 
 
-@dataclass
-class Entry:
-    """The runs of one implementation in one mode in a table, and their row.
+@dataclass(eq=False)
+class Table:
+    """Rows that can be compared with each other; the first one with runs is the reference.
 
     Attributes:
-      disturbed: rounds of the table that other programs have disturbed.
-      keep_disturbed: whether these rounds still count.
-      small_set, fit: the results of `--check-learning`; None if learning was not checked.
+      number: from 1, counted over the whole comparison.
+      variant: the values of a sweep's options.
+      folder: the comparison's folder.
+      target_accuracy: a share; None for no target.
+      verify: whether rows must be proved to be the same training.
+      keep_disturbed: whether rounds that other programs have disturbed count like all others.
+      apart: why its runs are not in the first table of the variant; None for the first table itself.
+      disturbed: rounds that other programs have disturbed.
     """
 
-    implementation: str
-    mode: Mode
+    number: int
     variant: Values
+    folder: Path = field(default_factory=Path)
+    target_accuracy: float | None = None
+    verify: bool = True
+    keep_disturbed: bool = False
+    apart: str | None = None
+    disturbed: frozenset[RoundKey] = frozenset()
+    rows: list["Row"] = field(default_factory=list, repr=False)
+
+    @property
+    def reference(self) -> "Row | None":
+        return next((row for row in self.rows if row.runs), None)
+
+    @property
+    def first_result(self) -> RunResult | None:
+        return self.reference.runs[0].result if self.reference else None
+
+    @property
+    def same_seed_runs(self) -> dict[str, Run]:
+        """Name of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
+        return same_seed_runs([row for row in self.rows if row.runs])
+
+    def row(self, name: str) -> "Row | None":
+        return next((row for row in self.rows if row.name == name), None)
+
+    def same_seed(self, run: Run) -> Run | None:
+        """The first run of the table with the same seed; None if there is none."""
+        runs = (one for row in self.rows for one in row.runs if one.record.seed == run.record.seed)
+        return next(runs, None)
+
+
+def same_seed_runs(rows: Sequence["Row"]) -> dict[str, Run]:
+    """See `Table.same_seed_runs`; each of `rows` must have runs."""
+    seed = rows[0].runs[0].record.seed if rows else 0
+    found = {row.name: next((run for run in row.runs if run.record.seed == seed), None) for row in rows}
+    return {name: run for name, run in found.items() if run}
+
+
+def _phase_column(phase: Phase) -> Column[float | None]:
+    def phase_seconds(row: "Row") -> float | None:
+        return row.phases.get(phase)
+
+    about = ABOUT_PHASES[phase]
+    phase_seconds.__name__, phase_seconds.__doc__ = f"{phase}_seconds", f"{about[0].upper()}{about[1:]}."
+    return column(f"{phase}\ns", TIMES, seconds)(phase_seconds)
+
+
+@dataclass(eq=False)
+class Row:
+    """The runs of one implementation in one mode in a table.
+
+    Its columns are the methods with `@column`, and, for text that is only shown, `@shown`. Their values are computed at
+    the first use: by then all runs must be in the table. A share is from 0 to 1; None is what is not known.
+
+    Attributes:
+      contender: the implementation and the mode.
+      runs, failed: those that have succeeded, and those that have failed.
+    """
+
+    in_table: Table
+    contender: Contender
     runs: list[Run] = field(default_factory=list)
     failed: list[Run] = field(default_factory=list)
-    disturbed: frozenset[RoundKey] = frozenset()
-    keep_disturbed: bool = False
-    small_set: SmallSet | None = None
-    fit: Fit | None = None
-    row: Row | None = None
 
     @property
     def name(self) -> str:
-        return row_name(self.implementation, self.mode)
+        return self.contender.name
 
     @property
     def title(self) -> str:
-        return row_title(self.implementation, self.mode)
+        return self.contender.title
+
+    @property
+    def label(self) -> str:
+        """`PyTorch`; `PyTorch: failed`."""
+        return self.title if self.is_comparable else f"{self.title}: {self.status}"
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.status in ("ok", "some failed")
+
+    @property
+    def is_reference(self) -> bool:
+        return self is self.in_table.reference
+
+    # --- The runs that count ---
 
     @property
     def results(self) -> list[RunResult]:
         return [run.result for run in self.runs if run.result]
 
-    @property
-    def undisturbed(self) -> list[Run]:
-        """The runs of undisturbed rounds; with `keep_disturbed` all runs."""
-        return [run for run in self.runs if not self.leaves_out(run)]
-
     def leaves_out(self, run: Run) -> bool:
         """Whether a run of the table does not count, because its round was disturbed."""
-        return not self.keep_disturbed and (run.record.seed, run.record.round) in self.disturbed
+        return not self.in_table.keep_disturbed and (run.record.seed, run.record.round) in self.in_table.disturbed
 
     def turns(self, run: Run) -> list[TurnLine]:
         """The turns of a run that count: none of a round that does not count."""
         if self.leaves_out(run):
             return []
-        return run.turns if self.keep_disturbed else run.quiet_turns
-
-    @property
-    def stalled(self) -> float | None:
-        """Share of the time of all turns that count which slow ones take longer than usual ones; None without turns."""
-        usual = seconds = 0.0
-        for turns in map(self.turns, self.measured_runs):
-            if turns:
-                usual += sum(turn.images for turn in turns) / typical_speed([turn.images_per_second for turn in turns])
-                seconds += sum(turn.seconds for turn in turns)
-        return max(0.0, 1 - usual / seconds) if seconds else None
-
-    @property
-    def measured(self) -> list[RunResult]:
-        """The results of undisturbed runs whose times are those of a whole training."""
-        return [run.result for run in self.measured_runs if run.result]
+        return run.turns if self.in_table.keep_disturbed else run.quiet_turns
 
     @property
     def measured_runs(self) -> list[Run]:
-        return [run for run in self.undisturbed if run.is_measured]
+        """Those of undisturbed rounds whose times are those of a whole training."""
+        return [run for run in self.runs if run.is_measured and not self.leaves_out(run)]
+
+    @property
+    def measured(self) -> list[RunResult]:
+        return [run.result for run in self.measured_runs if run.result]
 
     @property
     def typical_run(self) -> Run:
@@ -86,104 +179,608 @@ class Entry:
         runs = self.measured_runs or self.runs
         return sorted(runs, key=lambda run: run.loop_seconds)[(len(runs) - 1) // 2]
 
+    # --- What the columns are computed from ---
 
-@dataclass
-class Table:
-    """Entries that can be compared with each other; the first one with runs is the reference.
+    @cached_property
+    def small_set(self) -> SmallSet | None:
+        return read_small_set(self.in_table.folder, self.in_table.variant, self.name)
 
-    Attributes:
-      number: from 1, counted over the whole comparison.
-      apart: why its runs are not in the first table of the variant; None for the first table itself.
-    """
+    @cached_property
+    def fit(self) -> Fit | None:
+        return read_fit(self.in_table.folder, self.in_table.variant, self.name, self.runs)
 
-    number: int
-    variant: Values
-    entries: list[Entry] = field(default_factory=list)
-    apart: str | None = None
+    @cached_property
+    def _proof(self) -> Proof:
+        """That it is the first row's training; not known for the first row itself, and with `--verify never`."""
+        table, first = self.in_table, self.in_table.reference
+        if not table.verify or not self.runs or first is None or self.is_reference:
+            return Proof(None)
+        return judge(table.folder, table.variant, first.name, self.name, first.runs + self.runs)
+
+    @cached_property
+    def _inexact(self) -> str | None:
+        """Why a run in 32 bits seems to have computed with fewer bits; None if rounding explains its first loss."""
+        table = self.in_table
+        for run in self.runs if table.verify else ():
+            if run.result is None or run.result.first_loss_tolerance is None or not run.losses:
+                continue
+            exact = first_loss(table.folder, table.variant, self.name, run.record.seed)
+            off = None if exact is None else abs(run.losses[0] - exact)
+            if off is not None and not off <= run.result.first_loss_tolerance:
+                return (
+                    f"the first step's loss in 32 bits differs by {off:.1e} from the one in 64 bits, but rounding"
+                    f" explains only {run.result.first_loss_tolerance:.1e}: check for TF32, or a layer in 16 bits"
+                )
+        return None
+
+    @cached_property
+    def _status_and_notes(self) -> tuple[Status, list[str]]:
+        """The status, and notes for people, which explain it."""
+        reference, proof = self.in_table.reference, self._proof
+        if not self.runs or reference is None:
+            return "failed", [self._failures()]
+        notes: list[str] = []
+        status: Status = "ok"
+        if self.in_table.apart and self.is_reference:
+            notes.append(f"not in the same table as the runs above: {self.in_table.apart}")
+        if self.failed:
+            status = "some failed"
+            notes.append(self._failures())
+        if note := self._does_not_learn():
+            status = "does not learn"
+            notes.append(note)
+        if proof.same is False:
+            status = "different training"
+            notes.append(f"it trains differently from {reference.title}, so no ratio is given: {proof.note}")
+        elif proof.note:
+            status = "not proved"
+            notes.append(f"no ratio is given, since it may train differently from {reference.title}: {proof.note}")
+        elif (
+            self.in_table.verify
+            and self.is_reference
+            and (note := is_of_others(self.in_table.folder, self.in_table.variant, self.runs))
+        ):
+            status = "not proved"
+            notes.append(note)
+        if self._inexact:
+            status = "different training"
+            notes.append(self._inexact)
+        if skipped := _largest(one.skipped_steps for one in self.results):
+            notes.append(f"loss scaling skipped {skipped} of {self.results[0].num_steps} steps")
+        if gone_on := sum(one.resumed_from is not None for one in self.results):
+            notes.append(f"{gone_on} of {len(self.results)} runs continued from a checkpoint; their times are left out")
+        notes += dict.fromkeys(one.processor_note for one in self.results if one.processor_note)
+        return status, notes
+
+    def _failures(self) -> str:
+        first, number = self.failed[0].record.failure, len(self.failed)
+        if self.runs:
+            return f"{number} of {number + len(self.runs)} runs failed, the first one: {first}"
+        return f"all {number} runs failed, the first one: {first}" if number > 1 else str(first)
+
+    def _does_not_learn(self) -> str | None:
+        """Why a row has the status "does not learn", for people; None if it does not have it."""
+        own = self.small_set
+        if own is None or own.steps is not None:
+            return None
+        able = [one.title for one in self.in_table.rows if one.small_set and one.small_set.steps is not None]
+        look = f"{' and '.join(able)} did: look for a mistake in {self.title}"
+        return f"it {own.found}; {look if able else 'no row did: look at the options first, such as the learning rate'}"
+
+    @cached_property
+    def _by_seed(self) -> list[list[RunResult]]:
+        by_seed: dict[int, list[RunResult]] = {}
+        for result in self.results:
+            by_seed.setdefault(result.config.seed, []).append(result)
+        return [*by_seed.values()]
+
+    @cached_property
+    def _accuracy(self) -> Interval | None:
+        means = [statistics.fmean(one.test_accuracy for one in of_seed) for of_seed in self._by_seed]
+        return mean_interval(means) if means else None
+
+    @cached_property
+    def speeds(self) -> list[float]:
+        """Images per second of the measured runs."""
+        return [run.images_per_second for run in self.measured_runs if run.images_per_second]
+
+    @cached_property
+    def _speed_quartiles(self) -> tuple[float, float, float] | None:
+        return quartiles(self.speeds) if len(self.speeds) >= MIN_FOR_QUARTILES else None
+
+    @cached_property
+    def _has_no_ratio(self) -> bool:
+        """For a row that may train differently; for all rows if the reference computed with too few bits."""
+        reference = self.in_table.reference
+        return self.status in ("different training", "not proved") or (
+            reference is not None and reference._inexact is not None
+        )
+
+    @cached_property
+    def _ratio(self) -> tuple[Ratio | None, int]:
+        """The ratio to the first row, and the number of rounds that it is from; no ratio for the first row itself."""
+        reference = self.in_table.reference
+        if self._has_no_ratio or reference is None:
+            return None, 0
+        return (None, len(self.speeds)) if self.is_reference else speed_ratio(reference, self)
+
+    @cached_property
+    def phases(self) -> dict[Phase, float]:
+        """The seconds of the typical run by phase."""
+        return self.typical_run.phase_seconds if self.runs else {}
+
+    @cached_property
+    def _reached(self) -> list[Reach] | None:
+        accuracy = self.in_table.target_accuracy
+        if accuracy is None or not self.runs:
+            return None
+        return [reach for run in self.runs if (reach := run.reach(accuracy))]
+
+    def _of_all_reached(self, statistic: Callable[[list[float]], float], number: str) -> float | None:
+        """None unless all runs reached the target: a mean over only those that did would look too good."""
+        if not self._reached or len(self._reached) < len(self.runs):
+            return None
+        return statistic([getattr(reach, number) for reach in self._reached])
+
+    @cached_property
+    def _loss_differences(self) -> tuple[float | None, float | None]:
+        """The largest difference in loss from the first row's runs of the same seed: in the first steps, and in all."""
+        reference = self.in_table.reference
+        by_seed: dict[int, Run] = {}
+        for run in reference.runs if reference else ():
+            by_seed.setdefault(run.record.seed, run)
+        first, every = [], []
+        for run in self.runs if not self.is_reference else ():
+            if (other := by_seed.get(run.record.seed)) is None:
+                continue
+            differences = loss_differences(other.losses, run.losses)
+            if len(differences):
+                first.append(float(differences[:FIRST_STEPS].max()))
+                every.append(float(differences.max()))
+        return _largest(first), _largest(every)
+
+    # --- Columns: which row it is ---
+
+    @column()
+    def table(self) -> int:
+        """Number of the table, from 1; 0 if no run has succeeded."""
+        return self.in_table.number if self.runs else 0
+
+    @column()
+    def variant(self) -> Values:
+        """Of a sweep: `batch-size=32,devices=2`; empty if nothing is swept."""
+        return self.in_table.variant
+
+    @column()
+    def implementation(self) -> str:
+        """`tf`, `keras`, `pt` or `ptl`."""
+        return self.contender.implementation
+
+    @column()
+    def mode(self) -> Mode:
+        """`plain` or `tuned`."""
+        return self.contender.mode
+
+    @column()
+    def status(self) -> Status:
+        """`ok`, `failed`, `some failed`, `different training`, `not proved` or `does not learn`."""
+        return self._status_and_notes[0]
+
+    @column()
+    def num_runs(self) -> int:
+        """Number of runs that have succeeded."""
+        return len(self.runs)
+
+    @column()
+    def num_failed(self) -> int:
+        """Number of runs that have failed."""
+        return len(self.failed)
+
+    @column()
+    def devices(self) -> int | None:
+        """Number of replicas."""
+        return self.results[0].devices if self.runs else None
+
+    @column()
+    def settings(self) -> str | None:
+        """Precision, and whether compiled, as set by `--mode` or the options."""
+        return describe_settings(self.results[0].config) if self.runs else None
+
+    @column("learning\nrate", form="{:g}".format)
+    def learning_rate(self) -> float | None:
+        """Its highest value."""
+        return peak_rate(self.results[0].config) if self.runs else None
+
+    # --- Columns: accuracy ---
+
+    @column()
+    def num_seeds(self) -> int:
+        """Number of seeds that accuracy and loss are averaged over."""
+        return len(self._by_seed)
+
+    @column("test\naccuracy", MAIN, "{:.2%}".format)
+    def test_accuracy(self) -> float | None:
+        """Share of test images that are right: mean over seeds."""
+        return self._accuracy and self._accuracy.estimate
+
+    @column()
+    def test_accuracy_low(self) -> float | None:
+        """Lower end of its 95 % interval."""
+        return self._accuracy and self._accuracy.low
+
+    @column()
+    def test_accuracy_high(self) -> float | None:
+        """Upper end of its 95 % interval."""
+        return self._accuracy and self._accuracy.high
+
+    @shown("95 %\npoints", MAIN)
+    def plus_minus(self) -> str:
+        if self.test_accuracy_low is None or self.test_accuracy_high is None:
+            return ""
+        return f"±{50 * (self.test_accuracy_high - self.test_accuracy_low):.2f}"
+
+    @column("test\nloss", DETAILS, "{:.4f}".format)
+    def test_loss(self) -> float | None:
+        """Mean over seeds."""
+        losses = [statistics.fmean(one.test_loss for one in of_seed) for of_seed in self._by_seed]
+        return statistics.fmean(losses) if losses else None
+
+    # --- Columns: speed ---
+
+    @column("\nimages/s", MAIN, rate)
+    def images_per_second(self) -> float | None:
+        """Of training, in usual turns: the median over the runs of undisturbed rounds ([noise.md](noise.md))."""
+        return statistics.median(self.speeds) if self.speeds else None
+
+    @column()
+    def images_per_second_min(self) -> float | None:
+        """Lowest value of the same runs."""
+        return min(self.speeds, default=None)
+
+    @column()
+    def images_per_second_q1(self) -> float | None:
+        """Lower quartile of the same runs; missing if there are fewer than four."""
+        return self._speed_quartiles and self._speed_quartiles[0]
+
+    @column()
+    def images_per_second_q3(self) -> float | None:
+        """Upper quartile."""
+        return self._speed_quartiles and self._speed_quartiles[2]
+
+    @column()
+    def images_per_second_max(self) -> float | None:
+        """Highest value of the same runs."""
+        return max(self.speeds, default=None)
 
     @property
-    def reference(self) -> Entry | None:
-        return next((entry for entry in self.entries if entry.runs), None)
+    def spread(self) -> tuple[float, float] | None:
+        """The range of images per second: the quartiles or, with fewer than four runs, the lowest and the highest."""
+        if self._speed_quartiles:
+            return self._speed_quartiles[0], self._speed_quartiles[2]
+        return (min(self.speeds), max(self.speeds)) if self.speeds else None
 
-    @property
-    def first_result(self) -> RunResult | None:
-        return self.reference.runs[0].result if self.reference else None
+    @shown("images/s\nspread", MAIN)
+    def shown_spread(self) -> str:
+        low, high = self.spread or (None, None)
+        return span(low, high, short_rate) if low != high else ""
 
-    @property
-    def rows(self) -> list[Row]:
-        return [entry.row for entry in self.entries if entry.row]
+    @column()
+    def num_rounds(self) -> int:
+        """Number of rounds that the ratio is from."""
+        return self._ratio[1]
 
-    @property
-    def same_seed_runs(self) -> dict[str, Run]:
-        """Name of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
-        return same_seed_runs([entry for entry in self.entries if entry.runs])
+    @column()
+    def num_disturbed(self) -> int:
+        """Number of disturbed rounds."""
+        return len(self.in_table.disturbed) if self.runs else 0
 
-    def entry(self, name: str) -> Entry | None:
-        return next((entry for entry in self.entries if entry.name == name), None)
+    @column()
+    def num_turns(self) -> int:
+        """Number of turns that count: those in which no other program kept the machine busy."""
+        return sum(len(self.turns(run)) for run in self.measured_runs)
 
-    def same_seed(self, run: Run) -> Run | None:
-        """The first run of the table with the same seed; None if there is none."""
-        runs = (one for entry in self.entries for one in entry.runs if one.record.seed == run.record.seed)
-        return next(runs, None)
+    @column()
+    def stalled(self) -> float | None:
+        """Share of these turns' time that slow ones take longer than usual ones: [stalls](noise.md#stalls)."""
+        usual = time = 0.0
+        for turns in map(self.turns, self.measured_runs):
+            if turns:
+                usual += sum(turn.images for turn in turns) / typical_speed([turn.images_per_second for turn in turns])
+                time += sum(turn.seconds for turn in turns)
+        return max(0.0, 1 - usual / time) if time else None
+
+    @column()
+    def ratio_min(self) -> float | None:
+        """Lowest ratio of a single round."""
+        return self._ratio[0] and self._ratio[0].least
+
+    @column()
+    def ratio_max(self) -> float | None:
+        """Highest ratio of a single round."""
+        return self._ratio[0] and self._ratio[0].most
+
+    @column("\nratio", MAIN, "{:.2f}".format)
+    def ratio(self) -> float | None:
+        """Of images per second to the table's first row; without turns, missing with fewer than three rounds."""
+        if self.is_reference:
+            return 1.0 if self.speeds and not self._has_no_ratio else None
+        return self._ratio[0] and self._ratio[0].estimate
+
+    @column()
+    def ratio_low(self) -> float | None:
+        """Lower end of its 95 % interval."""
+        return self._ratio[0] and self._ratio[0].low
+
+    @column()
+    def ratio_high(self) -> float | None:
+        """Upper end of its 95 % interval."""
+        return self._ratio[0] and self._ratio[0].high
+
+    @shown("95 %\ninterval", MAIN)
+    def ratio_interval(self) -> str:
+        return span(self.ratio_low, self.ratio_high, "{:.2f}".format)
+
+    @shown("ratio in\nfew rounds", MAIN)
+    def few_rounds(self) -> str:
+        if self.ratio is not None or self.ratio_min is None or self.ratio_max is None:
+            return ""
+        return least_most(self.ratio_min, self.ratio_max)
+
+    @column("\nverdict", DETAILS, place=1)
+    def verdict(self) -> Verdict | None:
+        """`faster`, `slower` or `no difference shown`."""
+        return self._ratio[0] and self._ratio[0].verdict
+
+    # --- Columns: seconds ---
+
+    @column()
+    def startup_seconds(self) -> float | None:
+        """To the end of the first step: median over runs."""
+        return _median(one.startup_seconds for one in self.measured)
+
+    @column()
+    def train_seconds(self) -> float | None:
+        """Of training: median over runs."""
+        return _median(sum(one.epoch_train_seconds) for one in self.measured)
+
+    @column()
+    def eval_seconds(self) -> float | None:
+        """Of evaluation: median over runs."""
+        return _median(sum(one.eval_seconds) for one in self.measured)
+
+    @column("wall\ns", TIMES, seconds, place=1)
+    def wall_seconds(self) -> float | None:
+        """Of the run with the median duration, from before its process was started until it had ended; the next columns
+        are phases of this run, which add up to it, see [comparison.md](comparison.md#where-the-time-goes)."""
+        return sum(self.phases.values()) if self.runs else None
+
+    imports_seconds, data_seconds, build_seconds, training_seconds, evaluation_seconds, rest_seconds = map(
+        _phase_column, SHOWN_PHASES
+    )
+
+    # --- Columns: resources ---
+
+    @column("memory\nMiB", TIMES, mebibytes, place=3)
+    def peak_memory_bytes(self) -> int | None:
+        """Of the processes: the largest of all runs."""
+        return _largest(one.peak_memory_bytes for one in self.results)
+
+    @column("GPU memory\nMiB", DEVICE, mebibytes, place=1)
+    def device_peak_memory_bytes(self) -> int | None:
+        """Of the GPUs: the largest of all runs."""
+        return _largest(one.device_peak_memory_bytes for one in self.results)
+
+    @column("CPU\nuse", TIMES, "{:.0%}".format, place=2)
+    def cpu_utilisation(self) -> float | None:
+        """Share of the cores' time: median over runs."""
+        return _median(one.cpu_utilisation for one in self.results)
+
+    @column("GPU\nuse", DEVICE, "{:.0%}".format)
+    def gpu_utilisation(self) -> float | None:
+        """Share of the GPUs' time: median over runs."""
+        return _median(one.gpu_utilisation for one in self.results)
+
+    @column("joules\nper image", DEVICE, "{:.2g}".format, place=2)
+    def joules_per_image(self) -> float | None:
+        """Median over runs."""
+        return _median(one.joules_per_image for one in self.measured)
+
+    # --- Columns: the target ---
+
+    @column()
+    def target_reached(self) -> int | None:
+        """Number of runs that reached `--target-accuracy`."""
+        return None if self._reached is None else len(self._reached)
+
+    @shown("target\nreached", TARGET)
+    def reached(self) -> str:
+        if self.target_reached is None:
+            return ""
+        if self.num_runs == 1:
+            return "yes" if self.target_reached else "no"
+        return f"{self.target_reached} of {self.num_runs}"
+
+    @column("target\nepochs", TARGET, "{:.1f}".format)
+    def target_epochs(self) -> float | None:
+        """Until then: mean, if all runs reached it."""
+        return self._of_all_reached(statistics.fmean, "epochs")
+
+    @column("target\nsteps", TARGET, "{:,.0f}".format)
+    def target_steps(self) -> float | None:
+        """Until then: mean, if all runs reached it."""
+        return self._of_all_reached(statistics.fmean, "steps")
+
+    @column("target\ns", TARGET, seconds)
+    def target_seconds(self) -> float | None:
+        """Of training and evaluation until then, without start-up: mean, if all runs reached it."""
+        return self._of_all_reached(statistics.fmean, "seconds")
+
+    @column()
+    def target_seconds_q1(self) -> float | None:
+        """Lower quartile of these seconds."""
+        return self._of_all_reached(lambda found: quartiles(found)[0], "seconds")
+
+    @column()
+    def target_seconds_q3(self) -> float | None:
+        """Upper quartile."""
+        return self._of_all_reached(lambda found: quartiles(found)[2], "seconds")
+
+    @shown("target s,\nmiddle half", TARGET)
+    def target_spread(self) -> str:
+        return span(self.target_seconds_q1, self.target_seconds_q3, seconds) if self.num_runs > 1 else ""
+
+    @shown("start-up\ns", TARGET)
+    def startup_before_target(self) -> str:
+        return seconds(self.startup_seconds) if self.target_reached is not None else ""
+
+    # --- Columns: lockstep ---
+
+    @column()
+    def same_training(self) -> bool | None:
+        """Whether the runs in 64 bits prove that it is the first row's training; missing for the first row."""
+        return self._proof.same
+
+    @shown("same\ntraining", MAIN)
+    def same_as_first(self) -> str:
+        if self.same_training is None:
+            return "not proved" if self.status in ("not proved", "different training") else ""
+        return "yes" if self.same_training else "no"
+
+    @column("largest difference\nin 64 bits", DETAILS, difference)
+    def proof_difference(self) -> float | None:
+        """Largest difference in the loss of a step in 64 bits."""
+        return self._proof.difference
+
+    @column(f"rounding\n1-{FIRST_STEPS}", DETAILS, difference)
+    def loss_difference_first_steps(self) -> float | None:
+        """Largest difference in the loss of one of the first ten steps, between runs of this row and the first row with
+        the same seed: by rounding in the runs' own precision."""
+        return self._loss_differences[0]
+
+    @column("rounding\nall", DETAILS, difference)
+    def loss_difference_all_steps(self) -> float | None:
+        """The same, over all steps."""
+        return self._loss_differences[1]
+
+    # --- Columns: learning ---
+
+    @column()
+    def small_set_count(self) -> int | None:
+        """With `--check-learning`: number of training images to learn by heart."""
+        return self.small_set.count if self.runs and self.small_set else None
+
+    @column()
+    def small_set_steps(self) -> int | None:
+        """Number of steps that this took; missing if it did not learn them ([learning.md](learning.md))."""
+        return self.small_set.steps if self.runs and self.small_set else None
+
+    @shown("learned\nby heart", LEARNING)
+    def by_heart(self) -> str:
+        count, steps = self.small_set_count, self.small_set_steps
+        if count is None:
+            return ""
+        return f"{count} in {steps} steps" if steps is not None else f"not {count}"
+
+    @column("training\nloss", LEARNING, "{:.4f}".format)
+    def train_loss(self) -> float | None:
+        """With `--check-learning`: of the trained network with the first seed, evaluated on training images."""
+        return self.fit and self.fit.train[-1].test_loss
+
+    @shown("test\nloss", LEARNING)
+    def test_loss_beside(self) -> str:
+        return Row.test_loss.text(self) if self.learning else ""
+
+    @column("training\naccuracy", LEARNING, "{:.2%}".format)
+    def train_accuracy(self) -> float | None:
+        """Of the same network on the same images."""
+        return self.fit and self.fit.train[-1].test_accuracy
+
+    @column("\nlearning", LEARNING)
+    def learning(self) -> Learned | None:
+        """With `--check-learning`: `fits`, `underfits`, `overfits` or `learns nothing`."""
+        return self.fit and self.fit.verdict
+
+    @column()
+    def learning_note(self) -> str | None:
+        """The numbers behind it and what to try next."""
+        return self.fit and self.fit.words
+
+    # --- Columns: the rest ---
+
+    @column()
+    def note(self) -> str | None:
+        """A line that explains the status."""
+        return "; ".join(self._status_and_notes[1]) or None
+
+    @column()
+    def run_dirs(self) -> list[str]:
+        """Folders of its runs, a space between them."""
+        return [run.shown_dir(self.in_table.folder) for run in self.runs + self.failed]
 
 
-def same_seed_runs(entries: Sequence[Entry]) -> dict[str, Run]:
-    """See `Table.same_seed_runs`; each of `entries` must have runs."""
-    found = {}
-    for entry in entries:
-        seed = entries[0].runs[0].record.seed
-        run = next((run for run in entry.runs if run.record.seed == seed), None)
-        if run:
-            found[entry.name] = run
-    return found
+def _median(values: Iterable[float | None]) -> float | None:
+    """The median; None if any value is not known: a median of the others would be over other runs."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return statistics.median(known) if known and len(known) == len(found) else None
 
 
-def speed_ratio(reference: Entry, entry: Entry) -> tuple[Ratio | None, int]:
-    """How many times as fast an entry is as the reference, and the number of rounds that this is from.
+Number = TypeVar("Number", int, float)
+
+
+def _largest(values: Iterable[Number | None]) -> Number | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+# --- Ratios of speeds ---
+
+
+def speed_ratio(reference: Row, row: Row) -> tuple[Ratio | None, int]:
+    """How many times as fast a row is as the reference, and the number of rounds that this is from.
 
     None if no round has both, or if other programs have disturbed all rounds.
     """
-    pairs = paired_runs(reference, entry)
-    if have_turns(reference, entry):
-        rounds = _rounds_of_turns(reference, entry)
+    pairs = paired_runs(reference, row)
+    if have_turns(reference, row):
+        rounds = _rounds_of_turns(reference, row)
         return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
     speeds = [
         (run.images_per_second, other.images_per_second)
         for run, other in pairs
         if run.images_per_second
         and other.images_per_second
-        and not (entry.leaves_out(run) or reference.leaves_out(other))
+        and not (row.leaves_out(run) or reference.leaves_out(other))
     ]
     return (paired_ratio(*zip(*speeds, strict=True)), len(speeds)) if speeds else (None, 0)
 
 
-def have_turns(reference: Entry, entry: Entry) -> bool:
-    """Whether the ratio of two entries is from pairs of turns, and not of whole runs."""
+def have_turns(reference: Row, row: Row) -> bool:
+    """Whether the ratio of two rows is from pairs of turns, and not of whole runs."""
     # Programs of different variants were not alive together: the turns of their runs are no pairs.
-    return entry.variant == reference.variant and any(
-        len(_cycles(run.turns) & _cycles(other.turns)) >= MIN_CYCLES for run, other in paired_runs(reference, entry)
+    return row.in_table.variant == reference.in_table.variant and any(
+        len(_cycles(run.turns) & _cycles(other.turns)) >= MIN_CYCLES for run, other in paired_runs(reference, row)
     )
 
 
-def num_pairs(reference: Entry, entry: Entry) -> int:
-    """The number of pairs of turns that the ratio of two entries is from; 0 without turns."""
-    if not have_turns(reference, entry):
+def num_pairs(reference: Row, row: Row) -> int:
+    """The number of pairs of turns that the ratio of two rows is from; 0 without turns."""
+    if not have_turns(reference, row):
         return 0
-    return sum(map(len, _rounds_of_turns(reference, entry)))
+    return sum(map(len, _rounds_of_turns(reference, row)))
 
 
-def paired_runs(reference: Entry, entry: Entry) -> list[tuple[Run, Run]]:
-    """The measured runs of an entry, each with the reference's run of the same round, in the order of the rounds."""
+def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
+    """The measured runs of a row, each with the reference's run of the same round, in the order of the rounds."""
     others = {run.round_key: run for run in reference.runs if run.is_measured}
-    pairs = [(run, others[run.round_key]) for run in entry.runs if run.is_measured and run.round_key in others]
+    pairs = [(run, others[run.round_key]) for run in row.runs if run.is_measured and run.round_key in others]
     return sorted(pairs, key=lambda pair: (pair[0].record.round, pair[0].record.started))
 
 
-def _rounds_of_turns(reference: Entry, entry: Entry) -> list[list[tuple[tuple[int, int], float]]]:
+def _rounds_of_turns(reference: Row, row: Row) -> list[list[tuple[tuple[int, int], float]]]:
     """The pairs of turns that count, for `ratio_of_turns`; without the rounds that have too few."""
-    pairs = paired_runs(reference, entry)
+    pairs = paired_runs(reference, row)
     rounds = [
-        pairs_of_turns(entry.turns(run), reference.turns(other), *_steps_per_epoch(run, other)) for run, other in pairs
+        pairs_of_turns(row.turns(run), reference.turns(other), *_steps_per_epoch(run, other)) for run, other in pairs
     ]
     return [of_round for of_round in rounds if len(of_round) >= MIN_CYCLES]
 

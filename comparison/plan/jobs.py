@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,14 +25,21 @@ Values = dict[str, str]  # option without the leading dashes -> value, as text: 
 TITLES = {name: implementation.title for name, implementation in IMPLEMENTATIONS.items()}
 
 
-def row_name(implementation: str, mode: Mode) -> str:
-    """The name of a row: `pt`, `pt tuned`."""
-    return implementation if mode == "plain" else f"{implementation} {mode}"
+class Contender(NamedTuple):
+    """An implementation in one mode, which is a row of a table."""
 
+    implementation: str
+    mode: Mode
 
-def row_title(implementation: str, mode: Mode) -> str:
-    """The name of a row for people: `PyTorch`, `PyTorch tuned`."""
-    return row_name(TITLES.get(implementation, implementation), mode)
+    @property
+    def name(self) -> str:
+        """`pt`, `pt tuned`."""
+        return self.implementation if self.mode == "plain" else f"{self.implementation} {self.mode}"
+
+    @property
+    def title(self) -> str:
+        """For people: `PyTorch`, `PyTorch tuned`."""
+        return self._replace(implementation=TITLES.get(self.implementation, self.implementation)).name
 
 
 def variant_name(values: Values) -> str:
@@ -85,13 +92,16 @@ class Job:
     config: TrainConfig
 
     @property
+    def contender(self) -> Contender:
+        return Contender(self.implementation, self.config.mode)
+
+    @property
     def name(self) -> str:
-        """The name of its row."""
-        return row_name(self.implementation, self.config.mode)
+        return self.contender.name
 
     @property
     def title(self) -> str:
-        return row_title(self.implementation, self.config.mode)
+        return self.contender.title
 
     @property
     def path(self) -> Path:
@@ -194,9 +204,9 @@ def _turn(options: CompareConfig, seed: int, number: int) -> int:
     return (number - 1) * len(options.all_seeds) + options.all_seeds.index(seed)
 
 
-def contenders(options: CompareConfig) -> list[tuple[str, Mode]]:
+def contenders(options: CompareConfig) -> list[Contender]:
     """Implementations and modes in the order of their rows; the others are compared with the first one."""
-    return list(itertools.product(options.implementations, options.mode))
+    return [*itertools.starmap(Contender, itertools.product(options.implementations, options.mode))]
 
 
 def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:

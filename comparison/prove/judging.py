@@ -38,7 +38,7 @@ class Proof:
     note: str | None = None
 
 
-def check_whole(path: Path) -> None:
+def check_complete(path: Path) -> None:
     """Raises UserError if the run of a proof is not complete: it must have all steps and evaluations of its plan."""
     plan, steps, epochs = read_result(path).plan, read_step_losses(path), read_metrics(path, EpochLine)
     if (len(steps), len(epochs)) != (plan.total_steps, plan.num_epochs):
@@ -93,7 +93,7 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         departure = find_departure(reference, other, TOLERANCE)
         if departure is None:
             for path in (reference, other):
-                check_whole(path)
+                check_complete(path)
         differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     except UserError as error:
         return Proof(None, note=str(error))

@@ -233,13 +233,13 @@ def evaluated_on_training(config: TrainConfig) -> TrainConfig:
     return config.replace(evaluate_on="train", test_size=min(num_examples(config)))
 
 
-def check_small(runner: SideRunner) -> None:
+def make_small(runner: SideRunner) -> None:
     """Makes the missing runs on a few images. Reports a failed run."""
     doing, path = "check of learning, a few training images by heart:", partial(learning_path, step=SMALL)
     runner.make(doing, MISSING, path, by_heart, finished_epochs)
 
 
-def check_whole(runner: SideRunner) -> None:
+def make_whole(runner: SideRunner) -> None:
     """Makes the missing runs on all training images. Reports a failed run."""
     doing, path = "check of learning, loss on all training images:", partial(learning_path, step=WHOLE)
     runner.make(doing, MISSING, path, evaluated_on_training, finished_epochs)

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
-from common.spec.options import Mode, TrainConfig
-from comparison.plan.jobs import Values, Variant, row_name, row_path, row_title
+from common.spec.options import TrainConfig
+from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
 
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second proofs that are made if two trainings differ
@@ -28,27 +28,10 @@ PASSES = 3  # a step costs a forward pass, and a backward pass that costs about 
 
 
 @dataclass(frozen=True)
-class ProofJob:
-    """The first steps of one row in 64 bits.
+class ProofJob(Job):
+    """The first steps of one row in 64 bits. `data_sha256`: digest of the data set."""
 
-    Attributes:
-      path: its folder, relative to the comparison's folder.
-      data_sha256: digest of the data set.
-    """
-
-    variant: Variant
-    implementation: str
-    mode: Mode
-    config: TrainConfig
     data_sha256: str
-
-    @property
-    def name(self) -> str:
-        return row_name(self.implementation, self.mode)
-
-    @property
-    def title(self) -> str:
-        return row_title(self.implementation, self.mode)
 
     @property
     def path(self) -> Path:
@@ -75,7 +58,7 @@ def proof_path(variant: Values, name: str) -> Path:
     return row_path("proofs", variant, name)
 
 
-def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode]], seed: int) -> list[ProofJob]:
+def proof_jobs(variants: Sequence[Variant], contenders: Sequence[Contender], seed: int) -> list[ProofJob]:
     """One proof for each row, with the first seed alone: other seeds run the same code."""
     jobs = []
     for variant in variants:
@@ -86,7 +69,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[tuple[str, Mode
         for implementation, mode in contenders:
             changes = {"precision": "64", "verify_steps": steps, "seed": seed, "mode": mode, "log_every_n_steps": steps}
             config = variant.config.made_for("side run", **changes, **cut)
-            jobs.append(ProofJob(variant, implementation, mode, config, experiment.dataset.sha256))
+            jobs.append(ProofJob(variant, implementation, seed, 1, False, config, experiment.dataset.sha256))
     return jobs
 
 

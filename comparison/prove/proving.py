@@ -22,7 +22,7 @@ from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.plan.request import Request
-from comparison.prove.judging import check_whole, judge
+from comparison.prove.judging import check_complete, judge
 from comparison.prove.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord
 from comparison.run.devices import list_gpus
 from comparison.run.integrity import check_name
@@ -125,13 +125,7 @@ class Prover:
                 shutil.rmtree(run_dir, ignore_errors=True)
             threads = 1 if at_once > 1 else job.config.threads_per_device
             config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
-            program = Program(
-                implementation=job.implementation,
-                interpreter=self.request.options.interpreters()[job.implementation],
-                config=config,
-                session=len(self.request.commands),
-            )
-            programs.append(program)
+            programs.append(Program.of(self.request, job.implementation, config))
         self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, Quietly(ended))
 
     def _digest(self, job: ProofJob) -> str:
@@ -161,7 +155,7 @@ def _is_proof(path: Path, digest: str) -> bool:
     """Whether the folder has a complete, successful proof with this digest."""
     try:
         record = read_model(ProofRecord, path / PROOF_FILE)
-        check_whole(path)
+        check_complete(path)
     except UserError:
         return False
     return record.digest == digest and record.failure is None

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from common.spec.options import Mode, TrainConfig
-from comparison.plan.jobs import Job, Values, row_name, row_title
+from comparison.plan.jobs import Contender, Job, Values
+from comparison.plan.request import Request
 
 RECORD_FILE = "run.json"
 NEVER = "1970-01-01T00:00:00+00:00"
@@ -43,6 +44,17 @@ class Program(BaseModel):
     starter: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     is_reference: bool = False
+
+    @classmethod
+    def of(cls, request: Request, implementation: str, config: TrainConfig, is_reference: bool = False) -> Self:
+        """The program that a comparison needs for these options, which have a run folder."""
+        return cls(
+            implementation=implementation,
+            interpreter=request.options.interpreters()[implementation],
+            config=config,
+            session=len(request.commands),
+            is_reference=is_reference,
+        )
 
     @property
     def run_dir(self) -> Path:
@@ -96,20 +108,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Record(BaseModel):
-    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
+class Which(BaseModel):
+    """Which run of a comparison it is; see `Job`.
 
     Attributes:
-      variant: the values of a sweep's options, see `jobs.py`.
-      started, process_seconds, other_load, runnable_threads, throttled, group: see `Ended`.
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
-      failure: one line that says why there is no result; None if there is one.
-      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_version: Literal[5]
     implementation: str
     mode: Mode
     variant: Values
@@ -117,23 +122,30 @@ class Record(BaseModel):
     seed: int
     round: int = Field(gt=0)
     tuning: bool
-    started: Moment
-    process_seconds: float = Field(ge=0)
-    other_load: float | None = Field(ge=0)
-    runnable_threads: float | None = Field(ge=0)
-    throttled: float | None = Field(ge=0, le=1)
-    failure: str | None
-    group: int = Field(default=1, gt=0)
-    files_sha256: str | None = None
+
+    @property
+    def contender(self) -> Contender:
+        return Contender(self.implementation, self.mode)
 
     @property
     def name(self) -> str:
-        """The name of its row."""
-        return row_name(self.implementation, self.mode)
+        return self.contender.name
 
     @property
     def title(self) -> str:
-        return row_title(self.implementation, self.mode)
+        return self.contender.title
+
+
+class Record(Ended, Which):
+    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
+
+    Attributes:
+      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
+      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
+    """
+
+    schema_version: Literal[5]
+    files_sha256: str | None = None
 
     @staticmethod
     def identity_of(job: Job) -> dict[str, Any]:

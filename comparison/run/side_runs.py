@@ -10,7 +10,7 @@ from common.platform.files import read_model, write_text, writing
 from common.record.profile import PROFILE_FILE, Profile
 from common.record.recorder import WARMUP_STEPS
 from common.spec.options import TrainConfig
-from comparison.plan.jobs import Values, Variant, contenders, row_name, row_path, row_title
+from comparison.plan.jobs import Values, Variant, contenders, row_path
 from comparison.plan.request import Request
 from comparison.run.launchers import Launcher, Quietly
 from comparison.run.program import Program
@@ -54,17 +54,12 @@ class SideRunner:
         titles = {}
         for variant in self.variants:
             changed = change(variant.config.made_for("side run", seed=self.request.options.all_seeds[0]))
-            for implementation, mode in contenders(self.request.options):
-                name = row_name(implementation, mode)
-                run_dir = self.folder.absolute() / path(dict(variant.values), name)
+            for contender in contenders(self.request.options):
+                run_dir = self.folder.absolute() / path(dict(variant.values), contender.name)
                 if not is_made(run_dir):
-                    titles[run_dir] = row_title(implementation, mode)
-                    programs[run_dir] = Program(
-                        implementation=implementation,
-                        interpreter=self.request.options.interpreters()[implementation],
-                        config=changed.replace(mode=mode, run_dir=run_dir),
-                        session=len(self.request.commands),
-                    )
+                    titles[run_dir] = contender.title
+                    config = changed.replace(mode=contender.mode, run_dir=run_dir)
+                    programs[run_dir] = Program.of(self.request, contender.implementation, config)
         if not programs:
             return
         self.say(f"{doing} {', '.join(dict.fromkeys(titles.values()))}")

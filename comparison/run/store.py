@@ -8,8 +8,9 @@ from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
+from common.record.timeline import SHOWN_PHASES, Phase
 from comparison.intervals import typical_speed
-from comparison.plan.jobs import Job, Variant
+from comparison.plan.jobs import Job
 from comparison.run.integrity import check_files, check_job, files_sha256
 from comparison.run.load_meter import quiet
 from comparison.run.program import RECORD_FILE, Ended, Program, Record
@@ -17,6 +18,15 @@ from comparison.run.program import RECORD_FILE, Ended, Program, Record
 LOG_FILE = "log.txt"
 RoundKey = tuple[int, int]  # seed and number of a round
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
+
+
+@dataclass(frozen=True)
+class Reach:
+    """When a run's test accuracy first reached the target: epochs, steps, seconds without start-up."""
+
+    epochs: int
+    steps: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,19 @@ class Run:
         return max(0.0, self.record.process_seconds - waiting)
 
     @property
+    def phase_seconds(self) -> dict[Phase, float]:
+        """By phase, without waiting for its turns; empty if the run failed.
+
+        The time after the result was written is a part of the rest.
+        """
+        if self.result is None:
+            return {}
+        seconds = dict(self.result.phase_seconds)
+        after = self.record.process_seconds - self.result.wall_seconds - self.result.stopped_seconds
+        seconds["rest"] += max(0.0, after)
+        return {phase: seconds[phase] for phase in SHOWN_PHASES}
+
+    @property
     def images_per_second(self) -> float | None:
         """Of training: a trimmed mean over its undisturbed turns or, without turns, of the whole training.
 
@@ -69,6 +92,26 @@ class Run:
             return None
         turns = self.quiet_turns or self.turns
         return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
+
+    def epochs_to(self, accuracy: float | None) -> int | None:
+        """Epochs until the test accuracy first reached `accuracy`; None if it never did, or if `accuracy` is None."""
+        if accuracy is None:
+            return None
+        return next((line.epoch for line in self.epochs if line.test_accuracy >= accuracy), None)
+
+    def reach(self, accuracy: float) -> Reach | None:
+        """When it first reached `accuracy`, checked after every epoch; None if it never did.
+
+        The seconds include those of evaluations, as in MLPerf.
+        """
+        epochs = self.epochs_to(accuracy)
+        if epochs is None:
+            return None
+        assert self.result is not None
+        plan = self.result.plan
+        lines = [line for line in self.epochs if line.epoch <= epochs]
+        seconds = sum((line.train_seconds or 0.0) + line.eval_seconds for line in lines)
+        return Reach(epochs, min(epochs * plan.steps_per_epoch, plan.total_steps), seconds)
 
     @property
     def round_key(self) -> tuple[int, int, int, int]:
@@ -162,79 +205,3 @@ def clear_unfinished(run_dir: Path) -> Path | None:
         run_dir.rename(aside)
         asides.insert(0, aside)
     return next((one for one in asides if has_whole_checkpoint(one)), None)
-
-
-def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
-    """Each variant with the best of the learning rates that it was tuned over; unchanged if it was not tuned.
-
-    The criteria for the best rate, the most important first: the most seeds that finished; the most seeds that reached
-    the target accuracy; the fewest epochs until then, on average; the highest mean test accuracy; the lowest mean test
-    loss. Without a target, the second and the third do not apply. A variant that has already been run for the tables
-    keeps the rate of these runs.
-
-    Raises:
-      UserError: no rate could be trained for a variant.
-    """
-    chosen = []
-    for variant in variants:
-        of_variant = [run for run in runs if run.record.variant == dict(variant.values)]
-        tuning = [run for run in of_variant if run.record.tuning]
-        if not tuning:
-            chosen.append(variant)
-            continue
-        rates: dict[float, list[Run]] = {}
-        for run in tuning:
-            if run.result and run.result.config.learning_rate:
-                rates.setdefault(run.result.config.learning_rate, []).append(run)
-        if not rates:
-            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(tuning)}")
-        used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.tuning]
-
-        def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
-            results = [run.result for run in rates[rate] if run.result]
-            reached = [epochs for run in rates[rate] if (epochs := epochs_to(run, target_accuracy)) is not None]
-            accuracy = sum(result.test_accuracy for result in results) / len(results)
-            loss = sum(result.test_loss for result in results) / len(results)
-            mean_epochs = sum(reached) / len(reached) if reached else 0.0
-            return len(results), len(reached), -mean_epochs, accuracy, -loss
-
-        best = used[0] if used else max(rates, key=merit)
-        chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
-    return chosen
-
-
-def _failure(runs: list[Run]) -> str:
-    """Why the first of the runs failed, with the last line of its log if there is one."""
-    words = runs[0].last_log_lines(1)
-    return f"{runs[0].record.failure}{': ' + words[0] if words else ''}"
-
-
-def epochs_to(run: Run, accuracy: float | None) -> int | None:
-    """Epochs until the test accuracy first reached `accuracy`; None if it never did, or if `accuracy` is None."""
-    if accuracy is None:
-        return None
-    return next((line.epoch for line in run.epochs if line.test_accuracy >= accuracy), None)
-
-
-@dataclass(frozen=True)
-class Reach:
-    """When a run's test accuracy first reached the target: epochs, steps, seconds without start-up."""
-
-    epochs: int
-    steps: int
-    seconds: float
-
-
-def reach_target(run: Run, accuracy: float) -> Reach | None:
-    """When a run first reached `accuracy`, checked after every epoch; None if it never did.
-
-    The seconds include those of evaluations, as in MLPerf.
-    """
-    epochs = epochs_to(run, accuracy)
-    if epochs is None:
-        return None
-    assert run.result is not None
-    plan = run.result.plan
-    lines = [line for line in run.epochs if line.epoch <= epochs]
-    seconds = sum((line.train_seconds or 0.0) + line.eval_seconds for line in lines)
-    return Reach(epochs, min(epochs * plan.steps_per_epoch, plan.total_steps), seconds)

@@ -12,9 +12,8 @@ from common.record.loggers.tracker import told
 from comparison.measure.frames import rows_frame, runs_frame
 from comparison.measure.summary import Results, Summary
 from comparison.measure.sweep import make_study
-from comparison.show.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
-from comparison.show.conclusions import conclusions, study_conclusions
-from comparison.show.remarks import remarks, what_was_compared
+from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
+from comparison.show.tables import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
 
 FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
 
@@ -100,9 +99,9 @@ def log_comparison(summary: Summary) -> None:
     for row in summary.rows:
         where = "/".join([*(f"{option} {value}" for option, value in row.variant.items()), row.name])
         values = {
-            "test_accuracy": row.accuracy.test_accuracy,
-            "images_per_second": row.speed.images_per_second,
-            "ratio": row.speed.ratio,
+            "test_accuracy": row.test_accuracy,
+            "images_per_second": row.images_per_second,
+            "ratio": row.ratio,
         }
         numbers |= {f"{where}/{name}": value for name, value in values.items() if value is not None}
     for name in request.options.logger:

@@ -8,12 +8,18 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from comparison.measure.row import Row
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, make_study
-from comparison.show.columns import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
-from comparison.show.conclusions import conclusions, learning_conclusions, study_conclusions
-from comparison.show.remarks import remarks, what_was_compared, what_was_swept
+from comparison.measure.table import Row
+from comparison.show.sentences import (
+    conclusions,
+    learning_conclusions,
+    remarks,
+    study_conclusions,
+    what_was_compared,
+    what_was_swept,
+)
+from comparison.show.tables import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
 
 
 def print_tables(console: Console, summary: Summary, details: bool) -> None:

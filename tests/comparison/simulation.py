@@ -8,7 +8,7 @@ import numpy as np
 from common.record.results import TurnLine
 from common.spec.batches import Plan
 from comparison.measure.rounds import further_rounds
-from comparison.measure.table import Entry, speed_ratio
+from comparison.measure.table import Row, Table, speed_ratio
 from comparison.plan.jobs import first_rounds, make_variants
 from comparison.plan.options import CompareConfig
 from comparison.run.store import Run
@@ -157,7 +157,12 @@ def in_turns(rng, machine, ratio=1.0, cycles=20, **options):
         make(number)
     while missing := further_rounds(config, variants, read)[1]:
         make(missing[0].round)
-    return speed_ratio(*(Entry(name, "plain", {}, [runs[name] for runs in made.values()]) for name in ("tf", "pt")))
+    return speed_ratio(*(row(*(runs[name] for runs in made.values())) for name in ("tf", "pt")))
+
+
+def row(*runs, **table):
+    """A row with these runs, in a table of its own."""
+    return Row(Table(0, {}, **table), runs[0].record.contender, [*runs])
 
 
 def run(name, number, speeds, load=None, steps_per_epoch=40, steps=10):

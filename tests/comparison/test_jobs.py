@@ -3,11 +3,11 @@ from made_up import MadeUp, comparison, write_run
 
 from common.platform.errors import UserError
 from common.spec.update_rule import peak_rate
+from comparison.making import tuned
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, make_variants, tuning_jobs
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request
-from comparison.run.store import epochs_to, tuned
 
 
 def study(**options):
@@ -114,7 +114,7 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
     for target, rates in ((0.9, [0.1, 0.2]), (None, [0.2, 0.2])):
         found = tuned(variants, list(summary.runs), target)
         assert [one.config.learning_rate for one in found] == rates
-    assert [epochs_to(run, 0.9) for run in summary.runs] == [2, 3, None, None]
+    assert [run.epochs_to(0.9) for run in summary.runs] == [2, 3, None, None]
 
 
 def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path):
@@ -193,7 +193,7 @@ def test_stored_rounds_are_judged_anew(tmp_path, first, kinds):
         request = request.model_copy(update={"options": given.applied_to(request.options, tmp_path, kinds)})
         runs, missing = find_runs(tmp_path, request)
         (table,) = summarise(tmp_path, request, runs, len(missing)).tables
-        return request, len(runs), [job.round for job in missing], table.rows[1].speed.num_rounds
+        return request, len(runs), [job.round for job in missing], table.rows[1].num_rounds
 
     request, *kept = judged(request, "keep")
     assert kept == ([10, [], 5] if first == "retake" else [8, [], 4])

@@ -19,10 +19,10 @@ from comparison.prove.learning import (
     WHOLE,
     Fit,
     by_heart,
-    check_small,
-    check_whole,
     evaluated_on_training,
     learning_path,
+    make_small,
+    make_whole,
     read_fit,
     read_small_set,
 )
@@ -184,8 +184,8 @@ def checked(folder, launcher, **options):
     request = comparison(folder, check_learning=True, **options).request
     variants = make_variants(request.options, request.config)
     runner = SideRunner(folder, launcher, request, variants, said.append)
-    check_small(runner)
-    check_whole(runner)
+    make_small(runner)
+    make_whole(runner)
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing)), said, runner
 
@@ -200,7 +200,7 @@ def test_each_row_is_checked_once(tmp_path):
     assert len(launcher.programs) == 6
     assert {program.config.seed for program in launcher.programs} == {3}
     assert {run.result.config.evaluate_on for run in summary.runs} == {"test"}  # the measured ones
-    check_small(runner)
+    make_small(runner)
     assert len(launcher.programs) == 6  # all are there
 
 
@@ -211,7 +211,7 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path, capsys):
     assert not summary.succeeded
     assert "it did not learn 64 training images by heart in 200 steps (32 were right at best)" in pytorch.note
     assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in pytorch.note
-    assert tensorflow.learning.small_set_steps == 2 and pytorch.learning.small_set_steps is None
+    assert tensorflow.small_set_steps == 2 and pytorch.small_set_steps is None
     console = Console(width=80, highlight=False, markup=False, emoji=False)
     print_tables(console, summary, details=False)
     print_conclusions(console, summary)
@@ -240,7 +240,7 @@ def test_the_report_shows_both_steps_and_the_curves(tmp_path):
     assert "TensorFlow, PyTorch, Lightning: learned 64 training images by heart in 2 steps" in page
     assert (tmp_path / "figures" / "learning.svg").exists()
     assert "underfits" in (tmp_path / "results.csv").read_text()
-    fit = read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs)
+    fit = read_fit(tmp_path, {}, "pt", summary.tables[0].rows[1].runs)
     assert fit.verdict == "underfits" and fit.commonest == pytest.approx(0.1, abs=0.02)
 
 
@@ -249,10 +249,10 @@ def test_a_check_with_damaged_files_is_made_again(tmp_path):
     summary, _, runner = checked(tmp_path, launcher)
     damaged = tmp_path / learning_path({}, "pt", WHOLE)
     (damaged / "predictions.safetensors").write_bytes(b"damaged")
-    assert read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs) is None
-    check_whole(runner)
+    assert read_fit(tmp_path, {}, "pt", summary.tables[0].rows[1].runs) is None
+    make_whole(runner)
     assert [program.run_dir for program in launcher.programs[6:]] == [damaged]
-    assert read_fit(tmp_path, {}, "pt", summary.tables[0].entries[1].runs).verdict == "underfits"
+    assert read_fit(tmp_path, {}, "pt", summary.tables[0].rows[1].runs).verdict == "underfits"
 
 
 def test_without_it_nothing_is_said_of_learning(tmp_path):

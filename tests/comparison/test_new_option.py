@@ -26,12 +26,12 @@ from common.spec.options import TrainConfig
 from common.trained.command import parse_command
 from comparison.measure.frames import runs_frame
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
-from comparison.prove.learning import check_small, check_whole
+from comparison.prove.learning import make_small, make_whole
 from comparison.lockstep import different_settings
 from comparison.plan.options import CompareConfig
 from comparison.run.side_runs import make_profiles
 from comparison.prove.proof import proof_jobs
-from comparison.show.remarks import what_was_compared
+from comparison.show.sentences import what_was_compared
 from comparison.run.side_runs import SideRunner
 
 folder, configs = Path(sys.argv[1]), {}
@@ -62,7 +62,7 @@ configs["proof"] = proof_jobs(variants[:1], contenders(options), 0)[0].config
 summary = comparison(folder, mixup=0.2, journal="diary", implementations=["pt"])
 launcher, request = Launcher(), summary.request
 runner = SideRunner(folder, launcher, request, make_variants(request.options, request.config), lambda text: None)
-for name, make in {"by heart": check_small, "whole": check_whole, "profile": lambda one: make_profiles(one, 3)}.items():
+for name, make in {"by heart": make_small, "whole": make_whole, "profile": lambda one: make_profiles(one, 3)}.items():
     make(runner)
     configs[name] = launcher.program.config
 

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from simulation import Machine, burst, busy, in_turns, quiet, rounds, run, short_burst, steal
+from simulation import Machine, burst, busy, in_turns, quiet, rounds, row, run, short_burst, steal
 
 from comparison.intervals import MIN_CYCLES, MIN_ROUNDS, outliers, paired_ratio
 from comparison.measure.rounds import is_disturbed, is_due, most_taken_again
-from comparison.measure.table import Entry, speed_ratio
+from comparison.measure.table import speed_ratio
 from comparison.run.load_meter import BUSY, IDLE, disturbs
 
 OWN = 0.95  # share of the cores that a run itself uses
@@ -118,10 +118,10 @@ def test_a_disturbed_turn_is_left_out_and_its_round_counts():
     speeds[:8], load[:8] = 0.5, 0.6
     one = run("pt", 1, speeds, load)
     assert not is_disturbed(one) and len(one.quiet_turns) == 12 and one.images_per_second == pytest.approx(2)
-    reference = Entry("tf", "plain", {}, [run("tf", 1, np.ones(20))])
-    ratio, number = speed_ratio(reference, Entry("pt", "plain", {}, [one]))
+    reference = row(run("tf", 1, np.ones(20)))
+    ratio, number = speed_ratio(reference, row(one))
     assert ratio.estimate == pytest.approx(2) and number == 1
-    kept, _ = speed_ratio(reference, Entry("pt", "plain", {}, [one], keep_disturbed=True))
+    kept, _ = speed_ratio(reference, row(one, keep_disturbed=True))
     assert kept.estimate < 1.9
 
 
@@ -131,15 +131,15 @@ def test_a_round_with_too_few_quiet_turns_is_disturbed():
     few = run("pt", 1, np.ones(20), np.where(quiet_turns[::-1] & (np.arange(20) > 15), 0, 0.6))
     assert len(few.quiet_turns) == MIN_CYCLES - 1
     assert is_disturbed(few) and not is_disturbed(enough)
-    reference = Entry("tf", "plain", {}, [run("tf", 1, np.ones(20))])
-    assert speed_ratio(reference, Entry("pt", "plain", {}, [few])) == (None, 0)
+    reference = row(run("tf", 1, np.ones(20)))
+    assert speed_ratio(reference, row(few)) == (None, 0)
 
 
 def test_turns_with_the_start_of_an_epoch_have_their_share_of_a_ratio():
     """One turn of four begins an epoch, which halves the speed of one row: a plain trimmed mean would cut them off."""
     speeds = np.where(np.arange(40) % 4 == 0, 0.5, 1.0)
-    entries = [Entry(name, "plain", {}, [run(name, 1, one)]) for name, one in (("tf", np.ones(40)), ("pt", speeds))]
-    assert speed_ratio(*entries)[0].estimate == pytest.approx(0.5**0.25)
+    rows = row(run("tf", 1, np.ones(40))), row(run("pt", 1, speeds))
+    assert speed_ratio(*rows)[0].estimate == pytest.approx(0.5**0.25)
 
 
 def test_what_disturbs():

@@ -13,13 +13,13 @@ import pytest
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
-from comparison.show.columns import row_tables
 from comparison.show.report.charts import draw
 from comparison.show.report.findings import decision, findings
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.page import table_charts, write_report
 from comparison.show.report.training_code import count_lines, lines_of_training, training_steps
 from comparison.show.report.turn_figures import MAX_TURNS, ticks
+from comparison.show.tables import row_tables
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -500,7 +500,7 @@ def test_the_ratio_is_drawn_over_the_turns(tmp_path):
     hit = ratios["turn"] % 10 == 4
     assert (ratios["counts"] == "no: disturbed").tolist() == hit.tolist() and hit.sum() == 8
     assert np.allclose(ratios["value"], 27000 / 8000 / np.where(hit, 5, 1), rtol=1e-3)  # neither drift nor noise
-    speed = summary.tables[0].entry("pt").row.speed
+    speed = summary.tables[0].row("pt")
     assert intervals.iloc[0].to_dict() == {
         "row": "PyTorch",
         "value": speed.ratio,
@@ -517,7 +517,7 @@ def test_speeds_are_drawn_over_the_turns_where_there_is_no_ratio(tmp_path):
 
     chart, ratios, intervals, speeds = chart_of_turns(comparison(tmp_path, make, repeats=1))
     assert (chart.title, ratios, intervals) == ("Speed over the turns", None, None) and len(speeds) == 120
-    assert chart.draw().svg.count("<svg") == 1
+    assert chart.svg.count("<svg") == 1
 
 
 def test_of_many_turns_only_some_are_drawn(tmp_path):
@@ -526,7 +526,7 @@ def test_of_many_turns_only_some_are_drawn(tmp_path):
     chart, ratios, _, speeds = chart_of_turns(summary)
     assert "one turn in 15" in chart.about
     assert MAX_TURNS // 2 < len(ratios) <= MAX_TURNS and len(speeds) <= 2 * MAX_TURNS
-    assert len(chart.draw().svg) < 400_000
+    assert len(chart.svg) < 400_000
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,11 @@ from common.data.datasets import load_dataset
 from common.resolve import Settings
 from common.spec.options import TrainConfig
 from comparison.intervals import paired_ratio
-from comparison.measure.row_values import phase_seconds
 from comparison.plan.jobs import TITLES
 from comparison.prove.proof import MOST_FLOPS, cut_evaluation
-from comparison.show.conclusions import conclusions
 from comparison.show.export import write_tables
-from comparison.show.remarks import remarks, what_was_compared
 from comparison.show.report.page import write_report
+from comparison.show.sentences import conclusions, remarks, what_was_compared
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
 
@@ -34,7 +32,7 @@ def test_speed_is_a_median_and_ratios_are_from_pairs_of_the_same_round(tmp_path)
 
     (table,) = comparison(tmp_path, make, repeats=4).tables
     assert [row.implementation for row in table.rows] == ["tf", "pt", "ptl"]
-    tf, pt, _ = (row.speed for row in table.rows)
+    tf, pt, _ = table.rows
     assert pt.images_per_second == pytest.approx(3000 * 0.95)
     assert (pt.images_per_second_q1, pt.images_per_second_q3) == pytest.approx((2400, 3075))
     assert pt.ratio == pytest.approx(3) and pt.verdict == "faster" and pt.num_rounds == 4
@@ -47,11 +45,11 @@ def test_rounds_in_which_one_is_missing_make_no_pair(tmp_path):
 
     summary = comparison(tmp_path, make, repeats=4)
     _, pt, ptl = summary.rows
-    assert (pt.speed.num_rounds, pt.num_runs, pt.num_failed, pt.status) == (3, 3, 1, "some failed")
+    assert (pt.num_rounds, pt.num_runs, pt.num_failed, pt.status) == (3, 3, 1, "some failed")
     assert "1 of 4 runs failed, the first one: exit status 1" in pt.note
-    assert ptl.speed.num_rounds == 4 and ptl.status == "ok" and not summary.succeeded
+    assert ptl.num_rounds == 4 and ptl.status == "ok" and not summary.succeeded
     speeds = [3000 * (1 + 0.01 * (round * 7 % 5)) for round in (1, 3, 4)]
-    assert pt.speed.ratio == pytest.approx(paired_ratio(speeds, [one / 3 for one in speeds]).estimate)
+    assert pt.ratio == pytest.approx(paired_ratio(speeds, [one / 3 for one in speeds]).estimate)
 
 
 def test_runs_of_different_times_make_no_pair(tmp_path):
@@ -59,15 +57,15 @@ def test_runs_of_different_times_make_no_pair(tmp_path):
         return fast(job, session=2 if job.implementation == "ptl" or job.round == 4 else 1)
 
     summary = comparison(tmp_path, make, repeats=4)
-    assert [row.speed.num_rounds for row in summary.rows] == [4, 4, 1]
-    assert summary.rows[2].speed.verdict is None and summary.rows[2].speed.images_per_second
+    assert [row.num_rounds for row in summary.rows] == [4, 4, 1]
+    assert summary.rows[2].verdict is None and summary.rows[2].images_per_second
     assert any(line.startswith("3 of 4 rounds were finished later") for line in summary.warnings)
 
 
 def test_runs_on_another_kind_of_gpu_have_a_table_of_their_own(tmp_path):
     late = {2: {"device_name": "another GPU"}}
     summary = comparison(tmp_path, lambda job: fast(job, changes=late.get(job.round)), repeats=2)
-    assert [[row.speed.num_rounds for row in table.rows] for table in summary.tables][1:] == [[1, 1, 1]]
+    assert [[row.num_rounds for row in table.rows] for table in summary.tables][1:] == [[1, 1, 1]]
     assert "device: made up and another GPU" in summary.tables[1].apart
 
 
@@ -79,12 +77,12 @@ def test_accuracy_is_the_mean_over_seeds_with_its_interval(tmp_path):
 
     (table,) = comparison(tmp_path, make, seeds=[0, 1, 2], repeats=2).tables
     for row in table.rows:
-        assert row.accuracy.num_seeds == 3 and row.num_runs == 6
-        assert row.accuracy.test_accuracy == pytest.approx(345 / 355)
+        assert row.num_seeds == 3 and row.num_runs == 6
+        assert row.test_accuracy == pytest.approx(345 / 355)
         half = 4.302652729911275 * (5 / 355) / 3**0.5  # of three seeds, not of six runs
-        accuracy = row.accuracy.test_accuracy_low, row.accuracy.test_accuracy_high
+        accuracy = row.test_accuracy_low, row.test_accuracy_high
         assert accuracy == pytest.approx((345 / 355 - half, 345 / 355 + half))
-    assert comparison(tmp_path / "one").rows[0].accuracy.test_accuracy_low is None
+    assert comparison(tmp_path / "one").rows[0].test_accuracy_low is None
 
 
 def test_one_that_parts_in_64_bits_is_a_different_training(tmp_path):
@@ -94,9 +92,9 @@ def test_one_that_parts_in_64_bits_is_a_different_training(tmp_path):
     summary = comparison(tmp_path, make, seeds=[0, 1])
     tf, pt, ptl = summary.rows
     assert (tf.status, pt.status, ptl.status) == ("ok", "ok", "different training")
-    assert (tf.lockstep.same_training, pt.lockstep.same_training, ptl.lockstep.same_training) == (None, True, False)
-    assert (pt.lockstep.proof_difference, ptl.lockstep.proof_difference) == (0, pytest.approx(1e-9, rel=1e-6))
-    assert ptl.speed.ratio is None and "step 1 of 20" in ptl.note and pt.lockstep.loss_difference_all_steps == 0
+    assert (tf.same_training, pt.same_training, ptl.same_training) == (None, True, False)
+    assert (pt.proof_difference, ptl.proof_difference) == (0, pytest.approx(1e-9, rel=1e-6))
+    assert ptl.ratio is None and "step 1 of 20" in ptl.note and pt.loss_difference_all_steps == 0
     assert not summary.succeeded
 
 
@@ -105,7 +103,7 @@ def test_rounding_in_the_runs_themselves_accuses_nobody(tmp_path):
     factors = {"tf": 1.0, "pt": 1 + 4e-7, "ptl": 1 - 4e-7}
     summary = comparison(tmp_path, lambda job: fast(job, loss_factor=factors[job.implementation]))
     assert [row.status for row in summary.rows] == ["ok"] * 3 and summary.succeeded
-    assert summary.rows[1].lockstep.loss_difference_first_steps == pytest.approx(4e-7, rel=1e-3)
+    assert summary.rows[1].loss_difference_first_steps == pytest.approx(4e-7, rel=1e-3)
 
 
 def test_a_first_loss_that_rounding_to_32_bits_does_not_explain(tmp_path):
@@ -113,7 +111,7 @@ def test_a_first_loss_that_rounding_to_32_bits_does_not_explain(tmp_path):
         return fast(job, loss_factor=1 + 1e-5 * (job.implementation == "pt"))
 
     tf, pt, ptl = comparison(tmp_path / "32", make).rows
-    assert [tf.status, pt.status, ptl.status] == ["ok", "different training", "ok"] and pt.speed.ratio is None
+    assert [tf.status, pt.status, ptl.status] == ["ok", "different training", "ok"] and pt.ratio is None
     assert (
         "in 32 bits differs by 2.2e-05 from the one in 64 bits" in pt.note and "check for TF32, or a layer" in pt.note
     )
@@ -127,9 +125,9 @@ def test_without_proof_there_is_no_ratio_unless_none_was_asked_for(tmp_path):
     summary = comparison(tmp_path / "failed", make)
     tf, pt, ptl = summary.rows
     assert [tf.status, pt.status, ptl.status] == ["ok", "not proved", "ok"] and not summary.succeeded
-    assert pt.speed.ratio is None and "the 64-bit run of pt failed: exit status 1; see " in pt.note
+    assert pt.ratio is None and "the 64-bit run of pt failed: exit status 1; see " in pt.note
     never = comparison(tmp_path / "never", lambda job: fast(job, proof_factor=None), verify="never")
-    assert [row.status for row in never.rows] == ["ok"] * 3 and never.rows[1].speed.ratio_min and never.succeeded
+    assert [row.status for row in never.rows] == ["ok"] * 3 and never.rows[1].ratio_min and never.succeeded
     assert any("--verify never" in line for line in never.warnings)
     assert not any("--verify never" in line for line in summary.warnings)
 
@@ -147,7 +145,7 @@ def test_runs_of_other_code_or_versions_than_the_proof_are_not_proved(tmp_path, 
         assert (
             row.status == "not proved" and f"the proof of {title} was made with other {what} than its runs" in row.note
         )
-    assert pt.speed.ratio is None and (tf.status == "ok") == (changed == "pt")
+    assert pt.ratio is None and (tf.status == "ok") == (changed == "pt")
 
 
 def test_a_proof_that_takes_long_evaluates_two_batches_and_a_remainder():
@@ -177,12 +175,12 @@ def test_other_data_settings_or_machines_never_share_a_table(tmp_path):
         )
         assert [[row.implementation for row in table.rows] for table in summary.tables] == [["tf", "ptl"], ["pt"]]
         assert words in summary.tables[1].apart and words in summary.tables[1].rows[0].note
-        assert summary.tables[1].rows[0].speed.ratio == 1 and not summary.succeeded
+        assert summary.tables[1].rows[0].ratio == 1 and not summary.succeeded
     # The machine changes halfway: runs are compared only within each half.
     summary = comparison(
         tmp_path / "half", lambda job: fast(job, changes={"machine": elsewhere} if job.round > 2 else None), repeats=4
     )
-    assert [[row.speed.num_rounds for row in table.rows] for table in summary.tables] == [[2, 2, 2], [2, 2, 2]]
+    assert [[row.num_rounds for row in table.rows] for table in summary.tables] == [[2, 2, 2], [2, 2, 2]]
     assert any("not all runs are from the same machine" in line for line in summary.warnings)
 
 
@@ -203,7 +201,7 @@ def test_both_modes_are_rows_of_one_table_that_names_their_settings(tmp_path):
     words += "; Lightning tuned bf16-mixed"
     assert words in what_was_compared(table)
     assert table.rows[5].note == "loss scaling skipped 3 of 20 steps"
-    assert all(row.speed.ratio and row.speed.num_rounds == 3 for row in table.rows)
+    assert all(row.ratio and row.num_rounds == 3 for row in table.rows)
     (table,) = comparison(tmp_path / "tuned", make, mode="tuned").tables
     assert [row.name for row in table.rows] == ["tf tuned", "pt tuned", "ptl tuned"]
     (table,) = comparison(tmp_path / "plain", make).tables
@@ -257,17 +255,17 @@ def test_how_sure_is_said_in_words(tmp_path):
 def test_phases_add_up_to_what_was_seen_from_outside(tmp_path):
     summary = comparison(tmp_path, lambda job: MadeUp(process_seconds=12.0 + job.round), repeats=3)
     for run in summary.runs:
-        assert sum(phase_seconds(run).values()) == pytest.approx(run.record.process_seconds)
+        assert sum(run.phase_seconds.values()) == pytest.approx(run.record.process_seconds)
     for row in summary.rows:
         parts = (
-            row.times.imports_seconds,
-            row.times.data_seconds,
-            row.times.build_seconds,
-            row.times.training_seconds,
-            row.times.evaluation_seconds,
-            row.times.rest_seconds,
+            row.imports_seconds,
+            row.data_seconds,
+            row.build_seconds,
+            row.training_seconds,
+            row.evaluation_seconds,
+            row.rest_seconds,
         )
-        assert row.times.wall_seconds == 14 and sum(parts) == pytest.approx(14)  # the run with the median duration
+        assert row.wall_seconds == 14 and sum(parts) == pytest.approx(14)  # the run with the median duration
 
 
 def test_the_target_is_reached_after_an_epoch_and_its_steps_and_seconds(tmp_path):
@@ -277,16 +275,12 @@ def test_the_target_is_reached_after_an_epoch_and_its_steps_and_seconds(tmp_path
         return MadeUp(accuracies=accuracies[job.implementation])
 
     tf, pt, ptl = comparison(tmp_path, make, target_accuracy=0.95, repeats=2).rows
-    assert tf.target.model_dump(exclude={"target_seconds_q1", "target_seconds_q3"}) == {
-        "target_reached": 2,
-        "target_epochs": 2,
-        "target_steps": 20,
-        "target_seconds": pytest.approx(2 * (0.64 + 0.5)),  # two epochs and their evaluations
-    }
-    first = pt.target  # the first time that it is reached, without start-up
-    assert (first.target_epochs, first.target_steps, first.target_seconds) == (1, 10, pytest.approx(0.64 + 0.5))
-    assert (ptl.target.target_reached, ptl.target.target_epochs, ptl.target.target_seconds) == (0, None, None)
-    assert comparison(tmp_path / "none").rows[0].target.target_reached is None
+    assert (tf.target_reached, tf.target_epochs, tf.target_steps) == (2, 2, 20)
+    assert tf.target_seconds == pytest.approx(2 * (0.64 + 0.5))  # two epochs and their evaluations
+    # The first time that it is reached, without start-up.
+    assert (pt.target_epochs, pt.target_steps, pt.target_seconds) == (1, 10, pytest.approx(0.64 + 0.5))
+    assert (ptl.target_reached, ptl.target_epochs, ptl.target_seconds) == (0, None, None)
+    assert comparison(tmp_path / "none").rows[0].target_reached is None
 
 
 def test_a_mean_over_those_alone_that_reached_the_target_is_not_given(tmp_path):
@@ -294,7 +288,7 @@ def test_a_mean_over_those_alone_that_reached_the_target_is_not_given(tmp_path):
         return MadeUp(accuracies=(0.5, 0.9 if job.seed else 0.97))
 
     rows = comparison(tmp_path, make, target_accuracy=0.95, seeds=[0, 1]).rows
-    assert [(row.target.target_reached, row.num_runs, row.target.target_seconds) for row in rows] == [(1, 2, None)] * 3
+    assert [(row.target_reached, row.num_runs, row.target_seconds) for row in rows] == [(1, 2, None)] * 3
 
 
 def test_unknown_is_null_and_never_zero(tmp_path):
@@ -302,7 +296,7 @@ def test_unknown_is_null_and_never_zero(tmp_path):
         return MadeUp(changes={"joules_per_image": 0.002, "energy_source": "RAPL"} if job.round == 1 else None)
 
     summary = comparison(tmp_path, make, repeats=2)
-    assert all(row.resources.joules_per_image is None for row in summary.rows)  # it is known in one round only
+    assert all(row.joules_per_image is None for row in summary.rows)  # it is known in one round only
     write_tables(summary)
     header, *lines = [line.split(",") for line in (tmp_path / "results.csv").read_text().splitlines()]
     assert all(line[header.index("joules_per_image")] == "" for line in lines)
@@ -316,7 +310,7 @@ def test_results_json_keeps_its_published_schema(tmp_path):
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(content, schema)
     assert len(content["rows"]) == 6 and len(content["runs"]) == 18
-    content["rows"][0]["speed"]["ratio"] = "fast"
+    content["rows"][0]["ratio"] = "fast"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content, schema)
 
@@ -350,7 +344,7 @@ def test_stalls_are_told_beside_the_ratio_of_usual_turns(tmp_path, implementatio
     options = {"implementations": implementations, "repeats": 3}
     summary = comparison(tmp_path / "own", make, **options)
     assert conclusions(summary.tables[0])[0] == "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50)"
-    rows = {row.implementation: row.speed for row in summary.tables[0].rows}
+    rows = {row.implementation: row for row in summary.tables[0].rows}
     assert rows["tf"].stalled == pytest.approx(36 / 76) and rows["pt"].stalled == pytest.approx(0)
     (warning,) = [one for one in summary.warnings if "stalls" in one]
     assert warning.startswith("TensorFlow: stalls take 47% of the time of its turns")

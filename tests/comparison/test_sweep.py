@@ -2,8 +2,8 @@ import pytest
 from made_up import MadeUp, comparison
 
 from comparison.measure.sweep import make_study
-from comparison.show.conclusions import study_conclusions
 from comparison.show.report.sweep_figures import study_charts
+from comparison.show.sentences import study_conclusions
 
 
 def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path):
@@ -52,7 +52,7 @@ def test_nodes_are_swept_as_devices_are(tmp_path):
         "PyTorch, strong: 1.60 times as fast on 2 nodes (1.60 to 1.60), 80% of the ideal",
         "PyTorch, weak: 1.90 times as fast on 2 nodes (1.90 to 1.90), 95% of the ideal",
     ]
-    assert {"sweep-speed-up", "sweep-efficiency"} < {chart.draw().name for chart in study_charts(study)}
+    assert {"sweep-speed-up", "sweep-efficiency"} < {chart.name for chart in study_charts(study)}
 
 
 def test_nodes_times_devices_is_what_counts(tmp_path):

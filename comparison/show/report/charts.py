@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ FOR_POINTERS = "for pointers: "  # prefix of the names of layers that only a pag
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure that is described but not yet drawn.
+    """A figure; it is drawn when it is needed.
 
     Attributes:
       name: name of its files, without the suffix.
@@ -70,8 +71,9 @@ class Chart:
     height: float = HEIGHT
     below: Sequence[alt.Chart] = ()
 
+    @cached_property
     def description(self) -> dict[str, Any]:
-        """The chart as a Vega-Lite specification."""
+        """The chart as a Vega-Lite specification, with the layers that react to the pointer."""
         chart: Any = alt.layer(*self.layers)
         fit: dict[str, Any] = {}
         if self.below:  # Vega can't fit a chart with panels into a width
@@ -85,31 +87,15 @@ class Chart:
             found: dict[str, Any] = chart.to_dict()
         return found | {"config": STYLE} | fit
 
-    def draw(self) -> "Drawn":
-        description = self.description()
-        still = description
+    @cached_property
+    def svg(self) -> str:
+        """The content of an SVG file."""
+        still = self.description
         if not self.below:
-            layers = [layer for layer in description["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
-            still = description | {"layer": layers}
-        svg = vl_convert.vegalite_to_svg(still)
-        return Drawn(self.name, self.title, self.about, self.words, svg, description)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A drawn chart; `name` to `words` are as in `Chart`.
-
-    Attributes:
-      svg: the content of an SVG file.
-      description: the Vega-Lite specification, with the layers that react to the pointer.
-    """
-
-    name: str
-    title: str
-    about: str
-    words: str
-    svg: str
-    description: dict[str, Any]
+            layers = [layer for layer in still["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
+            still = still | {"layer": layers}
+        drawn: str = vl_convert.vegalite_to_svg(still)
+        return drawn
 
     def png(self) -> bytes:
         drawn: bytes = vl_convert.svg_to_png(self.svg, scale=PNG_SCALE)
@@ -152,10 +138,10 @@ def darker(colour: str) -> str:
     return "#" + "".join(f"{round(0.55 * part + 0.45 * ink):02x}" for part, ink in pairs)
 
 
-def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Drawn]:
+def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:
     """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: added to each name."""
-    drawn = [replace(chart, name=chart.name + suffix).draw() for chart in charts]
-    for one in drawn:
-        write_text(folder / f"{one.name}.svg", one.svg)
-        write_bytes(folder / f"{one.name}.png", one.png())
-    return drawn
+    named = [replace(chart, name=chart.name + suffix) for chart in charts]
+    for chart in named:
+        write_text(folder / f"{chart.name}.svg", chart.svg)
+        write_bytes(folder / f"{chart.name}.png", chart.png())
+    return named

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from common.platform.errors import UserError
 from common.record.predictions import Predictions
-from comparison.measure.table import Entry, same_seed_runs
+from comparison.measure.table import Row, same_seed_runs
 from comparison.run.store import Run
 from comparison.show.report.charts import WIDTH, Chart
 
 MOST_NAMED = 20  # classes; the names of more would be too small to read
 
 
-def confusions(entries: Sequence[Entry]) -> Iterator[Chart]:
+def confusions(rows: Sequence[Row]) -> Iterator[Chart]:
     """One matrix for all rows with equal guesses; in lockstep, all rows have equal guesses."""
     alike: list[tuple[list[Run], Predictions]] = []
-    for run in same_seed_runs(entries).values():
+    for run in same_seed_runs(rows).values():
         try:
             predictions = Predictions.read(run.run_dir)
         except UserError:  # this implementation does not write predictions

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from common.record.results import EpochLine
 from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences, roundoff
-from comparison.measure.table import Entry
+from comparison.measure.table import Row
 from comparison.run.store import Run
 from comparison.show.report.charts import FOR_POINTERS, INK, Chart
 from comparison.show.report.looks import Looks, switch, told_by_pointer
@@ -52,37 +52,37 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
     return alt.Scale(domain=[max(0.0, min(low, high - least)), high], nice=True, zero=False)
 
 
-def curves(entries: Sequence[Entry]) -> Iterator[Chart]:
+def curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """Curves of each row: over seconds, its typical run; over epochs, the mean over seeds with a band of all seeds."""
-    if not any(line.epoch for entry in entries for line in entry.runs[0].epochs):
+    if not any(line.epoch for row in rows for line in row.runs[0].epochs):
         return
     for quantity in (ACCURACY, LOSS):
-        yield _over_seconds(entries, quantity)
-        yield _over_epochs(entries, quantity)
+        yield _over_seconds(rows, quantity)
+        yield _over_epochs(rows, quantity)
 
 
-def _over_seconds(entries: Sequence[Entry], quantity: Quantity) -> Chart:
+def _over_seconds(rows: Sequence[Row], quantity: Quantity) -> Chart:
     found: list[dict[str, Any]] = []
-    for entry in entries:
-        run = entry.typical_run
+    for row in rows:
+        run = row.typical_run
         seconds = np.cumsum([(line.train_seconds or 0.0) + line.eval_seconds for line in run.epochs])
         for line, second in zip(run.epochs, seconds.tolist(), strict=True):
             for kind, value in (("training", quantity.train(line)), ("test", quantity.test(line))):
-                found.append({"row": entry.title, "set": kind, "x": second, "value": value, "epoch": line.epoch})
-    table, looks = pd.DataFrame(found), looks_of(entries)
+                found.append({"row": row.title, "set": kind, "x": second, "value": value, "epoch": line.epoch})
+    table, looks = pd.DataFrame(found), looks_of(rows)
     axis = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("epoch:Q")]
     told += [alt.Tooltip("x:Q", title="seconds", format=".2f")]
     told += [alt.Tooltip("value:Q", title=quantity.label, format=quantity.form)]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    points = points.encode(axis, value_axis(entries, quantity, table), tooltip=told)
-    return _chart(entries, quantity, "seconds", [lines_of(table, axis, entries, quantity, looks), points], looks)
+    points = points.encode(axis, value_axis(rows, quantity, table), tooltip=told)
+    return _chart(rows, quantity, "seconds", [lines_of(table, axis, rows, quantity, looks), points], looks)
 
 
-def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
+def _over_epochs(rows: Sequence[Row], quantity: Quantity) -> Chart:
     found: list[dict[str, Any]] = []
-    for number, entry in enumerate(entries):
-        runs = list({run.record.seed: run for run in reversed(entry.runs)}.values())  # the first one of each seed
+    for number, row in enumerate(rows):
+        runs = list({run.record.seed: run for run in reversed(row.runs)}.values())  # the first one of each seed
         for kind, value in (("training", quantity.train), ("test", quantity.test)):
             values = np.array([[value(line) for line in run.epochs] for run in runs], dtype=float)
             if np.isnan(values).all():
@@ -90,12 +90,12 @@ def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
             parts = zip(runs[0].epochs, values.mean(axis=0), values.min(axis=0), values.max(axis=0), strict=True)
             for line, mean, low, high in parts:
                 found.append(
-                    {"row": entry.title, "key": f"{kind}{number}", "set": kind, "x": line.epoch}
+                    {"row": row.title, "key": f"{kind}{number}", "set": kind, "x": line.epoch}
                     | {"value": mean, "low": low, "high": high}
                 )
-    table, looks = pd.DataFrame(found), looks_of(entries)
+    table, looks = pd.DataFrame(found), looks_of(rows)
     axis = epoch_axis(table)
-    layers = [lines_of(table, axis, entries, quantity, looks)]
+    layers = [lines_of(table, axis, rows, quantity, looks)]
     if (table["low"] < table["high"]).any():
         band = (
             alt.Chart(table)
@@ -103,10 +103,10 @@ def _over_epochs(entries: Sequence[Entry], quantity: Quantity) -> Chart:
             .encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True))
         )
         layers.insert(0, band.encode(detail="set:N"))
-    titles = {f"test{number}": entry.title for number, entry in enumerate(entries)}
+    titles = {f"test{number}": row.title for number, row in enumerate(rows)}
     tests = table[table["set"] == "test"][["x", "key", "value"]]
     layers.append(told_by_pointer(tests, axis, titles, quantity.form, "after epoch"))
-    return _chart(entries, quantity, "epochs", layers, looks)
+    return _chart(rows, quantity, "epochs", layers, looks)
 
 
 def epoch_axis(table: pd.DataFrame) -> alt.X:
@@ -115,14 +115,14 @@ def epoch_axis(table: pd.DataFrame) -> alt.X:
     return alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
 
 
-def lines_of(table: pd.DataFrame, axis: alt.X, entries: Sequence[Entry], quantity: Quantity, looks: Looks) -> alt.Chart:
+def lines_of(table: pd.DataFrame, axis: alt.X, rows: Sequence[Row], quantity: Quantity, looks: Looks) -> alt.Chart:
     """A line for each `row` and `set` of `table`, strong for the set test, pale for training; values in `value`."""
     chosen = switch()
     pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
     lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["x"].nunique().max() < 3))
     lines = lines.encode(
         axis,
-        value_axis(entries, quantity, table),
+        value_axis(rows, quantity, table),
         *looks.line(),
         opacity=alt.Opacity("set:O", scale=pale, legend=None),
         detail="set:N",
@@ -130,18 +130,18 @@ def lines_of(table: pd.DataFrame, axis: alt.X, entries: Sequence[Entry], quantit
     return lines.add_params(chosen).transform_filter(chosen)
 
 
-def value_axis(entries: Sequence[Entry], quantity: Quantity, table: pd.DataFrame) -> alt.Y:
+def value_axis(rows: Sequence[Row], quantity: Quantity, table: pd.DataFrame) -> alt.Y:
     axis = alt.Y("value:Q", title=quantity.label)
     if quantity is LOSS:
         return axis.scale(type="log", nice=False).axis(format="~g", tickCount=5)
-    results = entries[0].results
+    results = rows[0].results
     return axis.scale(accuracy_scale(table["value"].dropna().tolist(), results[0].test_count))
 
 
-def _chart(entries: Sequence[Entry], quantity: Quantity, axis: str, layers: Sequence[alt.Chart], looks: Looks) -> Chart:
+def _chart(rows: Sequence[Row], quantity: Quantity, axis: str, layers: Sequence[alt.Chart], looks: Looks) -> Chart:
     ends = ", ".join(
-        f"{entry.title} {entry.runs[0].epochs[-1].test_accuracy:.2%} with loss {entry.runs[0].epochs[-1].test_loss:.4f}"
-        for entry in entries
+        f"{row.title} {row.runs[0].epochs[-1].test_accuracy:.2%} with loss {row.runs[0].epochs[-1].test_loss:.4f}"
+        for row in rows
     )
     title = f"{quantity.label.partition(',')[0]} over {axis}"
     about = (
@@ -162,32 +162,32 @@ def _chart(entries: Sequence[Entry], quantity: Quantity, axis: str, layers: Sequ
     )
 
 
-def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
+def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
     """Differences of step losses from those of the first row, for its first seed: the effect of rounding."""
-    reference, others = entries[0].runs[0], []
+    reference, others = rows[0].runs[0], []
     configs: list[TrainConfig] = []
-    for entry in entries[1:]:
-        run: Run | None = next((run for run in entry.runs if run.record.seed == reference.record.seed), None)
+    for row in rows[1:]:
+        run: Run | None = next((run for run in row.runs if run.record.seed == reference.record.seed), None)
         if run and run.result and len(run.losses) and len(reference.losses):
             configs.append(run.result.config)
-            others.append((entry, loss_differences(reference.losses, run.losses)))
+            others.append((row, loss_differences(reference.losses, run.losses)))
     if not others or reference.result is None:
         return
     unit = roundoff(reference.result.config, *configs)
     found, words = [], []
-    for number, (entry, differences) in enumerate(others):
+    for number, (row, differences) in enumerate(others):
         steps, largest = _thinned(differences)
         # A logarithmic axis has no zero: losses that are equal to the last bit are drawn at its lower end.
         drawn = np.maximum(largest, unit / 50)
-        columns = {"row": entry.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
+        columns = {"row": row.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
         found.append(pd.DataFrame(columns))
-        words.append(f"{entry.title} at most {differences.max():.0e}")
-    table, looks = pd.concat(found), looks_of(entries)
-    looks = Looks({entry.title: looks.of[entry.title] for entry, _ in others})
+        words.append(f"{row.title} at most {differences.max():.0e}")
+    table, looks = pd.concat(found), looks_of(rows)
+    looks = Looks({row.title: looks.of[row.title] for row, _ in others})
     axis = alt.X("x:Q", title="Step").scale(nice=False)
     if len(others[0][1]) > 200:
         axis = axis.scale(type="log").axis(format="~s", tickCount=5)
-    value = alt.Y("drawn:Q", title=f"Difference in loss from {entries[0].title}")
+    value = alt.Y("drawn:Q", title=f"Difference in loss from {rows[0].title}")
     value = value.scale(type="log", nice=False).axis(format=".0e", tickCount=6)
     chosen = switch()
     lines = alt.Chart(table).mark_line().encode(axis, value, *looks.line()).add_params(chosen).transform_filter(chosen)
@@ -197,14 +197,14 @@ def lockstep(entries: Sequence[Entry]) -> Iterator[Chart]:
         "Lockstep",
         f"Same weights, same examples: only rounding makes the losses of a step differ. The dashed line is the rounding"
         f" error of a single number, {unit:.0e}; each step adds to it. Equal losses are drawn at the bottom.",
-        f"Difference of every step's loss from {entries[0].title}, logarithmic: {', '.join(words)}",
+        f"Difference of every step's loss from {rows[0].title}, logarithmic: {', '.join(words)}",
         [
             lines,
             rounding.encode(alt.Y("drawn:Q")),
             told_by_pointer(
                 table[["x", "key", "value"]],
                 axis,
-                {f"row{number}": entry.title for number, (entry, _) in enumerate(others)},
+                {f"row{number}": row.title for number, (row, _) in enumerate(others)},
                 ".1e",
                 "up to step",
             ),
@@ -222,25 +222,25 @@ def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 # --- With --check-learning ---
 
 
-def learning_curves(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """The chart of a table's entries; no chart if learning was not checked."""
+def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
+    """The chart of a table's rows; no chart if learning was not checked."""
     found, words = [], []
-    for entry in entries:
-        fit = entry.fit
+    for row in rows:
+        fit = row.fit
         if fit is None:
             continue
         for kind, lines in (("training", fit.train), ("test", fit.test)):
             found += [
-                {"row": entry.title, "set": kind, "x": line.epoch, "value": line.test_loss}
+                {"row": row.title, "set": kind, "x": line.epoch, "value": line.test_loss}
                 | {"accuracy": line.test_accuracy}
                 for line in lines
             ]
         ends = f"{fit.train[-1].test_loss:.4f} on training and {fit.test[-1].test_loss:.4f} on test images"
-        words.append(f"{entry.title} ends at {ends}: {fit.verdict}")
+        words.append(f"{row.title} ends at {ends}: {fit.verdict}")
     if not found:
         return
-    table, looks = pd.DataFrame(found), looks_of(entries)
-    x, y = epoch_axis(table), value_axis(entries, LOSS, table)
+    table, looks = pd.DataFrame(found), looks_of(rows)
+    x, y = epoch_axis(table), value_axis(rows, LOSS, table)
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
     told += [alt.Tooltip("value:Q", title="loss", format=".4f"), alt.Tooltip("accuracy:Q", format=".2%")]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0).encode(x, y, tooltip=told)
@@ -251,6 +251,6 @@ def learning_curves(entries: Sequence[Entry]) -> Iterator[Chart]:
         " epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong one, or"
         " the strong one rising: overfitting.",
         f"Loss on training and test images over epochs: {'; '.join(words)}",
-        [lines_of(table, x, entries, LOSS, looks), points],
+        [lines_of(table, x, rows, LOSS, looks), points],
         260 + looks.legend_height,
     )

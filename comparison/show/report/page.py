@@ -12,24 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
-from comparison.measure.row import Row
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_study
-from comparison.measure.table import Table
+from comparison.measure.table import Row, Table
 from comparison.plan.jobs import TITLES, shown_variant
 from comparison.run.side_runs import profile_path, read_profile
-from comparison.show.columns import (
-    ABOUT_DETAILS,
-    ABOUT_MAIN,
-    ABOUT_STUDY,
-    baseline_table,
-    in_one_line,
-    row_tables,
-    study_tables,
-)
-from comparison.show.conclusions import conclusions, learning_conclusions, study_conclusions
-from comparison.show.remarks import remarks, what_was_compared
-from comparison.show.report.charts import Chart, Drawn, draw
+from comparison.show.report.charts import Chart, draw
 from comparison.show.report.confusion import confusions
 from comparison.show.report.curve_figures import curves, learning_curves, lockstep
 from comparison.show.report.findings import decision, findings
@@ -38,6 +26,16 @@ from comparison.show.report.speed_figures import breakdown, ratios, throughput, 
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.report.training_code import training_steps
 from comparison.show.report.turn_figures import turns
+from comparison.show.sentences import conclusions, learning_conclusions, remarks, study_conclusions, what_was_compared
+from comparison.show.tables import (
+    ABOUT_DETAILS,
+    ABOUT_MAIN,
+    ABOUT_STUDY,
+    baseline_table,
+    in_one_line,
+    row_tables,
+    study_tables,
+)
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
@@ -69,7 +67,7 @@ class Section:
     found: list[str]
     grids: list[Grid]
     details: list[Grid]
-    charts: list[Drawn]
+    charts: list[Chart]
     mistakes: list[Mistake]
     num_mistakes: int
     profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
@@ -144,15 +142,15 @@ def _title(summary: Summary) -> str:
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
-def _section(folder: Path, table: Table, charts: list[Drawn], found: bool) -> Section:
+def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Section:
     """`found`: whether this section has the conclusions."""
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     first = len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
     profiles = [
-        (entry.title, profile, str(profile_path(table.variant, entry.name) / PROFILE_DIR / TRACE_FILE))
-        for entry in table.entries
-        if (profile := read_profile(folder, table.variant, entry.name))
+        (row.title, profile, str(profile_path(table.variant, row.name) / PROFILE_DIR / TRACE_FILE))
+        for row in table.rows
+        if (profile := read_profile(folder, table.variant, row.name))
     ]
     lines, said = what_was_compared(table), [*learning_conclusions(table), *conclusions(table)] if found else []
     return Section(
@@ -181,15 +179,15 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
 
 def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
-    entries = [entry for entry in table.entries if entry.runs]
-    if not entries:
+    rows = [row for row in table.rows if row.runs]
+    if not rows:
         return
-    yield from throughput(entries)
-    yield from ratios(entries)
-    yield from turns(entries)
-    yield from time_to_target(entries, target_accuracy)
-    yield from breakdown(entries)
-    yield from curves(entries)
-    yield from learning_curves(entries)
-    yield from lockstep(entries)
-    yield from confusions(entries)
+    yield from throughput(rows)
+    yield from ratios(rows)
+    yield from turns(rows)
+    yield from time_to_target(rows, target_accuracy)
+    yield from breakdown(rows)
+    yield from curves(rows)
+    yield from learning_curves(rows)
+    yield from lockstep(rows)
+    yield from confusions(rows)

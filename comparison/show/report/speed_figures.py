@@ -7,9 +7,8 @@ import altair as alt
 import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
-from comparison.measure.row_values import phase_seconds
-from comparison.measure.table import Entry
-from comparison.run.store import Run, reach_target
+from comparison.measure.table import ABOUT_PHASES, Row
+from comparison.run.store import Run
 from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height
 
@@ -20,24 +19,24 @@ LINE = 36  # height in pixels of a row in a bar chart
 AXIS = 50  # height in pixels of the axis below the rows
 
 
-def looks_of(entries: Sequence[Entry]) -> Looks:
-    return Looks.make([entry.name for entry in entries], [entry.title for entry in entries])
+def looks_of(rows: Sequence[Row]) -> Looks:
+    return Looks.make([row.name for row in rows], [row.title for row in rows])
 
 
-def throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
+def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     """Each row has a bar up to its median, a line for the spread, and a dot for each run (a ring if disturbed)."""
-    shown = [entry for entry in entries if entry.row and entry.row.speed.images_per_second]
+    shown = [row for row in rows if row.images_per_second]
     if not shown:
         return
     medians, dots, words = [], [], []
-    for entry in shown:
-        assert entry.row and entry.row.speed.spread and entry.row.speed.images_per_second
-        low, high = entry.row.speed.spread
-        medians.append({"row": entry.title, "value": entry.row.speed.images_per_second, "low": low, "high": high})
-        dots += [_dot(entry, run, run.images_per_second) for run in entry.runs if run.images_per_second]
-        words.append(f"{entry.title} {entry.row.speed.images_per_second:,.0f}")
+    for row in shown:
+        assert row.spread and row.images_per_second
+        low, high = row.spread
+        medians.append({"row": row.title, "value": row.images_per_second, "low": low, "high": high})
+        dots += [_dot(row, run, run.images_per_second) for run in row.runs if run.images_per_second]
+        words.append(f"{row.title} {row.images_per_second:,.0f}")
     about = "A bar ends at the median of the rounds. A dot is a round"
-    about += ", a ring a disturbed one, which does not count" if any(entry.disturbed for entry in shown) else ""
+    about += ", a ring a disturbed one, which does not count" if shown[0].in_table.disturbed else ""
     about += "; the line is the middle half of them, or from the least to the most where they are few."
     if len(dots) == len(shown):
         about, dots = "Images trained in a second, in the one run of each.", []
@@ -46,25 +45,23 @@ def throughput(entries: Sequence[Entry]) -> Iterator[Chart]:
         "Throughput",
         about,
         f"Images per second, a bar for each implementation: {', '.join(words)}",
-        _bars(medians, dots, looks_of(entries), "Images per second", ",.0f"),
+        _bars(medians, dots, looks_of(rows), "Images per second", ",.0f"),
         AXIS + LINE * len(shown),
     )
 
 
-def time_to_target(entries: Sequence[Entry], accuracy: float | None) -> Iterator[Chart]:
+def time_to_target(rows: Sequence[Row], accuracy: float | None) -> Iterator[Chart]:
     """Like `throughput`, for the seconds until the target accuracy is reached; of rows whose runs all reached it."""
-    shown = [entry for entry in entries if entry.row and entry.row.target.target_seconds is not None]
+    shown = [row for row in rows if row.target_seconds is not None]
     if accuracy is None or not shown:
         return
     means, dots, words = [], [], []
-    for entry in shown:
-        assert entry.row
-        target = entry.row.target
-        ends = {"low": target.target_seconds_q1, "high": target.target_seconds_q3}
-        means.append({"row": entry.title, "value": target.target_seconds, **ends})
-        reached = [(run, reach_target(run, accuracy)) for run in entry.runs]
-        dots += [_dot(entry, run, reach.seconds) for run, reach in reached if reach]
-        words.append(f"{entry.title} {target.target_seconds:.2f}")
+    for row in shown:
+        ends = {"low": row.target_seconds_q1, "high": row.target_seconds_q3}
+        means.append({"row": row.title, "value": row.target_seconds, **ends})
+        reached = [(run, run.reach(accuracy)) for run in row.runs]
+        dots += [_dot(row, run, reach.seconds) for run, reach in reached if reach]
+        words.append(f"{row.title} {row.target_seconds:.2f}")
     about = f"Training and evaluation until the test accuracy was first at least {accuracy:.2%}, without start-up."
     about += " A bar ends at the mean, a dot is a run." if len(dots) > len(shown) else ""
     yield Chart(
@@ -72,20 +69,20 @@ def time_to_target(entries: Sequence[Entry], accuracy: float | None) -> Iterator
         "Time to the target accuracy",
         about,
         f"Seconds until a test accuracy of {accuracy:.2%}, a bar for each implementation: {', '.join(words)}",
-        _bars(means, dots if len(dots) > len(shown) else [], looks_of(entries), "Seconds", ".2f"),
+        _bars(means, dots if len(dots) > len(shown) else [], looks_of(rows), "Seconds", ".2f"),
         AXIS + LINE * len(shown),
     )
 
 
-def _dot(entry: Entry, run: Run, value: float | None) -> dict[str, Any]:
+def _dot(row: Row, run: Run, value: float | None) -> dict[str, Any]:
     load = run.result.training_other_load if run.result else None
     return {
-        "row": entry.title,
+        "row": row.title,
         "value": value,
         "round": run.record.round,
         "seed": run.record.seed,
         "load": "unknown" if load is None else f"{load:.0%} of all cores",
-        "counts": "no: disturbed" if entry.leaves_out(run) else "yes",
+        "counts": "no: disturbed" if row.leaves_out(run) else "yes",
     }
 
 
@@ -108,26 +105,22 @@ def _bars(
     return layers
 
 
-def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
+def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
     """How many times as fast as the first row each row is, for rows that have an interval."""
-    shown = [entry for entry in entries if entry.row and entry.row.speed.ratio_low]
+    shown = [row for row in rows if row.ratio_low]
     if not shown:
         return
     found, words = [], []
-    for entry in shown:
-        assert entry.row
-        speed = entry.row.speed
+    for row in shown:
         found.append(
-            {"row": entry.title, "ratio": speed.ratio, "low": speed.ratio_low, "high": speed.ratio_high}
-            | {"verdict": speed.verdict, "rounds": speed.num_rounds}
+            {"row": row.title, "ratio": row.ratio, "low": row.ratio_low, "high": row.ratio_high}
+            | {"verdict": row.verdict, "rounds": row.num_rounds}
         )
-        words.append(
-            f"{entry.title} {speed.ratio:.2f}, {speed.ratio_low:.2f} to {speed.ratio_high:.2f}, {speed.verdict}"
-        )
-    looks = looks_of(entries)
+        words.append(f"{row.title} {row.ratio:.2f}, {row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.verdict}")
+    looks = looks_of(rows)
     table = pd.DataFrame(found)
     low, high = min(1.0, table["low"].min()), max(1.0, table["high"].max())
-    value = alt.X("low:Q", title=f"Times as fast as {entries[0].title}").scale(zero=False, nice=True)
+    value = alt.X("low:Q", title=f"Times as fast as {rows[0].title}").scale(zero=False, nice=True)
     if high / low > LEAST_SPAN:  # on a logarithmic axis, twice as fast is as far from 1 as half as fast
         low, high = low / 1.05, high * 1.05
         value = value.scale(type="log", domain=[low, high], nice=False)
@@ -135,7 +128,7 @@ def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
     told = [alt.Tooltip("row:N", title="framework")]
     told += [alt.Tooltip(f"{name}:Q", format=".2f") for name in ("ratio", "low", "high")]
     told += [alt.Tooltip("verdict:N"), alt.Tooltip("rounds:Q")]
-    place = Looks({entry.title: looks.of[entry.title] for entry in shown}).place
+    place = Looks({row.title: looks.of[row.title] for row in shown}).place
     base = alt.Chart(table).encode(place, looks.colour())
     same = alt.Chart(pd.DataFrame({"low": [1.0]})).mark_rule(color=INK, strokeDash=[4, 3]).encode(value)
     yield Chart(
@@ -153,23 +146,23 @@ def ratios(entries: Sequence[Entry]) -> Iterator[Chart]:
     )
 
 
-def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
+def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     """The seconds of each phase, in each row's run with the median duration."""
     found, words = [], []
-    for entry in entries:
-        seconds = phase_seconds(entry.typical_run)
+    for row in rows:
+        seconds = row.phases
         found += [
-            {"row": entry.title, "phase": phase, "seconds": seconds[phase], "order": order}
+            {"row": row.title, "phase": phase, "seconds": seconds[phase], "order": order}
             for order, phase in enumerate(SHOWN_PHASES)
         ]
-        words.append(f"{entry.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in SHOWN_PHASES))
+        words.append(f"{row.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in SHOWN_PHASES))
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("phase:N"), alt.Tooltip("seconds:Q", format=".2f")]
     bars = (
         alt.Chart(pd.DataFrame(found))
         .mark_bar(size=22)
         .encode(
-            looks_of(entries).place,
+            looks_of(rows).place,
             alt.X("seconds:Q", title="Seconds, from the start of the process to its end"),
             alt.Color(
                 "phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=3, symbolType="square")
@@ -181,10 +174,8 @@ def breakdown(entries: Sequence[Entry]) -> Iterator[Chart]:
     yield Chart(
         "breakdown",
         "Where the time goes",
-        "The run with the median duration. imports: Python and the framework's libraries; data: reading it; build:"
-        " network, processes, compiling, and the first step; training: all other steps; evaluation: of the test set;"
-        " rest: making loaders again, predictions, files, ending the processes.",
+        f"The run with the median duration. {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
         f"Seconds in each phase: {'; '.join(words)}",
         [bars],
-        AXIS + LINE * len(entries) + legend_height(SHOWN_PHASES),
+        AXIS + LINE * len(rows) + legend_height(SHOWN_PHASES),
     )

@@ -20,7 +20,7 @@ Spread = Callable[[StudyRow], tuple[float | None, float | None]]
 
 
 @dataclass(frozen=True)
-class Quantity:
+class SweepChart:
     """The quantity that a chart shows: name of its files, title of its axis, number format, meaning of its marks."""
 
     name: str
@@ -34,7 +34,7 @@ class Quantity:
 def study_charts(study: Study) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
     quantities = [
-        Quantity(
+        SweepChart(
             "speed-up",
             "Speed-up in images per second",
             ".2f",
@@ -43,55 +43,55 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "Times as fast as with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
             " Bands: 95 % intervals.",
         ),
-        Quantity("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
-        Quantity(
+        SweepChart("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
+        SweepChart(
             "images-per-second",
             "Images per second",
             ",.0f",
-            lambda one: one.row.speed.images_per_second,
+            lambda one: one.row.images_per_second,
             _speed_spread,
             "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
         ),
-        Quantity(
+        SweepChart(
             "target-epochs",
             "Epochs to the target accuracy",
             ".1f",
-            lambda one: one.row.target.target_epochs,
+            lambda one: one.row.target_epochs,
             None,
             REACHED,
         ),
-        Quantity(
+        SweepChart(
             "target-steps",
             "Steps to the target accuracy",
             ",.0f",
-            lambda one: one.row.target.target_steps,
+            lambda one: one.row.target_steps,
             None,
             REACHED,
         ),
-        Quantity(
+        SweepChart(
             "target-seconds",
             "Seconds to the target accuracy",
             ".2f",
-            lambda one: one.row.target.target_seconds,
+            lambda one: one.row.target_seconds,
             _target_spread,
             "Of training and evaluation, without start-up. Bands: the middle half of the runs.",
         ),
-        Quantity(
+        SweepChart(
             "final-accuracy",
             "Final test accuracy, %",
             ".2f",
-            lambda one: _percent(one.row.accuracy.test_accuracy),
+            lambda one: _percent(one.row.test_accuracy),
             _accuracy_spread,
             "Means over seeds. Bands: 95 % intervals.",
         ),
-        Quantity("final-loss", "Final test loss", ".4f", lambda one: one.row.accuracy.test_loss),
+        SweepChart("final-loss", "Final test loss", ".4f", lambda one: one.row.test_loss),
     ]
     for quantity in quantities:
         if any(quantity.value(one) is not None for one in study.rows):
             yield _study_chart(study, quantity)
 
 
-def _study_chart(study: Study, quantity: Quantity) -> Chart:
+def _study_chart(study: Study, quantity: SweepChart) -> Chart:
     found: list[dict[str, Any]] = []
     words, looks = [], _looks(study)
     for number, series in enumerate(looks.titles):
@@ -192,15 +192,15 @@ def _speed_up_spread(one: StudyRow) -> tuple[float | None, float | None]:
 
 
 def _speed_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.speed.spread or (None, None)
+    return one.row.spread or (None, None)
 
 
 def _target_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.target.target_seconds_q1, one.row.target.target_seconds_q3
+    return one.row.target_seconds_q1, one.row.target_seconds_q3
 
 
 def _accuracy_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return _percent(one.row.accuracy.test_accuracy_low), _percent(one.row.accuracy.test_accuracy_high)
+    return _percent(one.row.test_accuracy_low), _percent(one.row.test_accuracy_high)
 
 
 def _percent(share: float | None) -> float | None:

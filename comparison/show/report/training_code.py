@@ -27,7 +27,7 @@ STEPS = {
 
 
 @dataclass(frozen=True)
-class Step:
+class ShownStep:
     """The training step of an implementation: its file, and its code as HTML."""
 
     title: str
@@ -35,10 +35,10 @@ class Step:
     html: str
 
 
-def training_steps(table: Table, repository: Path = REPOSITORY) -> list[Step]:
+def training_steps(table: Table, repository: Path = REPOSITORY) -> list[ShownStep]:
     """The steps in the order of the rows. An implementation is left out if the code has changed since its runs."""
     now = code_sha256()
-    results = {entry.implementation: entry.results for entry in table.entries if entry.results}
+    results = {row.implementation: row.results for row in table.rows if row.results}
     steps = []
     for name, of_it in results.items():
         path = repository / f"{name}_impl" / "train.py"
@@ -46,7 +46,7 @@ def training_steps(table: Table, repository: Path = REPOSITORY) -> list[Step]:
             found = pieces(path.read_text())
             code = "\n\n\n".join(found[one] for one in STEPS[name])
             html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
-            steps.append(Step(TITLES[name], f"{name}_impl/train.py", html))
+            steps.append(ShownStep(TITLES[name], f"{name}_impl/train.py", html))
     return steps
 
 

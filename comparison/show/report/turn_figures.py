@@ -12,7 +12,7 @@ import pandas as pd
 
 from common.record.results import TurnLine
 from comparison.intervals import MIN_CYCLES
-from comparison.measure.table import Entry, paired_runs
+from comparison.measure.table import Row, paired_runs
 from comparison.run.store import Run
 from comparison.show.report.charts import INK, Chart
 from comparison.show.report.looks import Looks, switch
@@ -27,16 +27,16 @@ COUNTS, LEFT_OUT = "yes", "no: disturbed"
 CROSS = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left out
 
 
-def turns(entries: Sequence[Entry]) -> Iterator[Chart]:
+def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     """The chart of a table whose runs have turns; the ratios only if a row has one."""
-    runs = [run for entry in entries for run in entry.runs if run.is_measured and run.turns]
+    runs = [run for row in rows for run in row.runs if run.is_measured and run.turns]
     if not runs:
         return
     clock = Clock(runs)
-    every = math.ceil(max(sum(len(run.turns) for run in entry.runs) for entry in entries) / MAX_TURNS)
-    speeds = pd.DataFrame(mark for entry in entries for mark in _speeds(entry, clock, every))
-    compared = [entry for entry in entries[1:] if entry.row and entry.row.speed.ratio_low is not None]
-    looks, chosen = replace(looks_of(entries), points=True), switch()
+    every = math.ceil(max(sum(len(run.turns) for run in row.runs) for row in rows) / MAX_TURNS)
+    speeds = pd.DataFrame(mark for row in rows for mark in _speeds(row, clock, every))
+    compared = [row for row in rows[1:] if row.ratio_low is not None]
+    looks, chosen = replace(looks_of(rows), points=True), switch()
     axis = alt.X("x:Q", title="Seconds, without the time between rounds")
     axis = axis.scale(domain=[0, clock.seconds], nice=False).axis(grid=False, tickCount=6)
     marks = _marks(speeds, axis, _log_axis(speeds, "Images per second"), looks).transform_filter(chosen)
@@ -45,20 +45,18 @@ def turns(entries: Sequence[Entry]) -> Iterator[Chart]:
     about += " Dotted: a new round, with new processes." if clock.num_rounds > 1 else ""
     about += f" Shown is one turn in {every}." if every > 1 else ""
     about += " Marks at an edge lie beyond it."
-    words = [f"{entry.title} {_middle(speeds, entry.title, ',.0f')}" for entry in entries]
+    words = [f"{row.title} {_middle(speeds, row.title, ',.0f')}" for row in rows]
     described = f"Images per second in the turns of {clock.num_rounds} rounds, half of the turns: {', '.join(words)}"
     if not compared:
         layers = [*borders, marks.add_params(chosen)]
         yield Chart("turns", "Speed over the turns", f"A mark is a turn.{about}", described, layers)
         return
     intervals = pd.DataFrame(
-        {"row": entry.title, "value": speed.ratio, "low": speed.ratio_low, "high": speed.ratio_high}
-        for entry in compared
-        if entry.row and (speed := entry.row.speed)
+        {"row": row.title, "value": row.ratio, "low": row.ratio_low, "high": row.ratio_high} for row in compared
     )
-    ratios = pd.DataFrame(mark for entry in compared for mark in _ratios(entries[0], entry, clock, every))
+    ratios = pd.DataFrame(mark for row in compared for mark in _ratios(rows[0], row, clock, every))
     above = axis.copy().title(None).axis(grid=False, labels=False, ticks=False)
-    y = _log_axis(ratios, f"Times as fast as {entries[0].title}", [*intervals["low"], *intervals["high"]])
+    y = _log_axis(ratios, f"Times as fast as {rows[0].title}", [*intervals["low"], *intervals["high"]])
     base = alt.Chart(intervals).transform_filter(chosen)
     layers = [
         *clock.borders(above),
@@ -67,10 +65,9 @@ def turns(entries: Sequence[Entry]) -> Iterator[Chart]:
         base.mark_rule(strokeWidth=1.5).encode(y, looks.colour(legend=True)),
     ]
     words = [
-        f"{entry.title} {entry.row.speed.ratio:.2f}, {entry.row.speed.ratio_low:.2f} to"
-        f" {entry.row.speed.ratio_high:.2f}, half of the pairs {_middle(ratios, entry.title, '.2f')}"
-        for entry in compared
-        if entry.row
+        f"{row.title} {row.ratio:.2f}, {row.ratio_low:.2f} to"
+        f" {row.ratio_high:.2f}, half of the pairs {_middle(ratios, row.title, '.2f')}"
+        for row in compared
     ]
     yield Chart(
         "turns",
@@ -127,30 +124,30 @@ def _ends(turns: Sequence[TurnLine]) -> tuple[float, float]:
     return min(turn.ended - turn.seconds for turn in turns), max(turn.ended for turn in turns)
 
 
-def _speeds(entry: Entry, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
-    """A mark for each turn of an entry; only for one in `every` cycles."""
-    for run in entry.runs:
-        counting = {turn.cycle for turn in entry.turns(run)}
+def _speeds(row: Row, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
+    """A mark for each turn of a row; only for one in `every` cycles."""
+    for run in row.runs:
+        counting = {turn.cycle for turn in row.turns(run)}
         for turn in run.turns if run.is_measured else ():
             if turn.cycle % every == 0:
-                yield _mark(entry, run, turn, clock, turn.images_per_second, turn.cycle in counting)
+                yield _mark(row, run, turn, clock, turn.images_per_second, turn.cycle in counting)
 
 
-def _ratios(reference: Entry, entry: Entry, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
-    """A mark for each pair of turns of an entry and the reference; only for one in `every` cycles."""
-    for run, other in paired_runs(reference, entry):
+def _ratios(reference: Row, row: Row, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
+    """A mark for each pair of turns of a row and the reference; only for one in `every` cycles."""
+    for run, other in paired_runs(reference, row):
         paired = {turn.cycle: turn for turn in other.turns}
-        counting = {turn.cycle for turn in entry.turns(run)} & {turn.cycle for turn in reference.turns(other)}
+        counting = {turn.cycle for turn in row.turns(run)} & {turn.cycle for turn in reference.turns(other)}
         enough = len(counting) >= MIN_CYCLES
         for turn in run.turns:
             if turn.cycle in paired and turn.cycle % every == 0:
                 ratio = turn.images_per_second / paired[turn.cycle].images_per_second
-                yield _mark(entry, run, turn, clock, ratio, enough and turn.cycle in counting)
+                yield _mark(row, run, turn, clock, ratio, enough and turn.cycle in counting)
 
 
-def _mark(entry: Entry, run: Run, turn: TurnLine, clock: Clock, value: float, counts: bool) -> dict[str, Any]:
+def _mark(row: Row, run: Run, turn: TurnLine, clock: Clock, value: float, counts: bool) -> dict[str, Any]:
     return {
-        "row": entry.title,
+        "row": row.title,
         "x": clock.at(run, turn),
         "value": float(f"{value:.4g}"),
         "round": run.record.round,

@@ -1,0 +1,282 @@
+"""The sentences of the terminal, Markdown and the page: above a table, below it, and the conclusions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from common.platform.errors import option_name
+from common.resolve import describe_batch, describe_devices
+from common.spec.options import Mode, TrainConfig, fields_of_kind, neutral_values
+from common.spec.rules import RULES
+from common.spec.schedules import SCHEDULES
+from common.spec.update_rule import peak_rate
+from comparison.intervals import Ratio
+from comparison.measure.cautions import why_not_measured
+from comparison.measure.numbers import difference, least_most, rate
+from comparison.measure.summary import Summary
+from comparison.measure.sweep import Study, StudyRow
+from comparison.measure.table import Row, Table, speed_ratio
+from comparison.plan.jobs import in_brackets, shown_variant
+from comparison.prove.learning import Learned
+
+# --- Above a table, and below it ---
+
+
+def what_was_compared(table: Table) -> list[str]:
+    """The lines above a table."""
+    result = table.first_result
+    if result is None:
+        return ["no implementation has finished", *_variant_line(table)]
+    config = result.config
+    images = f"{result.train_count:,} training and {result.test_count:,} test images"
+    epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
+    records = [run.record for row in table.rows for run in row.runs]
+    seeds = list(dict.fromkeys(record.seed for record in records))
+    shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
+    rounds = len({(record.seed, record.round) for record in records})
+    shown += f", {rounds} rounds" if rounds > 1 else ""
+    return [
+        f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
+        f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
+        _update_rule(config),
+        *_regularisation(config),
+        # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
+        *([] if _swept_settings(table) else [_settings(table)]),
+        describe_devices(config, result.device_name),
+        *_variant_line(table),
+    ]
+
+
+def what_was_swept(summary: Summary) -> list[str]:
+    """The lines above a sweep: what varies, and what is the same in all variants."""
+    tables = [table for table in summary.tables if table.first_result]
+    values: dict[str, dict[str, None]] = {}
+    for table in tables:
+        for option, value in table.variant.items():
+            values.setdefault(option, {})[value] = None
+    swept = " x ".join(f"{option} ({', '.join(found)})" for option, found in values.items())
+    first, *others = (what_was_compared(table) for table in tables)
+    return [f"sweep of {swept}", *(line for line in first if all(line in other for other in others))]
+
+
+def _update_rule(config: TrainConfig) -> str:
+    """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; zero and false values are left out."""
+    rate = f"learning rate {peak_rate(config):g}, {config.schedule}"
+    if config.warmup_steps:
+        rate += f" after {config.warmup_steps} steps of warm-up"
+    parts = [rate]
+    for one in (*fields(SCHEDULES[config.schedule]), *fields(RULES[config.optimizer])):
+        if value := getattr(config, one.name):
+            parts.append(_shown(one.name, value))
+    if config.gradient_clip_val:
+        parts.append(f"gradients clipped at {config.gradient_clip_val:g}")
+    return f"{config.optimizer}: {', '.join(parts)}"
+
+
+def _regularisation(config: TrainConfig) -> list[str]:
+    """`regularisation: random crop 4, horizontal flip`, without weight decay, which belongs to the update rule."""
+    parts = [
+        _shown(name, value)
+        for name, neutral in neutral_values(TrainConfig, "regularisation").items()
+        if (value := getattr(config, name)) != neutral and not hasattr(RULES[config.optimizer], name)
+    ]
+    return [f"regularisation: {', '.join(parts)}"] if parts else []
+
+
+def _shown(name: str, value: object) -> str:
+    """`momentum 0.9`; `nesterov` if it is true."""
+    words = name.replace("_", " ")
+    return words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
+
+
+def _swept_settings(table: Table) -> bool:
+    return any(option_name(field)[2:] in table.variant for field in fields_of_kind(TrainConfig, "setting"))
+
+
+def _settings(table: Table) -> str:
+    """`modes plain and tuned: 32-bit; pt tuned bf16-mixed`: the first row's settings, and the rows that differ."""
+    rows = [row for row in table.rows if row.settings]
+    modes = list(dict.fromkeys(row.mode for row in rows))
+    first = rows[0].settings
+    others = [f"{row.title} {row.settings}" for row in rows if row.settings != first]
+    return f"mode{'s' if modes[1:] else ''} {' and '.join(modes)}: {'; '.join([str(first), *others])}"
+
+
+def _variant_line(table: Table) -> list[str]:
+    shown = shown_variant(table.variant)
+    return [f"of the sweep: {shown}"] if shown else []
+
+
+def notes(tables: Sequence[Table]) -> list[str]:
+    """A line for each row that has a note; for a failed run, the end of its log too."""
+    lines = []
+    for table in tables:
+        for row in table.rows:
+            if row.note:
+                status = "" if row.status == "ok" else f" {row.status}:"
+                lines.append(f"{row.title}{in_brackets(table.variant)}:{status} {row.note}")
+            lines += _log_lines(row)
+    return lines
+
+
+def _log_lines(row: Row) -> list[str]:
+    if not row.failed:
+        return []
+    first = row.failed[0]
+    return [f"  the end of {first.log}:", *(f"  | {line}" for line in first.last_log_lines())]
+
+
+def remarks(summary: Summary) -> list[str]:
+    """All lines below the tables."""
+    lines = [f"warning: {line}" for line in summary.warnings]
+    return lines + [f"baseline: {line}" for line in summary.baseline] + notes(summary.tables)
+
+
+# --- Conclusions ---
+
+PROOF = "same training"  # how the sentence about the proof begins
+LEARNED: dict[Learned, str] = {
+    "fits": "neither under- nor overfitting",
+    "underfits": "underfitting",
+    "overfits": "overfitting",
+    "learns nothing": "nothing learned",
+}
+
+
+def conclusions(table: Table) -> list[str]:
+    """The conclusions of a table, one sentence each; if several rows can be compared, the last is about the proof."""
+    alike = [row for row in table.rows if row.is_comparable]
+    good = [row for row in alike if row.images_per_second]
+    lines: list[str] = []
+    unmeasured = [row for row in table.rows if row.runs and not row.images_per_second]
+    if why := why_not_measured(unmeasured):
+        lines.append(f"{', '.join(row.title for row in unmeasured)}: speed not measured: {why}")
+    modes: list[Mode] = ["plain", "tuned"]
+    for mode in modes:
+        lines += _fastest([row for row in good if row.mode == mode])
+    lines += [sentence for plain in good for tuned in good if (sentence := _tuning(plain, tuned))]
+    if len(alike) > 1:
+        lines.append(_same_training(table, alike))
+    return lines
+
+
+def _fastest(rows: Sequence[Row]) -> Iterator[str]:
+    """Compares the row with the highest median speed with each of the others, the next fastest first."""
+    if len(rows) < 2:
+        return
+    first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
+    for other in others:
+        ratio, num_rounds = speed_ratio(other, first)
+        if ratio:
+            yield _times(first.title, other.title, ratio, num_rounds)
+
+
+def _tuning(plain: Row, tuned: Row) -> str | None:
+    """The gain by tuning, compared with plain runs of the same implementation in the same rounds; None if not known."""
+    if plain.implementation != tuned.implementation or (plain.mode, tuned.mode) != ("plain", "tuned"):
+        return None
+    ratio, num_rounds = speed_ratio(plain, tuned)
+    return _times(tuned.title, f"plain {plain.title}", ratio, num_rounds) if ratio else None
+
+
+def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
+    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
+    if ratio.estimate is None:
+        found = least_most(ratio.least, ratio.most, to=" to ")
+        rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
+        return f"{name} trained {found} times as fast as {other} in {rounds}, too few to be sure"
+    if ratio.low is None or ratio.high is None:
+        return f"{name} trained {ratio.estimate:.2f} times as fast as {other}"
+    # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
+    if ratio.verdict == "slower":
+        name, other, ratio = other, name, ratio.inverse()
+    of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
+    interval = f"({ratio.low:.2f} to {ratio.high:.2f}{of_these})"
+    if ratio.verdict == "no difference shown":
+        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {interval}"
+    return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {interval}"
+
+
+def _same_training(table: Table, rows: Sequence[Row]) -> str:
+    answers = {row.same_training for row in rows if not row.is_reference}
+    if answers != {True}:
+        return f"{PROOF}: not proved"
+    largest = max(row.proof_difference or 0.0 for row in rows)
+    return f"{PROOF}: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"
+
+
+def learning_conclusions(table: Table) -> list[str]:
+    """What `--check-learning` has found; none where it was not asked for."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.small_set_steps is not None:
+            steps = f"learned {row.small_set_count} training images by heart in {row.small_set_steps} steps"
+            found.setdefault(steps, []).append(row.title)
+    for row in table.rows:
+        if row.learning:
+            words = f"{LEARNED[row.learning]}: {row.learning_note}"
+            found.setdefault(words, []).append(row.title)
+    return [f"{', '.join(titles)}: {words}" for words, titles in found.items()]
+
+
+# --- Of a sweep ---
+
+
+def study_conclusions(study: Study) -> list[str]:
+    """A sentence for each line of the charts, then the fastest row for each value, then whether all train the same."""
+    lines = []
+    for series in dict.fromkeys(one.series for one in study.rows):
+        members = [one for one in study.rows if one.series == series and one.row.images_per_second]
+        if study.kind == "devices":
+            lines += [_scaled(study, one) for one in members[-1:] if one.speed_up and one.ideal and one.ideal > 1]
+        elif len(members) > 1:
+            lines.append(f"{series}: {_extremes(study.option, members)}")
+    lines += _fastest_by_value(study)
+    answers = [one.row.same_training for one in study.rows]
+    if True in answers and False not in answers and all(one.row.is_comparable for one in study.rows):
+        largest = max(one.row.proof_difference or 0.0 for one in study.rows)
+        lines.append(f"same training: yes, proved in 64 bits for each: losses are at most {difference(largest)} apart")
+    return lines
+
+
+def _scaled(study: Study, one: StudyRow) -> str:
+    """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
+    assert one.speed_up
+    efficiency = " to ".join(dict.fromkeys(f"{share:.0%}" for share in one.efficiencies))
+    if one.speed_up.estimate is None:
+        times = least_most(one.speed_up.least, one.speed_up.most, to=" to ")
+        between = ", in too few rounds to be sure"
+    else:
+        times, between = f"{one.speed_up.estimate:.2f}", ""
+        if one.speed_up.low is not None and one.speed_up.high is not None:
+            between = f" ({one.speed_up.low:.2f} to {one.speed_up.high:.2f})"
+    where = f"on {one.x} nodes" if study.option == "num-nodes" else f"with {one.x} devices"
+    return f"{one.series}: {times} times as fast {where}{between}, {efficiency} of the ideal"
+
+
+def _extremes(option: str, members: Sequence[StudyRow]) -> str:
+    """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
+    by_speed = sorted(members, key=lambda one: one.row.images_per_second or 0.0)
+    slowest, fastest = by_speed[0], by_speed[-1]
+    said = f"fastest with {option} {fastest.x} ({rate(fastest.row.images_per_second)} images/s)"
+    said += f", slowest with {slowest.x} ({rate(slowest.row.images_per_second)})"
+    by_accuracy = sorted(members, key=lambda one: one.row.test_accuracy or 0.0)
+    least, most = (f"{one.row.test_accuracy or 0.0:.2%}" for one in (by_accuracy[0], by_accuracy[-1]))
+    if least == most:
+        return f"{said}; test accuracy {most} with each"
+    return f"{said}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
+
+
+def _fastest_by_value(study: Study) -> list[str]:
+    """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
+    best: dict[str, list[str]] = {}
+    if len({one.row.title for one in study.rows}) < 2:
+        return []
+    for x in dict.fromkeys(one.x for one in study.rows):
+        known = [one for one in study.rows if one.x == x and one.row.images_per_second]
+        if known:
+            first = max(known, key=lambda one: one.row.images_per_second or 0.0)
+            best.setdefault(first.row.title, []).append(x)
+    said = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
+    if len(said) == 1:
+        said = [f"{next(iter(best))}, with each value of {study.option}"]
+    return [f"highest median speed: {'; '.join(said)}"] if said else []
