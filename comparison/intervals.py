@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ MOST_ALIKE = 0.8  # bound of the estimated autocorrelation of turns; estimates f
 Verdict = Literal["faster", "slower", "no difference shown"]
 
 
+@final
 @dataclass(frozen=True)
 class Interval:
     """An estimate and the ends of its 95 % interval, which are None with too few samples."""
@@ -41,6 +42,7 @@ class Interval:
     high: float | None
 
 
+@final
 @dataclass(frozen=True)
 class Ratio:
     """A ratio of speeds, its 95 % interval, and its verdict in words; all of these are None with too few rounds.

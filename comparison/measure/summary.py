@@ -20,12 +20,9 @@ from comparison.plan.request import REQUEST_FILE, Request
 from comparison.run.program import Record
 from comparison.run.store import Run, read_run, read_runs_again
 
-# The columns of a row, as in `results.csv`.
-StoredRow: Any = create_model(
-    "Row",
-    __config__=ConfigDict(frozen=True, extra="forbid"),
-    **{one.name: (one.type, Field(description=one.about)) for one in columns_of(Row)},
-)
+# A row in `results.json`, which has the columns of `results.csv`.
+_fields: dict[str, Any] = {one.name: (one.type, Field(description=one.about)) for one in columns_of(Row)}
+StoredRow: Any = create_model("Row", __config__=ConfigDict(frozen=True, extra="forbid"), **_fields)
 
 
 class RunSample(BaseModel):
@@ -59,7 +56,7 @@ class Results(BaseModel):
     target_accuracy: float | None
     warnings: list[str]
     baseline: list[str]
-    rows: list[StoredRow]  # type: ignore[valid-type]
+    rows: list[StoredRow]
     runs: list[RunSample]
 
 

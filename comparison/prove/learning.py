@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 from scipy import stats
@@ -93,6 +93,7 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
 # --- All images ---
 
 
+@final
 @dataclass(frozen=True)
 class Fit:
     """The second step: the evaluations of one training after each epoch, on training images and on test images.

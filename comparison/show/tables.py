@@ -1,12 +1,13 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.baseline import Change
-from comparison.measure.columns import columns_of, text_table
+from comparison.measure.columns import Column, columns_of, text_table
 from comparison.measure.sweep import Study, StudyRow
 from comparison.measure.table import DETAILED, GROUPS, Row
 
@@ -49,10 +50,17 @@ def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
 def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [one.row for one in study.rows], [f"{one.x} {one.series}" for one in study.rows]
-    speed = [Row.images_per_second, Row.shown_spread, Row.ratio, Row.ratio_interval, Row.few_rounds]
-    target = [Row.reached, Row.target_epochs, Row.target_steps, Row.target_seconds]
-    accuracy = [Row.learning_rate, Row.test_accuracy, Row.plus_minus, Row.test_loss, *target, Row.same_as_first]
-    learned = [Row.by_heart, Row.train_loss, Row.train_accuracy, Row.learning]
+    speed: list[Column[Any]] = [Row.images_per_second, Row.shown_spread, Row.ratio, Row.ratio_interval, Row.few_rounds]
+    target: list[Column[Any]] = [Row.reached, Row.target_epochs, Row.target_steps, Row.target_seconds]
+    accuracy: list[Column[Any]] = [
+        Row.learning_rate,
+        Row.test_accuracy,
+        Row.plus_minus,
+        Row.test_loss,
+        *target,
+        Row.same_as_first,
+    ]
+    learned: list[Column[Any]] = [Row.by_heart, Row.train_loss, Row.train_accuracy, Row.learning]
     scaling = text_table(columns_of(StudyRow, "scaling"), study.rows, names)
     tables = [text_table(columns, rows, names) for columns in (speed, accuracy, learned)]
     tables[0] = pd.concat([tables[0], scaling], axis=1)

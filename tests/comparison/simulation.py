@@ -9,7 +9,7 @@ from common.record.results import TurnLine
 from common.spec.batches import Plan
 from comparison.measure.rounds import further_rounds
 from comparison.measure.table import Row, Table, speed_ratio
-from comparison.plan.jobs import first_rounds, make_variants
+from comparison.plan.jobs import Contender, first_rounds, make_variants
 from comparison.plan.options import CompareConfig
 from comparison.run.store import Run
 
@@ -169,7 +169,7 @@ def run(name, number, speeds, load=None, steps_per_epoch=40, steps=10):
     """The run of row `name` in a round, whose turns of `steps` steps had these speeds and this load by others."""
     total = steps * len(speeds)
     result = SimpleNamespace(plan=Plan.make(steps_per_epoch, 1, -(-total // steps_per_epoch), total), resumed_from=None)
-    record = SimpleNamespace(name=name, seed=0, round=number, session=1, group=1, started="")
+    record = SimpleNamespace(contender=Contender(name, "plain"), seed=0, round=number, session=1, group=1, started="")
     turns = [
         TurnLine(
             kind="turn",

@@ -484,7 +484,7 @@ def test_lines_of_code_are_those_that_do_something():
 def chart_of_turns(summary):
     """The chart's description in words, and the data of its ratios, their intervals, and the speeds."""
     (chart,) = (one for one in table_charts(summary.tables[0]) if one.name == "turns")
-    data = chart.description()["datasets"].values()
+    data = chart.description["datasets"].values()
     frames = [pd.DataFrame(one) for one in data if len(one) and "row" in one[0]]
     (intervals,) = [one for one in frames if "low" in one] or [None]
     speeds = max(frames, key=lambda one: one["row"].nunique())
