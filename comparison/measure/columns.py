@@ -29,8 +29,13 @@ class Column(cached_property[T]):
         self, value: Callable[[Any], T], heading: str, group: str, form: Callable[[Any], str], place: int, stored: bool
     ) -> None:
         super().__init__(value)
-        self.name, self.about = value.__name__, " ".join((getdoc(value) or "").split())
+        self.about = " ".join((getdoc(value) or "").split())
         self.heading, self.group, self.form, self.place, self.stored = heading, group, form, place, stored
+
+    @property
+    def name(self) -> str:
+        assert self.attrname
+        return self.attrname
 
     @property
     def type(self) -> Any:

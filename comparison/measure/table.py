@@ -80,11 +80,6 @@ class Table:
     def first_result(self) -> RunResult | None:
         return self.reference.runs[0].result if self.reference else None
 
-    @property
-    def same_seed_runs(self) -> dict[str, Run]:
-        """Name of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
-        return same_seed_runs([row for row in self.rows if row.runs])
-
     def row(self, name: str) -> "Row | None":
         return next((row for row in self.rows if row.name == name), None)
 
@@ -95,19 +90,39 @@ class Table:
 
 
 def same_seed_runs(rows: Sequence["Row"]) -> dict[str, Run]:
-    """See `Table.same_seed_runs`; each of `rows` must have runs."""
+    """Name of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
+    rows = [row for row in rows if row.runs]
     seed = rows[0].runs[0].record.seed if rows else 0
     found = {row.name: next((run for run in row.runs if run.record.seed == seed), None) for row in rows}
     return {name: run for name, run in found.items() if run}
 
 
+def number(about: str, value: Callable[["Row"], float | None]) -> Column[float | None]:
+    """A column that is not shown."""
+
+    def of_row(row: "Row") -> float | None:
+        return value(row)
+
+    of_row.__doc__ = about
+    return column()(of_row)
+
+
+def count(about: str, value: Callable[["Row"], int]) -> Column[int]:
+    """The same for whole numbers that are always known."""
+
+    def of_row(row: "Row") -> int:
+        return value(row)
+
+    of_row.__doc__ = about
+    return column()(of_row)
+
+
 def _phase_column(phase: Phase) -> Column[float | None]:
-    def phase_seconds(row: "Row") -> float | None:
+    def of_row(row: "Row") -> float | None:
         return row.phases.get(phase)
 
-    about = ABOUT_PHASES[phase]
-    phase_seconds.__name__, phase_seconds.__doc__ = f"{phase}_seconds", f"{about[0].upper()}{about[1:]}."
-    return column(f"{phase}\ns", TIMES, seconds)(phase_seconds)
+    of_row.__doc__ = f"{ABOUT_PHASES[phase][0].upper()}{ABOUT_PHASES[phase][1:]}."
+    return column(f"{phase}\ns", TIMES, seconds)(of_row)
 
 
 @dataclass(eq=False)
@@ -366,15 +381,8 @@ class Row:
         """`ok`, `failed`, `some failed`, `different training`, `not proved` or `does not learn`."""
         return self._status_and_notes[0]
 
-    @column()
-    def num_runs(self) -> int:
-        """Number of runs that have succeeded."""
-        return len(self.runs)
-
-    @column()
-    def num_failed(self) -> int:
-        """Number of runs that have failed."""
-        return len(self.failed)
+    num_runs = count("Number of runs that have succeeded.", lambda row: len(row.runs))
+    num_failed = count("Number of runs that have failed.", lambda row: len(row.failed))
 
     @column()
     def devices(self) -> int | None:
@@ -393,25 +401,15 @@ class Row:
 
     # --- Columns: accuracy ---
 
-    @column()
-    def num_seeds(self) -> int:
-        """Number of seeds that accuracy and loss are averaged over."""
-        return len(self._by_seed)
+    num_seeds = count("Number of seeds that accuracy and loss are averaged over.", lambda row: len(row._by_seed))
 
     @column("test\naccuracy", MAIN, "{:.2%}".format)
     def test_accuracy(self) -> float | None:
         """Share of test images that are right: mean over seeds."""
         return self._accuracy and self._accuracy.estimate
 
-    @column()
-    def test_accuracy_low(self) -> float | None:
-        """Lower end of its 95 % interval."""
-        return self._accuracy and self._accuracy.low
-
-    @column()
-    def test_accuracy_high(self) -> float | None:
-        """Upper end of its 95 % interval."""
-        return self._accuracy and self._accuracy.high
+    test_accuracy_low = number("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
+    test_accuracy_high = number("Upper end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.high)
 
     @shown("95 %\npoints", MAIN)
     def plus_minus(self) -> str:
@@ -432,25 +430,13 @@ class Row:
         """Of training, in usual turns: the median over the runs of undisturbed rounds ([noise.md](noise.md))."""
         return statistics.median(self.speeds) if self.speeds else None
 
-    @column()
-    def images_per_second_min(self) -> float | None:
-        """Lowest value of the same runs."""
-        return min(self.speeds, default=None)
-
-    @column()
-    def images_per_second_q1(self) -> float | None:
-        """Lower quartile of the same runs; missing if there are fewer than four."""
-        return self._speed_quartiles and self._speed_quartiles[0]
-
-    @column()
-    def images_per_second_q3(self) -> float | None:
-        """Upper quartile."""
-        return self._speed_quartiles and self._speed_quartiles[2]
-
-    @column()
-    def images_per_second_max(self) -> float | None:
-        """Highest value of the same runs."""
-        return max(self.speeds, default=None)
+    images_per_second_min = number("Lowest value of the same runs.", lambda row: min(row.speeds, default=None))
+    images_per_second_q1 = number(
+        "Lower quartile of the same runs; missing if there are fewer than four.",
+        lambda row: row._speed_quartiles and row._speed_quartiles[0],
+    )
+    images_per_second_q3 = number("Upper quartile.", lambda row: row._speed_quartiles and row._speed_quartiles[2])
+    images_per_second_max = number("Highest value of the same runs.", lambda row: max(row.speeds, default=None))
 
     @property
     def spread(self) -> tuple[float, float] | None:
@@ -464,20 +450,12 @@ class Row:
         low, high = self.spread or (None, None)
         return span(low, high, short_rate) if low != high else ""
 
-    @column()
-    def num_rounds(self) -> int:
-        """Number of rounds that the ratio is from."""
-        return self._ratio[1]
-
-    @column()
-    def num_disturbed(self) -> int:
-        """Number of disturbed rounds."""
-        return len(self.in_table.disturbed) if self.runs else 0
-
-    @column()
-    def num_turns(self) -> int:
-        """Number of turns that count: those in which no other program kept the machine busy."""
-        return sum(len(self.turns(run)) for run in self.measured_runs)
+    num_rounds = count("Number of rounds that the ratio is from.", lambda row: row._ratio[1])
+    num_disturbed = count("Number of disturbed rounds.", lambda row: len(row.in_table.disturbed) if row.runs else 0)
+    num_turns = count(
+        "Number of turns that count: those in which no other program kept the machine busy.",
+        lambda row: sum(len(row.turns(run)) for run in row.measured_runs),
+    )
 
     @column()
     def stalled(self) -> float | None:
@@ -489,15 +467,8 @@ class Row:
                 time += sum(turn.seconds for turn in turns)
         return max(0.0, 1 - usual / time) if time else None
 
-    @column()
-    def ratio_min(self) -> float | None:
-        """Lowest ratio of a single round."""
-        return self._ratio[0] and self._ratio[0].least
-
-    @column()
-    def ratio_max(self) -> float | None:
-        """Highest ratio of a single round."""
-        return self._ratio[0] and self._ratio[0].most
+    ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio[0] and row._ratio[0].least)
+    ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio[0] and row._ratio[0].most)
 
     @column("\nratio", MAIN, "{:.2f}".format)
     def ratio(self) -> float | None:
@@ -506,15 +477,8 @@ class Row:
             return 1.0 if self.speeds and not self._has_no_ratio else None
         return self._ratio[0] and self._ratio[0].estimate
 
-    @column()
-    def ratio_low(self) -> float | None:
-        """Lower end of its 95 % interval."""
-        return self._ratio[0] and self._ratio[0].low
-
-    @column()
-    def ratio_high(self) -> float | None:
-        """Upper end of its 95 % interval."""
-        return self._ratio[0] and self._ratio[0].high
+    ratio_low = number("Lower end of its 95 % interval.", lambda row: row._ratio[0] and row._ratio[0].low)
+    ratio_high = number("Upper end of its 95 % interval.", lambda row: row._ratio[0] and row._ratio[0].high)
 
     @shown("95 %\ninterval", MAIN)
     def ratio_interval(self) -> str:
@@ -533,20 +497,16 @@ class Row:
 
     # --- Columns: seconds ---
 
-    @column()
-    def startup_seconds(self) -> float | None:
-        """To the end of the first step: median over runs."""
-        return _median(one.startup_seconds for one in self.measured)
-
-    @column()
-    def train_seconds(self) -> float | None:
-        """Of training: median over runs."""
-        return _median(sum(one.epoch_train_seconds) for one in self.measured)
-
-    @column()
-    def eval_seconds(self) -> float | None:
-        """Of evaluation: median over runs."""
-        return _median(sum(one.eval_seconds) for one in self.measured)
+    startup_seconds = number(
+        "To the end of the first step: median over runs.",
+        lambda row: _median(one.startup_seconds for one in row.measured),
+    )
+    train_seconds = number(
+        "Of training: median over runs.", lambda row: _median(sum(one.epoch_train_seconds) for one in row.measured)
+    )
+    eval_seconds = number(
+        "Of evaluation: median over runs.", lambda row: _median(sum(one.eval_seconds) for one in row.measured)
+    )
 
     @column("wall\ns", TIMES, seconds, place=1)
     def wall_seconds(self) -> float | None:
@@ -615,15 +575,13 @@ class Row:
         """Of training and evaluation until then, without start-up: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "seconds")
 
-    @column()
-    def target_seconds_q1(self) -> float | None:
-        """Lower quartile of these seconds."""
-        return self._of_all_reached(lambda found: quartiles(found)[0], "seconds")
-
-    @column()
-    def target_seconds_q3(self) -> float | None:
-        """Upper quartile."""
-        return self._of_all_reached(lambda found: quartiles(found)[2], "seconds")
+    target_seconds_q1 = number(
+        "Lower quartile of these seconds.",
+        lambda row: row._of_all_reached(lambda found: quartiles(found)[0], "seconds"),
+    )
+    target_seconds_q3 = number(
+        "Upper quartile.", lambda row: row._of_all_reached(lambda found: quartiles(found)[2], "seconds")
+    )
 
     @shown("target s,\nmiddle half", TARGET)
     def target_spread(self) -> str:

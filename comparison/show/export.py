@@ -21,11 +21,17 @@ FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")
 def write_tables(summary: Summary) -> None:
     """`results.csv`, `runs.csv`, `results.json` with its schema, `results.md`."""
     folder = summary.folder
-    write_text(folder / "results.csv", to_csv(summary))
-    write_text(folder / "runs.csv", runs_to_csv(summary))
-    write_text(folder / "results.json", to_json(summary))
-    write_text(folder / "results.schema.json", schema())
+    write_text(folder / "results.csv", rows_frame(summary.rows).to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "runs.csv", runs_frame(summary).to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "results.json", summary.results().model_dump_json(indent=2, by_alias=True) + "\n")
+    write_text(folder / "results.schema.json", _schema())
     write_text(folder / "results.md", to_markdown(summary))
+
+
+@cache
+def _schema() -> str:
+    """The JSON schema of `results.json`."""
+    return json.dumps(Results.model_json_schema(mode="serialization"), indent=2) + "\n"
 
 
 # --- Markdown: the tables as on the terminal ---
@@ -56,37 +62,6 @@ def markdown_grid(cells: pd.DataFrame) -> list[str]:
     lines = [["", *map(in_one_line, cells.columns.to_list())], ["---", *["---:"] * len(cells.columns)]]
     lines += [[line[0], *(cell or "-" for cell in line[1:])] for line in cells.itertuples()]
     return [f"| {' | '.join(line)} |" for line in lines]
-
-
-# --- CSV ---
-
-
-def to_csv(summary: Summary) -> str:
-    """`results.csv`: the rows, with lists and variants as text."""
-    return _csv(rows_frame(summary.rows))
-
-
-def runs_to_csv(summary: Summary) -> str:
-    """`runs.csv`: the runs, which are the raw samples."""
-    return _csv(runs_frame(summary))
-
-
-def _csv(frame: pd.DataFrame) -> str:
-    return frame.to_csv(index=False, lineterminator="\n")
-
-
-# --- JSON ---
-
-
-@cache
-def schema() -> str:
-    """The JSON schema of `results.json`."""
-    return json.dumps(Results.model_json_schema(mode="serialization"), indent=2) + "\n"
-
-
-def to_json(summary: Summary) -> str:
-    """`results.json`: all rows and runs, see `Results`."""
-    return summary.results().model_dump_json(indent=2, by_alias=True) + "\n"
 
 
 # --- Tools: the whole comparison is a run of its own ---

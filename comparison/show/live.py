@@ -5,13 +5,12 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.record.results import EpochLine, MetricsLine, PlanLine, StepLine
-from comparison.plan.jobs import Job
+from comparison.plan.jobs import Job, variant_name
 from comparison.run.store import Run
 
 PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for each run; between two lines of the time
@@ -48,8 +47,7 @@ class LiveView:
         self._total, self._done = total, len(done)
         self._seconds: dict[tuple[str, str], list[float]] = {}
         for run in done:
-            key = run.record.name, ",".join(map("=".join, run.record.variant.items()))
-            self._seconds.setdefault(key, []).append(run.own_seconds)
+            self._seconds.setdefault((run.record.name, variant_name(run.record.variant)), []).append(run.own_seconds)
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
         self._left: list[Job] = []
         self._running: dict[Path, _Shown] = {}
@@ -61,9 +59,7 @@ class LiveView:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bars.stop()
 
     def more(self, number: int) -> None:

@@ -16,9 +16,10 @@ Group = Sequence[Program]
 
 
 class Follower(Protocol):
-    """Receives reports about the programs that a launcher runs."""
+    """Receives reports about the programs that a launcher runs. A subclass ignores those that it does not define."""
 
-    def started(self, program: Program) -> None: ...
+    def started(self, program: Program) -> None:
+        """Called when the program is about to start."""
 
     def see(self, program: Program, line: MetricsLine) -> None:
         """Called with each line of the program's metrics, soon after it was written."""
@@ -53,16 +54,10 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True)
-class Quietly:
+class Quietly(Follower):
     """A `Follower` that only reports the ends: it calls `on_end` with the run folder and the failure, if any."""
 
     on_end: Callable[[Path, str | None], None]
-
-    def started(self, program: Program) -> None:
-        pass
-
-    def see(self, program: Program, line: MetricsLine) -> None:
-        pass
 
     def ended(self, program: Program, ended: Ended) -> None:
         self.on_end(program.run_dir, ended.failure)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.platform.errors import UserError
 from common.platform.program import as_program, exit_now, signals_as_ctrl_c
-from common.record.results import MetricsLine
+from comparison.run.launchers import Follower
 from comparison.run.launchers.job_folder import JobFolder
 from comparison.run.launchers.this_machine import run_group
 from comparison.run.program import Ended, Program
@@ -39,17 +39,11 @@ def main(path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _Writer(Follower):
     """A `Follower` that stores in the job's folder how its programs have ended."""
 
     folder: JobFolder
     places: dict[Path, int]
-
-    def started(self, program: Program) -> None:
-        pass
-
-    def see(self, program: Program, line: MetricsLine) -> None:
-        pass
 
     def ended(self, program: Program, ended: Ended) -> None:
         if program.run_dir in self.places:  # not of the first row once more, which compare.py does not know of

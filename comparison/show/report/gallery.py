@@ -10,7 +10,7 @@ from PIL import Image
 from common.data.formats import Images
 from common.platform.errors import UserError
 from common.record.predictions import Predictions, as_rgb
-from comparison.measure.table import Table
+from comparison.measure.table import Table, same_seed_runs
 
 MAX_GALLERY = 24
 
@@ -37,7 +37,7 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     wrong guess come first.
     """
     found: dict[str, Predictions] = {}
-    for run in table.same_seed_runs.values():
+    for run in same_seed_runs(table.rows).values():
         try:
             found[run.record.title] = Predictions.read(run.run_dir)
         except UserError:  # this implementation does not write predictions

@@ -49,7 +49,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "Images per second",
             ",.0f",
             lambda one: one.row.images_per_second,
-            _speed_spread,
+            lambda one: one.row.spread or (None, None),
             "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
         ),
         SweepChart(
@@ -73,7 +73,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "Seconds to the target accuracy",
             ".2f",
             lambda one: one.row.target_seconds,
-            _target_spread,
+            lambda one: (one.row.target_seconds_q1, one.row.target_seconds_q3),
             "Of training and evaluation, without start-up. Bands: the middle half of the runs.",
         ),
         SweepChart(
@@ -81,7 +81,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "Final test accuracy, %",
             ".2f",
             lambda one: _percent(one.row.test_accuracy),
-            _accuracy_spread,
+            lambda one: (_percent(one.row.test_accuracy_low), _percent(one.row.test_accuracy_high)),
             "Means over seeds. Bands: 95 % intervals.",
         ),
         SweepChart("final-loss", "Final test loss", ".4f", lambda one: one.row.test_loss),
@@ -189,18 +189,6 @@ def _speed_up_spread(one: StudyRow) -> tuple[float | None, float | None]:
     if ratio is None:
         return None, None
     return (ratio.least, ratio.most) if ratio.estimate is None else (ratio.low, ratio.high)
-
-
-def _speed_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.spread or (None, None)
-
-
-def _target_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return one.row.target_seconds_q1, one.row.target_seconds_q3
-
-
-def _accuracy_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    return _percent(one.row.test_accuracy_low), _percent(one.row.test_accuracy_high)
 
 
 def _percent(share: float | None) -> float | None:
