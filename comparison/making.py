@@ -26,7 +26,7 @@ from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.run.devices import same_devices
 from comparison.run.integrity import check_name
-from comparison.run.launchers import Launcher
+from comparison.run.launchers import Follower, Launcher
 from comparison.run.launchers.choosing import check_launcher
 from comparison.run.load_meter import QUIETER, busiest_others, quiet
 from comparison.run.program import Ended, Program
@@ -130,7 +130,7 @@ SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 
 @dataclass
-class RunMaker:
+class RunMaker(Follower):
     """Gives programs to a launcher and follows them, see `Follower`.
 
     Attributes:

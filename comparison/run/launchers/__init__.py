@@ -15,7 +15,7 @@ from comparison.run.program import Ended, Program
 Group = Sequence[Program]
 
 
-class Follower(Protocol):
+class Follower:
     """Receives reports about the programs that a launcher runs. A subclass ignores those that it does not define."""
 
     def started(self, program: Program) -> None:
