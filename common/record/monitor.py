@@ -47,7 +47,7 @@ class Monitor:
         if self._since is None:
             return
         before, self._since = self._since, None
-        own = cpu_seconds(self._first_pid) - before[1]
+        own = max(0.0, cpu_seconds(self._first_pid) - before[1])  # less if a process has ended
         other = max(0.0, busy_seconds() - before[2] - own)
         seconds = time.perf_counter() - before[0]
         self._recent = (self._recent[0] + seconds, self._recent[1] + own, self._recent[2] + other)

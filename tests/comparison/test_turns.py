@@ -247,7 +247,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 @pytest.mark.parametrize(
     ("mode", "devices", "epochs", "names"),
     [
-        ("plain", 2, (8, 400), ("pt",)),
+        ("plain", 2, (8, 400), ("tf", "pt")),
         *(
             pytest.param(mode, devices, epochs, IMPLEMENTATIONS, marks=pytest.mark.slow)
             for mode, devices, epochs in itertools.product(MODES, (1, 2), ((8, 800), (24, 250)))
@@ -263,7 +263,7 @@ def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, de
     command = (sys.executable, "compare.py", "--implementations", *names, "--verify", "never", *options, *ONE_ROUND)
     run(*command, "--output-dir", tmp_path / "r")
     rows = read_csv(tmp_path / "r" / "results.csv")
-    assert [row["status"] for row in rows] == ["ok"] * len(names)
+    assert [(row["status"], row["num_rounds"]) for row in rows] == [("ok", "1")] * len(names)
     for name in names:
         folder = tmp_path / "r" / "runs" / "seed-0" / "round-1" / (name if mode == "plain" else f"{name}-{mode}")
         lines = read_metrics(folder, TurnLine)

@@ -47,6 +47,16 @@ def test_idle_is_near_zero_and_too_short_is_unknown():
     assert watch.cpu_utilisation is None
 
 
+def test_processor_time_is_never_negative_when_a_child_has_ended(monkeypatch):
+    used = iter([5.0, 2.0])
+    monkeypatch.setattr(monitor, "cpu_seconds", lambda pid: next(used))
+    watch = Monitor(os.getpid(), 0)
+    watch.resume()
+    time.sleep(0.3)
+    watch.pause()
+    assert watch.cpu_utilisation == 0
+
+
 def zone(folder, name, kind, energy, largest=1_000_000):
     (folder / name).mkdir()
     (folder / name / "name").write_text(kind + "\n")
