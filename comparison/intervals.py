@@ -61,7 +61,7 @@ class Ratio:
     of_these_processes: bool = False
 
     def inverse(self) -> "Ratio":
-        """The ratio of the reference to this entry."""
+        """The ratio of the reference to this row."""
         verdict: dict[Verdict | None, Verdict] = {"faster": "slower", "slower": "faster"}
         return Ratio(
             least=1 / self.most,
