@@ -20,11 +20,9 @@ class Follower:
 
     def started(self, program: Program) -> None:
         """Called when the program is about to start."""
-        return
 
     def see(self, program: Program, line: MetricsLine) -> None:
         """Called with each line of the program's metrics, soon after it was written."""
-        return
 
     def ended(self, program: Program, ended: Ended) -> None:
         """Called as soon as the program has ended, whether it succeeded or failed."""
