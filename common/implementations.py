@@ -40,3 +40,8 @@ IMPLEMENTATIONS = {
         "Lightning", "Trains a network with Lightning (Trainer and its strategies).", "torch", "pt_impl.probe"
     ),
 }
+
+
+def title_of(name: str) -> str:
+    """The title of an implementation; its name if it has no line here."""
+    return IMPLEMENTATIONS[name].title if name in IMPLEMENTATIONS else name

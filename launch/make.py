@@ -4,8 +4,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from common.implementations import title_of
+
 HERE = Path(__file__).parent
-TITLES = {"tf": "TensorFlow", "pt": "PyTorch", "ptl": "Lightning"}
+NAMES = ("tf", "pt", "ptl")
 
 
 def job_files() -> dict[Path, str]:
@@ -15,10 +17,16 @@ def job_files() -> dict[Path, str]:
     )
     found = {}
     for queue in ("slurm", "lsf"):
-        for name, title in TITLES.items():
+        for name in NAMES:
             one = name == "tf"
             processes = "one for each node, which serves all its GPUs" if one else "one for each GPU"
-            fills = {"slurm": queue == "slurm", "name": name, "title": title, "one": one, "processes": processes}
+            fills = {
+                "slurm": queue == "slurm",
+                "name": name,
+                "title": title_of(name),
+                "one": one,
+                "processes": processes,
+            }
             found[HERE / queue / f"{name}.{queue}"] = templates.get_template("run.sh.j2").render(fills)
         for name in ("compare", "sweep"):
             text = templates.get_template(f"{name}.sh.j2").render(slurm=queue == "slurm")

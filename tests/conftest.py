@@ -20,10 +20,11 @@ import pytest
 from fault_table import fault  # noqa: F401 - a fixture of all tests
 from preloaded import run_preloaded
 
+from common import implementations
 from common.record.results import StepLine, read_metrics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-IMPLEMENTATIONS = ("tf", "keras", "pt", "ptl")
+IMPLEMENTATIONS = tuple(implementations.IMPLEMENTATIONS)
 MODES = ("plain", "tuned")
 # One thread per device: tests run in parallel, and with more threads than cores they would take five times as long.
 # On a machine with GPUs, only the tests about GPUs use one.
@@ -41,7 +42,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Tests that run in the background may ignore SIGINT. The programs that they start must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", "tf_impl", "keras_impl", "pt_impl", "ptl_impl")
+CODE = ("common", "comparison", *(f"{name}_impl" for name in IMPLEMENTATIONS))
 
 
 def pytest_addoption(parser):

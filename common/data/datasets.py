@@ -85,14 +85,18 @@ class Dataset:
 
 def num_examples(config: TrainConfig) -> tuple[int, int]:
     """Numbers of training and of test examples of the data set of `config`, known without reading its images."""
-    entry = dataset_entry(config)
+    return _num_examples(config, dataset_entry(config))
+
+
+def _num_examples(config: TrainConfig, entry: DatasetEntry) -> tuple[int, int]:
     train, test = entry.num_train, entry.num_test
     return min(config.train_size or train, train), min(config.test_size or test, test)
 
 
 def images_nbytes(config: TrainConfig) -> int:
     """Total bytes of all images of the data set of `config`, computed without reading the images."""
-    return sum(num_examples(config)) * math.prod(data_spec(config).image_shape)
+    entry = dataset_entry(config)
+    return sum(_num_examples(config, entry)) * math.prod(entry.image_shape)
 
 
 def data_spec(config: TrainConfig) -> DataSpec:

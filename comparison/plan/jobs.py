@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.implementations import IMPLEMENTATIONS
+from common.implementations import title_of
 from common.platform.errors import UserError, option_name
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
@@ -21,8 +21,6 @@ SCALED = ("devices", "num-nodes")  # options whose sweep changes the number of d
 FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
 Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
-
-TITLES = {name: implementation.title for name, implementation in IMPLEMENTATIONS.items()}
 
 
 class Contender(NamedTuple):
@@ -39,7 +37,7 @@ class Contender(NamedTuple):
     @property
     def title(self) -> str:
         """For people: `PyTorch`, `PyTorch tuned`."""
-        return self._replace(implementation=TITLES.get(self.implementation, self.implementation)).name
+        return self._replace(implementation=title_of(self.implementation)).name
 
 
 def variant_name(values: Values) -> str:

@@ -7,10 +7,10 @@ import pytest
 from made_up import MACHINE, MadeUp, comparison, made_up_turns
 
 from common.data.datasets import load_dataset
+from common.implementations import title_of
 from common.resolve import Settings
 from common.spec.options import TrainConfig
 from comparison.intervals import paired_ratio
-from comparison.plan.jobs import TITLES
 from comparison.prove.proof import MOST_FLOPS, cut_evaluation
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
@@ -140,7 +140,7 @@ def test_runs_of_other_code_or_versions_than_the_proof_are_not_proved(tmp_path, 
 
     (table,) = comparison(tmp_path, make, implementations=["tf", "pt"], repeats=2).tables
     tf, pt = table.rows
-    what, title = "code" if "code_sha256" in changes else "versions", TITLES[changed]
+    what, title = "code" if "code_sha256" in changes else "versions", title_of(changed)
     for row in (tf, pt) if changed == "tf" else (pt,):
         assert (
             row.status == "not proved" and f"the proof of {title} was made with other {what} than its runs" in row.note

@@ -9,13 +9,14 @@ import pandas as pd
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from common.implementations import title_of
 from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_study
 from comparison.measure.table import Row, Table
-from comparison.plan.jobs import TITLES, shown_variant
+from comparison.plan.jobs import shown_variant
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import Chart, draw
 from comparison.show.report.confusion import confusions
@@ -138,7 +139,7 @@ def write_report(summary: Summary) -> None:
 
 def _title(summary: Summary) -> str:
     config = summary.request.config
-    names = [TITLES.get(name, name) for name in summary.request.options.implementations]
+    names = [title_of(name) for name in summary.request.options.implementations]
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
@@ -170,7 +171,7 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     found: dict[str, dict[str, dict[str, None]]] = {}
     names: dict[str, None] = {}
     for run in summary.runs:
-        name = TITLES.get(run.record.implementation, run.record.implementation)
+        name = title_of(run.record.implementation)
         for package, version in run.result.versions.items() if run.result else ():
             names[name] = None
             found.setdefault(package, {}).setdefault(name, {})[version] = None

@@ -11,9 +11,9 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from common.implementations import title_of
 from common.platform.machine import REPOSITORY, code_sha256
 from comparison.measure.table import Table
-from comparison.plan.jobs import TITLES
 
 # --- The step ---
 
@@ -46,7 +46,7 @@ def training_steps(table: Table, repository: Path = REPOSITORY) -> list[ShownSte
             found = pieces(path.read_text())
             code = "\n\n\n".join(found[one] for one in STEPS[name])
             html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
-            steps.append(ShownStep(TITLES[name], f"{name}_impl/train.py", html))
+            steps.append(ShownStep(title_of(name), f"{name}_impl/train.py", html))
     return steps
 
 
