@@ -1,9 +1,14 @@
 """Checks of a student's work. Each check runs in processes of its own, within a time limit.
 
+A check has two parts. The first observes the work, in the process that runs it, and returns plain data. The second
+judges these data, in a process that has never loaded the work. So a work can change what is observed, but not the
+verdict.
+
 An activity is a folder with a page (README.md), an exercise with gaps, its solution, and checks (check.py). The checks
 must reject the mistakes of wrong.py. They must let the other right answers of right.py pass, if there are any.
 """
 
+import ctypes
 import importlib.util
 import json
 import multiprocessing
@@ -16,15 +21,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NamedTuple
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, Literal, NamedTuple
 
 from common.platform.errors import describe_signal
 from common.platform.machine import num_cores
@@ -39,14 +42,16 @@ NOT_DONE = "not done"  # of what a limit of time has ended
 LARGEST_FACTOR = 10.0
 RAISED, NOT_ENDED = 2, 4  # of Seen.vague: the work has raised an error; the work has not ended, the vaguest
 
-Status = Literal["passed", "FAILED", "open"]
+PR_SET_DUMPABLE = 4  # linux/prctl.h
+
+Status = Literal["passed", "FAILED", "open", "not run"]
 
 
 class Seen(NamedTuple):
     """The result of a check, and what was seen if it has not passed.
 
-    Of the results of several ranks, the least vague one is shown. An open gap (0) explains the failures that it causes.
-    What a check has seen (1) explains errors in other ranks. Errors (2, 3) explain why a rank waits for ever (4).
+    Of several troubles, the least vague one is shown. An open gap (0) explains the failures that it causes. What the
+    judge has seen (1) explains errors in other ranks. Errors (2, 3) explain why a rank waits for ever (4).
     """
 
     status: Status
@@ -54,7 +59,11 @@ class Seen(NamedTuple):
     vague: int = 0
 
 
-_SEEN = TypeAdapter(Seen)
+class Observed(NamedTuple):
+    """What one rank has observed: the data to be judged, or why there are none."""
+
+    data: Any = None
+    trouble: Seen | None = None
 
 
 def load_factor() -> float:
@@ -63,7 +72,7 @@ def load_factor() -> float:
 
 
 LOADED = b"loaded"  # sent by a process when it has loaded its modules
-MAX_SENT_BYTES = 2**20
+MAX_SENT_BYTES = 2**24
 
 
 class NotPassedError(Exception):
@@ -71,14 +80,14 @@ class NotPassedError(Exception):
 
 
 def expect(condition: bool, seen: str) -> None:
-    """For checks: if `condition` is false, the check has failed, and the student reads `seen`."""
+    """For judges: if `condition` is false, the check has failed, and the student reads `seen`."""
     if not condition:
         raise NotPassedError(seen)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A statement that is true of every right answer.
+    """What a student and the checker need to know of a check. Its title is a statement that every right answer fulfils.
 
     Attributes:
       title: the statement, as a sentence.
@@ -94,19 +103,27 @@ class Check:
     seconds: float
 
 
-CheckFunction = Callable[[ModuleType], None]  # takes the student's module, and calls `expect`
+class CheckFunctions:
+    """The two parts of a check: `observe` takes the student's module; `decide` takes what each rank has observed."""
+
+    def __init__(self, check: Check, observe: Callable[[ModuleType], object]) -> None:
+        self.check, self.observe = check, observe
+        self.decide: Callable[..., None] | None = None
+
+    def judge(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Marks the function that judges. It gets an argument for each rank, in order, and calls `expect`."""
+        self.decide = function
+        return function
 
 
 def check(
     title: str, hint: str, ranks: int = 1, seconds: float = LIMIT_SECONDS
-) -> Callable[[CheckFunction], CheckFunction]:
-    """Marks a function of a check.py as a `Check`."""
+) -> Callable[[Callable[[ModuleType], object]], CheckFunctions]:
+    """Marks a function of a check.py as a check: as the part that observes. `NAME.judge` marks the other part.
 
-    def mark(function: CheckFunction) -> CheckFunction:
-        function.check = Check(title, hint, ranks, seconds)  # type: ignore[attr-defined]
-        return function
-
-    return mark
+    What it returns becomes JSON: tensors, arrays and sets become lists; other objects become their repr.
+    """
+    return lambda observe: CheckFunctions(Check(title, hint, ranks, seconds), observe)
 
 
 @dataclass(frozen=True)
@@ -164,12 +181,12 @@ class Place:
 
 def _describe(checks: Path, pipe: Connection) -> None:
     """Sends the checks of a file, by the names of their functions, in order."""
-    found = {name: vars(value).get("check") for name, value in vars(load(checks)).items() if callable(value)}
-    pipe.send({name: one for name, one in found.items() if isinstance(one, Check)})
+    pipe.send({name: one.check for name, one in vars(load(checks)).items() if isinstance(one, CheckFunctions)})
 
 
-def _run_check(place: Place, pipe: Connection) -> None:
-    """Runs a check, and sends its result."""
+def _observe(place: Place, pipe: Connection) -> None:
+    """Runs the observing part of a check, and sends what it returns."""
+    show_memory(True)
     os.chdir(place.folder)
     os.environ["TMPDIR"] = tempfile.tempdir = str(place.folder)  # which is removed with its contents
     rank, world_size = str(place.rank), str(place.world_size)
@@ -178,19 +195,46 @@ def _run_check(place: Place, pipe: Connection) -> None:
     try:
         checks, work = load(place.checks), load(place.work)
         pipe.send_bytes(LOADED)  # the time limit counts from here
-        getattr(checks, place.name)(work)
+        sent = {"data": getattr(checks, place.name).observe(work)}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a student's program may raise
+        gap = re.search(r"gap \d+", str(error)) if isinstance(error, NotImplementedError) else None
+        sent = {"gap": gap[0]} if gap else {"error": _one_line(error, place.work)}
+    pipe.send_bytes(json.dumps(sent, ensure_ascii=False, default=_plain).encode(errors="replace"))
+    if "data" in sent:
+        time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
+    os._exit(0)  # without waiting for threads or processes that the work has started
+
+
+def _plain(value: Any) -> object:
+    """A value that JSON does not know, as one that it knows."""
+    if hasattr(value, "numpy") and not hasattr(value, "tolist"):  # TensorFlow's
+        value = value.numpy()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value) if isinstance(value, Path) else repr(value)
+
+
+def _judge(task: tuple[Path, str, list[Any]], pipe: Connection) -> None:
+    """Runs the judging part of a check, `(checks, name, data of each rank)`, and sends its verdict."""
+    checks, name, data = task
+    module = load(checks)
+    try:
+        getattr(module, name).decide(*data)
         seen = Seen("passed")
     except NotPassedError as error:
         seen = Seen("FAILED", str(error), vague=1)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a student's program may raise
-        if gap := re.search(r"gap \d+", str(error)) if isinstance(error, NotImplementedError) else None:
-            seen = Seen("open", f"{gap[0]} is not filled")
-        else:
-            seen = Seen("FAILED", _one_line(error, place.work), vague=RAISED)
-    pipe.send_bytes(json.dumps(seen, ensure_ascii=False).encode(errors="replace"))
-    if seen.status == "passed":
-        time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
-    os._exit(0)  # without waiting for threads or processes that the work has started
+    except Exception as error:  # noqa: BLE001 - data of any form may come from a work
+        text = " ".join(str(error).split())[:200]
+        seen = Seen("FAILED", f"what was observed has another form than a right answer: {text}", vague=RAISED)
+    pipe.send(seen)
+
+
+def show_memory(shown: bool) -> None:
+    """Lets other programs of this user look into this process and take its descriptors, or forbids it (Linux)."""
+    if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, int(shown), 0, 0, 0):
+        raise OSError("prctl(PR_SET_DUMPABLE) has failed")
 
 
 def _one_line(error: BaseException, work: Path) -> str:
@@ -240,68 +284,94 @@ class Checker:
         return receiver, process
 
     def run(self, name: str, work: Path) -> Seen:
-        """Runs the check `name` on the file `work`. Returns the least vague result that is not a pass, if any."""
-        one, port = self.checks[name], _free_port()
+        """Runs the check `name` on the file `work`. Returns the verdict, or the least vague trouble, if any."""
+        check, port = self.checks[name], _free_port()
         with tempfile.TemporaryDirectory(prefix="check-") as folder:  # the processes' working directory
-            places = [Place(Path(folder), self.path, name, work, rank, one.ranks, port) for rank in range(one.ranks)]
-            seen = _seen_by_all(dict(self._start(_run_check, place) for place in places), one.seconds)
-        return _trouble(seen) or Seen("passed")
+            task = Place(Path(folder), self.path, name, work, 0, check.ranks, port)
+            started = [self._start(_observe, replace(task, rank=rank)) for rank in range(check.ranks)]
+            ranks = _observed_by_all(started, check.seconds)
+        trouble = _least_vague([rank.trouble for rank in ranks if rank.trouble])
+        if trouble and (trouble.status == "open" or all(rank.trouble for rank in ranks)):
+            return trouble
+        verdict = self._verdict(name, [rank.data for rank in ranks])
+        if trouble is None:
+            return verdict
+        # What a rank has observed may explain why another one raised an error or waits for ever.
+        return verdict if verdict.status == "FAILED" and verdict.vague < RAISED else trouble
+
+    def _verdict(self, name: str, data: list[Any]) -> Seen:
+        """Judges what the ranks have observed (None: nothing), after all processes of the work have ended."""
+        receiver, process = self._start(_judge, (self.path, name, data))
+        try:
+            ready = receiver.poll(LOADING_SECONDS * load_factor())
+            verdict: Seen | None = receiver.recv() if ready else None
+        except EOFError:
+            verdict = None
+        process.kill()
+        process.join()
+        return verdict or Seen("not run", "the checker could not judge what was observed")
 
 
-def _seen_by_all(pipes: dict[Connection, BaseProcess], seconds: float) -> list[Seen]:
+def _observed_by_all(started: list[tuple[Connection, BaseProcess]], seconds: float) -> list[Observed]:
     """Collects what the processes send, until all have sent a result or the time is over. Then ends all processes.
 
     `seconds` count from when the last process has loaded its modules, since loading is slow on a busy machine. On such
     a machine they are more, see `load_factor`.
+
+    Returns:
+      For each process, in order, what it has observed.
     """
-    seen: list[Seen] = []
-    processes = list(pipes.values())
-    several = len(pipes) > 1
+    observed: dict[Connection, Observed] = {}
+    pipes = dict(started)
+    waits = ": one process waits for another" if len(started) > 1 else ""
+    late = Observed(trouble=Seen("FAILED", f"{NOT_DONE} after {seconds:g} s{waits}", vague=NOT_ENDED))
     began, limit = time.monotonic(), LOADING_SECONDS
     try:
         while pipes:
             ready = wait(pipes, POLL_SECONDS)
-            if not ready and time.monotonic() - began < limit * load_factor():
-                continue
-            if not ready:
-                late = f"{NOT_DONE} after {seconds:g} s{': one process waits for another' if several else ''}"
-                return [*seen, Seen("FAILED", late, vague=NOT_ENDED)]
+            if not ready and time.monotonic() - began > limit * load_factor():
+                break
             for pipe in ready:
                 assert isinstance(pipe, Connection)
-                one = _received(pipe, pipes[pipe])
-                if one is not None:
+                found = _received(pipe, pipes[pipe])
+                if found is not None:
                     del pipes[pipe]
-                    seen.append(one)
-                if _trouble(seen):
+                    observed[pipe] = found
+                if any(one.trouble for one in observed.values()):
                     began, limit = time.monotonic(), GRACE_SECONDS
-                elif one is None:
+                elif found is None:
                     began, limit = time.monotonic(), seconds
     finally:
-        for process in processes:
+        for _, process in started:
             process.kill()
             process.join()
-    return seen
+    return [observed.get(pipe, late) for pipe, _ in started]
 
 
-def _trouble(seen: list[Seen]) -> Seen | None:
-    """The least vague result that has not passed; None if all have passed."""
-    return min((one for one in seen if one.status != "passed"), key=lambda one: one.vague, default=None)
+def _least_vague(troubles: list[Seen]) -> Seen | None:
+    return min(troubles, key=lambda one: one.vague, default=None)
 
 
-def _received(pipe: Connection, process: BaseProcess) -> Seen | None:
-    """The result that a process has sent; None if it has only reported that its modules are loaded."""
+def _received(pipe: Connection, process: BaseProcess) -> Observed | None:
+    """What a process has observed; None if it has only reported that its modules are loaded."""
     try:
         sent = pipe.recv_bytes(MAX_SENT_BYTES)
-        return None if sent == LOADED else _SEEN.validate_json(sent)  # not pickle: a work may have written it
-    except ValidationError:
-        return Seen("FAILED", "the process has sent something else than a result", vague=3)
+        if sent == LOADED:
+            return None
+        found = json.loads(sent)  # not pickle: a work may have written it
+        if "data" in found:
+            return Observed(found["data"])
+        if "gap" in found:
+            return Observed(trouble=Seen("open", f"{found['gap']} is not filled"))
+        return Observed(trouble=Seen("FAILED", str(found["error"]), vague=RAISED))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return Observed(trouble=Seen("FAILED", "the process has sent something else than a result", vague=3))
     except (EOFError, OSError):
         process.join(GRACE_SECONDS)
         status = process.exitcode
-        if status is None:
-            return Seen("FAILED", "the process has closed its connection to the checker", vague=3)
-        ended = f"by itself, with status {status}" if status >= 0 else f"by {describe_signal(-status)}"
-        return Seen("FAILED", f"the process has ended {ended}", vague=3)
+        ended = f"by itself, with status {status}" if not status or status > 0 else f"by {describe_signal(-status)}"
+        what = "has closed its connection to the checker" if status is None else f"has ended {ended}"
+        return Observed(trouble=Seen("FAILED", f"the process {what}", vague=3))
 
 
 @contextmanager

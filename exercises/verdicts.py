@@ -1,20 +1,17 @@
 """The results of the checks of one work: written in a sandbox, and read outside, where they are not trusted."""
 
 import ast
-import ctypes
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED
+from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED, show_memory
 from exercises.course import MAX_ENDLESS, make_checker, not_python
 
-PR_SET_DUMPABLE = 4  # linux/prctl.h
 MAX_BYTES = 2**20  # maximum that is read of a work's verdicts
 MAX_LETTERS = 1000  # maximum length of what a check has seen
 
@@ -54,8 +51,7 @@ def write(activity: str, work: Path, descriptor: int) -> None:
     system shows the memory and descriptors of this process only to root.
     """
     os.set_inheritable(descriptor, False)
-    if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):
-        raise OSError("this process can't be hidden")
+    show_memory(False)
 
     def tell(check: str, status: Status, seen: str = "") -> None:
         verdict = Verdict(check=check, status=status, seen=seen[:MAX_LETTERS])
