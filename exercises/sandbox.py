@@ -18,8 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -109,10 +109,15 @@ def run(
     Raises:
       SandboxError: the system refuses the sandbox; the program was not started.
     """
-    with tempfile.TemporaryDirectory(prefix="root-") as root, tempfile.TemporaryFile() as errors:
+    with (
+        tempfile.TemporaryDirectory(prefix="root-") as root,
+        tempfile.TemporaryFile() as errors,
+        _control_group(limits.memory_mib) as group,
+    ):
+        join = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)] if group else []
         try:
             process = subprocess.Popen(
-                [*_entrance(root, folder, shown, hidden, limits), *command] if sandboxed else command,
+                [*join, *(_entrance(root, folder, shown, hidden, limits) if sandboxed else ()), *command],
                 cwd="/" if sandboxed else folder,
                 env=_environment() if sandboxed else None,
                 stdin=subprocess.DEVNULL,
@@ -124,7 +129,7 @@ def run(
         except FileNotFoundError as error:
             raise SandboxError(f"there is no {error.filename}") from error
         with process:
-            if ended := _watch(process, limits, stop):
+            if ended := _watch(process, limits, stop, group):
                 return ended
             entered = not process.stdout or process.stdout.read()
         status = process.returncode
@@ -210,7 +215,37 @@ def _python() -> set[str]:
     return {str(path) for path in folders if path.is_dir()} - {"/usr", "/usr/local"}
 
 
-def _watch(process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event | None) -> str | None:
+@contextmanager
+def _control_group(memory_mib: int) -> Iterator[Path | None]:
+    """A new control group with this limit of memory; None where none can be made, as by an ordinary user.
+
+    It counts memory that no process maps, such as data that wait in sockets. See cgroups(7), versions 2 and 1.
+    """
+    group = None
+    for parent, limit in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+        with suppress(OSError):
+            found = Path(tempfile.mkdtemp(prefix="mark-", dir=parent))
+            if (found / limit).exists():
+                (found / limit).write_text(f"{memory_mib * MIB}")
+                group = found
+                break
+            found.rmdir()
+    try:
+        yield group
+    finally:
+        if group:
+            group.rmdir()
+
+
+def _was_full(group: Path) -> bool:
+    """Whether the system has killed a process of a control group because its memory was used up."""
+    file = next(path for name in ("memory.events", "memory.oom_control") if (path := group / name).exists())
+    return any(int(line.split()[1]) > 0 for line in file.read_text().splitlines() if line.startswith("oom_kill "))
+
+
+def _watch(
+    process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event | None, group: Path | None
+) -> str | None:
     """Waits until the process ends or exceeds the limit of time or memory; why it was ended, None if by itself.
 
     After that, none of the processes that it has started is left.
@@ -220,7 +255,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits, stop: threading.Eve
         while _waited(process) is None:
             if time.monotonic() - began > limits.seconds * load_factor():
                 return f"{NOT_DONE} after {limits.seconds:g} s"
-            if _memory_bytes(process.pid) > limits.memory_mib * MIB:
+            if _memory_bytes(process.pid) > limits.memory_mib * MIB or (group and _was_full(group)):
                 return f"its processes took more than {limits.memory_mib} MiB of memory"
             if stop and stop.is_set():
                 return "the marking was interrupted"

@@ -52,5 +52,9 @@ while read -r _ _ _ _ path options _; do
     mount -o "remount,bind,$options,ro,nosuid$nodev" none "$(printf %b "$path")"
 done < /proc/self/mountinfo
 
+# No shared memory and no messages of System V: they stay in memory when no process uses them.
+echo 0 > /proc/sys/kernel/shmmni
+echo 0 > /proc/sys/kernel/msgmni
+
 cd "$folder"
 "$@" || exit

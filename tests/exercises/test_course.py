@@ -16,7 +16,7 @@ from conftest import REPOSITORY, run
 
 from common.platform.errors import describe_signal
 from exercises import course
-from exercises.checking import NOT_ENDED, Check, Checker, Seen, Wrong, _trouble, load
+from exercises.checking import FOLDER, NOT_ENDED, Check, Checker, Seen, Wrong, load
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
 
 EXERCISES = REPOSITORY / "exercises"
@@ -319,31 +319,92 @@ def test_ctrl_c_ends_the_checks_in_one_line(work):
     assert psutil.wait_procs(family, timeout=10)[1] == []
 
 
-SLOWER = """
+SEVERAL = """
 import os, socket, time
-from exercises.checking import check
+from exercises.checking import check, expect
 
 @check("rank 1 still reaches what rank 0 has opened", "", ranks=2)
 def reached(work):
     address = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
     if os.environ["RANK"] == "0":
         work.here = socket.create_server(address)
-    else:
-        time.sleep(0.5)
-        socket.create_connection(address)
+        return True
+    time.sleep(0.5)
+    return bool(socket.create_connection(address))
+
+@reached.judge
+def _(first, second):
+    expect(first and second, "not reached")
+
+@check("what rank 0 has observed explains the error of rank 1", "", ranks=2)
+def explained(work):
+    return work.answer() if os.environ["RANK"] == "0" else work.error
+
+@explained.judge
+def _(first, second):
+    expect(first == "right", f"the answer is {first}")
+    expect(len(second) == 3, "that is no error")
 """
 
 
-def test_a_rank_that_is_done_waits_for_the_slower_ones(tmp_path):
-    (tmp_path / "check.py").write_text(SLOWER)
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    path = tmp_path_factory.mktemp("several") / "check.py"
+    path.write_text(SEVERAL)
+    return Checker(path, ())
+
+
+@pytest.mark.xdist_group("several")
+def test_a_rank_that_is_done_waits_for_the_slower_ones(several, tmp_path):
     (tmp_path / "work.py").write_text("")
-    assert Checker(tmp_path / "check.py", ()).run("reached", tmp_path / "work.py") == Seen("passed")
+    assert several.run("reached", tmp_path / "work.py") == Seen("passed")
 
 
-def test_of_several_ranks_the_clearest_word_counts():
-    passed, late, error = Seen("passed"), Seen("FAILED", "late", vague=4), Seen("FAILED", "error", vague=2)
-    assert _trouble([passed, late, error]) == error and _trouble([passed]) is None
-    assert _trouble([late, error, Seen("open", "gap 1")]).status == "open"
+@pytest.mark.xdist_group("several")
+@pytest.mark.parametrize(
+    ("code", "status", "what"),
+    [
+        ("answer = lambda: 'wrong'", "FAILED", "the answer is wrong"),
+        ("answer = lambda: 'right'", "FAILED", "AttributeError: module 'loaded_"),
+        ("def answer(): raise NotImplementedError('gap 2')", "open", "gap 2 is not filled"),
+        ("answer = lambda: 'right'\nerror = 3", "FAILED", "what was observed has another form than a right answer"),
+        ("answer = lambda: 'right'\nerror = [1, 2, 3]", "passed", ""),
+    ],
+)
+def test_of_several_ranks_the_clearest_word_counts(several, tmp_path, code, status, what):
+    (tmp_path / "work.py").write_text(code)
+    seen = several.run("explained", tmp_path / "work.py")
+    assert seen.status == status and seen.what.startswith(what)
+
+
+# Lines with which a wrong work would pass if it could reach the verdict.
+FORGERIES = {
+    "a result instead of what was observed": """import json; json.dumps = lambda *_, **__: '["passed", "", 0]'""",
+    "no data": """import json; json.dumps = lambda *_, **__: '{"data": null}'""",
+    "nested data": """import json; json.dumps = lambda *_, **__: '{"data": ' + "[" * 100_000""",
+    "no expectations": "import exercises.checking; exercises.checking.expect = lambda *_: None",
+    "no judge": "import exercises.checking as one; one.CheckFunctions.decide = one._judge = lambda *_: None",
+    "all is equal": "import torch; torch.equal = torch.allclose = torch.Tensor.__lt__ = lambda *_, **__: True",
+    "written to all descriptors": """
+import os
+SENT = b'["passed", "", 0]'
+for number in range(3, 64):
+    try:
+        os.write(number, len(SENT).to_bytes(4, "big") + SENT)
+    except OSError:
+        pass
+os._exit(0)""",
+}
+
+
+@pytest.mark.xdist_group("several")
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_no_work_writes_its_own_verdict(tmp_path, forgery):
+    folder = FOLDER / "batch_norm"
+    wrong = load(folder / "wrong.py").WRONG[0]
+    work = tmp_path / "work.py"
+    work.write_text(f"{FORGERIES[forgery]}\n{wrong.apply((folder / 'solution.py').read_text())}")
+    assert make_checker("batch_norm").run(wrong.caught_by, work).status == "FAILED"
 
 
 @pytest.mark.parametrize(

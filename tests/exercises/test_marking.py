@@ -67,10 +67,11 @@ def intrusion(tmp_path, port):
         f"open({str(marks)!r}, 'a')": "FileNotFoundError",
         "open(__file__, 'a')": read_only,
         "open(course.__file__, 'a')": read_only,
+        "open(f'/proc/{os.getppid()}/mem', 'rb')": "PermissionError",
         f"socket.create_connection(('127.0.0.1', {port}), timeout=5)": "ConnectionRefusedError",
         "socket.create_connection(('192.0.2.1', 80), timeout=5)": "OSError",
     }
-    lines = ["import socket", "from exercises import course", "came = []", f"for code in {list(tried)!r}:"]
+    lines = ["import os, socket", "from exercises import course", "came = []", f"for code in {list(tried)!r}:"]
     lines += ["    try:", "        exec(code, {**globals(), **locals()})", "        came.append('done')"]
     lines += ["    except Exception as error: came.append(type(error).__name__)", "raise RuntimeError(' '.join(came))"]
     return "".join(f"    {one}\n" for one in lines), f"RuntimeError: {' '.join(tried.values())} (line "
@@ -193,6 +194,25 @@ WASTEFUL = {
         held.append(os.memfd_create('x'))
         os.write(held[-1], bytes(2**26))
 """,
+    "allocates in sockets": """    import socket
+    held = []  # pairs, with data that no one receives
+    while True:
+        held.append(socket.socketpair())
+        for one in held[-1]:
+            one.setblocking(False)
+            try:
+                while True: one.send(bytes(2**16))
+            except BlockingIOError:
+                pass
+""",
+    "allocates in System V": """    import ctypes
+    system, held = ctypes.CDLL(None, use_errno=True), 0
+    while (number := system.shmget(0, 2**26, 0o1600)) >= 0:
+        system.shmat.restype = ctypes.c_void_p
+        ctypes.memset(system.shmat(number, None, 0), 1, 2**26)
+        held += 1
+    raise OSError(ctypes.get_errno(), str(held))
+""",
     "fills the disk": "    with open('large', 'wb') as file:\n        while True: file.write(bytes(2**20))\n",
     "forks": "    import os\n    while True: os.fork()\n",
 }
@@ -217,6 +237,12 @@ def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sand
             "allocates": "MemoryError",
             "allocates shared": "the checks were ended: its processes took more than 1024 MiB of memory",
             "allocates files": "the checks were ended: its processes took more than 1024 MiB of memory",
+            # Where no control group can be made, the number of descriptors is what ends it.
+            "allocates in sockets": (
+                "the checks were ended: its processes took more than 1024 MiB of memory",
+                *(("OSError: [Errno 24]",) if os.getuid() else ()),
+            ),
+            "allocates in System V": "OSError: [Errno 28] 0",
             "fills the disk": "OSError: [Errno 2",  # no space left, or the file is too large
             "forks": "BlockingIOError: [Errno 11]",
         }[student]
