@@ -16,7 +16,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from exercises.checking import check, expect
-from exercises.ranks import gathered
 
 RANKS = 3
 CPU = torch.device("cpu")
@@ -48,12 +47,6 @@ class Recorder(Logger):
     def finalize(self, status: str) -> None:
         self.ends.append(status)
 
-    def steps(self, name: str) -> list[int | None]:
-        return [step for step, found, _ in self.rows if found == name]
-
-    def values(self, name: str) -> list[float]:
-        return [value for _, found, value in self.rows if found == name]
-
 
 def alone() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -66,6 +59,14 @@ def group() -> int:
     return dist.get_rank()
 
 
+def steps(rows: Any, name: str) -> list[int | None]:
+    return [step for step, found, _ in rows if found == name]
+
+
+def values(rows: Any, name: str) -> list[float]:
+    return [value for _, found, value in rows if found == name]
+
+
 def near(found: list[float], wanted: list[float]) -> bool:
     pairs = zip(found, wanted, strict=False)
     return len(found) == len(wanted) and all(abs(one - other) < 1e-6 * (1 + abs(other)) for one, other in pairs)
@@ -76,7 +77,7 @@ def told(values: list[float]) -> str:
 
 
 @check("rank 0 alone makes the logger", "which processes run the line that makes the logger?", ranks=RANKS, seconds=10)
-def one_logger(work: ModuleType) -> None:
+def one_logger(work: ModuleType) -> object:
     rank, made = group(), []
 
     def make() -> Recorder:
@@ -84,34 +85,49 @@ def one_logger(work: ModuleType) -> None:
         return made[-1]
 
     found = work.begin(make, rank, RANKS, 8, {"seed": 0})
-    ranks = [number for number, count in enumerate(gathered(len(made))) for _ in range(count)]
-    expect(ranks == [0], f"loggers were made by ranks {ranks}")
-    kinds = gathered(found is (made[0] if made else None))
-    expect(all(kinds), "begin() must return the logger on rank 0, and None on the other ranks")
+    return len(made), found is (made[0] if made else None)
+
+
+@one_logger.judge
+def _(*ranks: Any) -> None:
+    makers = [rank for rank, (count, _) in enumerate(ranks) for _ in range(count)]
+    expect(makers == [0], f"loggers were made by ranks {makers}")
+    returned = all(right is True for _, right in ranks)
+    expect(returned, "begin() must return the logger on rank 0, and None on the other ranks")
+
+
+# For `hyperparameters`: the number of processes, the examples of each, and the settings.
+BEGINNINGS = (
+    (4, 16, {"seed": 7, "learning_rate": 0.1}),
+    (3, 10, {"seed": 1, "optimizer": "SGD", "momentum": 0.9}),
+    (1, 64, {}),
+)
 
 
 @check("the hyperparameters are logged once, before training", "which of them are needed to run it again?")
-def hyperparameters(work: ModuleType) -> None:
+def hyperparameters(work: ModuleType) -> object:
     alone()
-    for world_size, share, settings in (
-        (4, 16, {"seed": 7, "learning_rate": 0.1}),
-        (3, 10, {"seed": 1, "optimizer": "SGD", "momentum": 0.9}),
-        (1, 64, {}),
-    ):
-        kept = dict(settings)
-        logger = Recorder()
+    seen = []
+    for world_size, share, settings in BEGINNINGS:
+        given, logger = dict(settings), Recorder()
         with mock.patch("torch.__version__", "9.8.7"), mock.patch("torch.version.__version__", "9.8.7"):
-            found = work.begin(lambda logger=logger: logger, 0, world_size, share, settings)
-        expect(found is logger, "rank 0 does not get the logger that was made")
-        times = len(logger.hyperparameters)
-        expect(times == 1, f"log_hyperparams was called {times} times")
-        wanted = {**kept, "world_size": world_size, "global_batch_size": share * world_size, "torch_version": "9.8.7"}
-        for name, value in wanted.items():
-            seen = logger.hyperparameters[0].get(name, "missing")
-            same = str(seen) == value if name == "torch_version" else seen == value
-            expect(same, f"{world_size} processes, {share} examples each: {name} is {seen}, not {value}")
-        expect(settings == kept, "the caller's settings were changed")
-        expect(not logger.rows, "there was no training, and metrics were logged")
+            found = work.begin(lambda logger=logger: logger, 0, world_size, share, given)
+        seen.append((found is logger, logger.hyperparameters, given, logger.rows))
+    return seen
+
+
+@hyperparameters.judge
+def _(seen: Any) -> None:
+    for (world_size, share, settings), (returned, logged, given, rows) in zip(BEGINNINGS, seen, strict=True):
+        expect(returned is True, "rank 0 does not get the logger that was made")
+        expect(len(logged) == 1, f"log_hyperparams was called {len(logged)} times")
+        sizes = {"world_size": world_size, "global_batch_size": share * world_size}
+        for name, value in {**settings, **sizes, "torch_version": "9.8.7"}.items():
+            found = logged[0].get(name, "missing")
+            same = str(found) == value if name == "torch_version" else found == value
+            expect(same, f"{world_size} processes, {share} examples each: {name} is {found}, not {value}")
+        expect(given == settings, "the caller's settings were changed")
+        expect(not rows, "there was no training, and metrics were logged")
 
 
 # Examples of each rank in each step: the shares are unequal, and one is empty.
@@ -121,6 +137,10 @@ COUNTS = ((4, 4, 3), (4, 4, 4), (1, 7, 0), (5, 2, 2), (0, 0, 6), (3, 1, 0), (2, 
 def losses_of(step: int, rank: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.rand(COUNTS[step][rank], generator=generator, dtype=torch.float64) * (1 + 5 * rank + step)
+
+
+# For `global_loss`: every how many steps, and where an entry is to be.
+INTERVALS = ((3, [3, 6, 7]), (1, [1, 2, 3, 4, 5, 6, 7]), (4, [4, 7]), (50, [7]))
 
 
 def mean_over(steps: range) -> float:
@@ -133,59 +153,77 @@ def mean_over(steps: range) -> float:
     ranks=RANKS,
     seconds=10,
 )
-def global_loss(work: ModuleType) -> None:
-    rank = group()
-    for every, ends in ((3, (3, 6, 7)), (1, range(1, 8)), (4, (4, 7)), (50, (7,))):
+def global_loss(work: ModuleType) -> object:
+    rank, rows = group(), []
+    for every, _ in INTERVALS:
         logger = Recorder() if rank == 0 else None
         log = work.LossLog(logger, every, 0, CPU)
         for step in range(len(COUNTS)):
             log.add(losses_of(step, rank).requires_grad_(), 0.1)
         log.flush()
-        if logger is None:
-            continue
+        rows.append(logger and logger.rows)
+    dist.barrier()
+    return rows
+
+
+@global_loss.judge
+def _(first: Any, *_: Any) -> None:
+    for (every, ends), rows in zip(INTERVALS, first, strict=True):
         begins = [0, *ends]
         wanted = [mean_over(range(begin, end)) for begin, end in zip(begins, ends, strict=False)]
-        steps, found = logger.steps("train/loss"), logger.values("train/loss")
+        at, found = steps(rows, "train/loss"), values(rows, "train/loss")
         expect(
-            steps == list(ends),
-            f"7 steps, every {every}, then flush(): losses were logged at steps {steps}, not {list(ends)}",
+            at == ends,
+            f"7 steps, every {every}, then flush(): losses were logged at steps {at}, not {ends}",
         )
         means = f"3 processes, every {every} steps: the means are {told(wanted)}, and logged were {told(found)}"
         expect(near(found, wanted), means)
-    dist.barrier()
+
+
+# For `step_axis`: every how many steps, the steps before, the steps that are added, and where an entry is to be.
+AXES = (
+    (4, 0, 9, [4, 8, 9]),
+    (4, 10, 9, [12, 16, 19]),
+    (5, 23, 23, [25, 30, 35, 40, 45, 46]),
+    (3, 7, 2, [9]),
+    (10, 4, 3, [7]),
+)
 
 
 @check(
     "the steps are counted from the beginning of the training",
     "an entry is at each multiple of `every`: of which number?",
 )
-def step_axis(work: ModuleType) -> None:
+def step_axis(work: ModuleType) -> object:
     alone()
-    for every, first, adds, wanted in (
-        (4, 0, 9, [4, 8, 9]),
-        (4, 10, 9, [12, 16, 19]),
-        (5, 23, 23, [25, 30, 35, 40, 45, 46]),
-        (3, 7, 2, [9]),
-        (10, 4, 3, [7]),
-    ):
+    seen = []
+    for every, first, adds, _ in AXES:
         logger = Recorder()
         log = work.LossLog(logger, every, first, CPU)
         for number in range(adds):
             log.add(torch.tensor([1.0 + number]), 0.5)
         log.flush()
         log.flush()
-        for name in ("train/loss", "train/learning_rate"):
-            steps = logger.steps(name)
-            expect(
-                steps == wanted,
-                f"steps {first + 1} to {first + adds}, every {every}: {name} was logged at {steps}, not {wanted}",
-            )
-        expect(log.step == first + adds, f"after {first} steps and {adds} more, the log's step is {log.step}")
-        names = {name for _, name, _ in logger.rows}
-        expect(names == {"train/loss", "train/learning_rate"}, f"logged were {sorted(names)}")
+        seen.append((logger.rows, log.step))
     logger = Recorder()
     work.LossLog(logger, 5, 40, CPU).flush()
-    expect(not logger.rows, "no step was added, and flush() has logged")
+    return seen, logger.rows
+
+
+@step_axis.judge
+def _(seen: Any) -> None:
+    logs, without_steps = seen
+    for (every, first, adds, wanted), (rows, last) in zip(AXES, logs, strict=True):
+        for name in ("train/loss", "train/learning_rate"):
+            at = steps(rows, name)
+            expect(
+                at == wanted,
+                f"steps {first + 1} to {first + adds}, every {every}: {name} was logged at {at}, not {wanted}",
+            )
+        expect(last == first + adds, f"after {first} steps and {adds} more, the log's step is {last}")
+        names = {name for _, name, _ in rows}
+        expect(names == {"train/loss", "train/learning_rate"}, f"logged were {sorted(names)}")
+    expect(not without_steps, "no step was added, and flush() has logged")
 
 
 OF_TENSORS = (
@@ -221,34 +259,42 @@ class Fetches(TorchFunctionMode):
     "nothing is fetched or reduced between two entries",
     "what waits for the device? what waits for the other processes?",
 )
-def seldom(work: ModuleType) -> None:
+def seldom(work: ModuleType) -> object:
     alone()
     names = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object", "barrier")
-    logger = Recorder()
+    logger, counts = Recorder(), []
     log = work.LossLog(logger, 5, 0, CPU)
     with contextlib.ExitStack() as stack:
         patches = [mock.patch(f"torch.distributed.{name}", wraps=getattr(dist, name)) for name in names]
         mocks = [stack.enter_context(patch) for patch in patches]
-        for step in range(1, 13):
+        for _ in range(12):
             before = sum(one.call_count for one in mocks)
             losses = torch.rand(4)
             with Fetches() as fetches:
                 log.add(losses, 0.1)
-            expect(step % 5 == 0 or not fetches.count, f"every 5 steps: in step {step} a number was fetched")
-            reduced = sum(one.call_count for one in mocks) - before
-            expect(step % 5 == 0 or not reduced, f"every 5 steps: step {step} has a reduction too")
-    expect(logger.steps("train/loss") == [5, 10], f"every 5 steps: logged at {logger.steps('train/loss')}, not [5, 10]")
+            counts.append((fetches.count, sum(one.call_count for one in mocks) - before))
     device = torch.device("meta")  # its tensors have no numbers that could be fetched
-    log = work.LossLog(logger, 1000, 0, device)
+    without_numbers = work.LossLog(logger, 1000, 0, device)
     for _ in range(4):
         try:
-            log.add(torch.rand(4, device=device), 0.1)
+            without_numbers.add(torch.rand(4, device=device), 0.1)
         except (NotImplementedError, RuntimeError, TypeError) as error:
             if "gap" in str(error):
                 raise
-            expect(
-                False, f"no number can be fetched from the device meta, and add() has failed there: {str(error)[:150]}"
-            )
+            return counts, logger.rows, str(error)[:150]
+    return counts, logger.rows, None
+
+
+@seldom.judge
+def _(seen: Any) -> None:
+    counts, rows, error = seen
+    expect(len(counts) == 12, "not all steps were added")
+    for step, (fetched, reduced) in enumerate(counts, start=1):
+        expect(step % 5 == 0 or not fetched, f"every 5 steps: in step {step} a number was fetched")
+        expect(step % 5 == 0 or not reduced, f"every 5 steps: step {step} has a reduction too")
+    at = steps(rows, "train/loss")
+    expect(at == [5, 10], f"every 5 steps: logged at {at}, not [5, 10]")
+    expect(error is None, f"no number can be fetched from the device meta, and add() has failed there: {error}")
 
 
 class Marked(torch.autograd.Function):
@@ -269,7 +315,7 @@ class Mark:
 
 
 @check("the log keeps no step's graph in memory", "the losses have a grad_fn: what does it keep in memory?")
-def no_graph(work: ModuleType) -> None:
+def no_graph(work: ModuleType) -> object:
     alone()
     log = work.LossLog(Recorder(), 1000, 0, CPU)
     marks = []
@@ -280,23 +326,30 @@ def no_graph(work: ModuleType) -> None:
         log.add(losses, 0.1)
         del mark, losses
     gc.collect()
-    kept = sum(mark() is not None for mark in marks)
-    expect(not kept, f"after 3 steps the graphs of {kept} are still in memory")
+    return sum(mark() is not None for mark in marks)
 
 
-def training(work: ModuleType, sizes: list[int], every: int, seed: int) -> tuple[Recorder, Any, nn.Module, list]:
-    """An epoch with a rate that changes in each step: the logger, the log, the network, the batches."""
+@no_graph.judge
+def _(kept: Any) -> None:
+    expect(kept == 0, f"after 3 steps the graphs of {kept} are still in memory")
+
+
+def make_batches(sizes: list[int], seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    batches = [
+    return [
         (torch.randn(size, 2, 2, 1, generator=generator).double(), torch.randint(3, (size,), generator=generator))
         for size in sizes
     ]
+
+
+def training(work: ModuleType, sizes: list[int], every: int) -> tuple[list, int, list[torch.Tensor]]:
+    """An epoch with a rate that changes in each step: what was logged, the log's step, and the weights."""
     network = make_network()
     optimizer, schedule = make_optimizer(network)
     logger = Recorder()
     log = work.LossLog(logger, every, 0, CPU)
-    work.train_epoch(network, batches, optimizer, schedule, log)
-    return logger, log, network, batches
+    work.train_epoch(network, make_batches(sizes, seed=every), optimizer, schedule, log)
+    return logger.rows, log.step, list(network.parameters())
 
 
 def make_network() -> nn.Module:
@@ -324,33 +377,46 @@ def reference(batches: list) -> tuple[nn.Module, list[torch.Tensor]]:
     return network, everything
 
 
+# Sizes of the batches, and every how many steps there is an entry.
+RATES = (([4, 4, 4, 3, 4, 2], 1), ([5, 3, 1], 2))
+TRAININGS = (([4, 4, 4, 3, 4, 2, 4], 3), ([1, 6], 50))
+
+
 @check("the rate is the one that the step has used", "print the rate before and after schedule.step()")
-def used_rate(work: ModuleType) -> None:
+def used_rate(work: ModuleType) -> object:
     alone()
-    for sizes, every in (([4, 4, 4, 3, 4, 2], 1), ([5, 3, 1], 2)):
-        logger, *_ = training(work, sizes, every, seed=every)
-        steps = sorted({*range(every, len(sizes) + 1, every), len(sizes)})
-        wanted = [0.5 / step**2 for step in steps]
-        found = logger.values("train/learning_rate")
-        expect(near(found, wanted), f"at steps {steps} the rates were {told(wanted)}, and logged were {told(found)}")
+    return [training(work, sizes, every)[0] for sizes, every in RATES]
+
+
+@used_rate.judge
+def _(seen: Any) -> None:
+    for (sizes, every), rows in zip(RATES, seen, strict=True):
+        at = sorted({*range(every, len(sizes) + 1, every), len(sizes)})
+        wanted = [0.5 / step**2 for step in at]
+        found = values(rows, "train/learning_rate")
+        expect(near(found, wanted), f"at steps {at} the rates were {told(wanted)}, and logged were {told(found)}")
 
 
 @check("tracking does not change the training", "which calls does each step need, in which order?")
-def same_training(work: ModuleType) -> None:
+def same_training(work: ModuleType) -> object:
     alone()
-    for sizes, every in (([4, 4, 4, 3, 4, 2, 4], 3), ([1, 6], 50)):
-        logger, log, network, batches = training(work, sizes, every, seed=every)
-        wanted, losses = reference(batches)
-        pairs = zip(network.parameters(), wanted.parameters(), strict=True)
-        away = max((one - other).abs().max().item() for one, other in pairs)
+    return [training(work, sizes, every) for sizes, every in TRAININGS]
+
+
+@same_training.judge
+def _(seen: Any) -> None:
+    for (sizes, every), (rows, last, weights) in zip(TRAININGS, seen, strict=True):
+        wanted, losses = reference(make_batches(sizes, seed=every))
+        pairs = zip(weights, wanted.parameters(), strict=True)
+        away = max((torch.tensor(one, dtype=torch.float64) - other).abs().max().item() for one, other in pairs)
         expect(
             away < 1e-12, f"after {len(sizes)} steps a weight differs by {away:.1e} from that of a training without log"
         )
-        expect(log.step == len(sizes), f"after {len(sizes)} steps the log's step is {log.step}")
+        expect(last == len(sizes), f"after {len(sizes)} steps the log's step is {last}")
         ends = sorted({*range(every, len(sizes) + 1, every), len(sizes)})
         begins = [0, *ends]
         means = [torch.cat(losses[begin:end]).mean().item() for begin, end in zip(begins, ends, strict=False)]
-        found = logger.values("train/loss")
+        found = values(rows, "train/loss")
         expect(
             near(found, means),
             f"batches of {sizes}, every {every}: the losses are {told(means)}, and logged were {told(found)}",
@@ -373,25 +439,43 @@ def test_share(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     ranks=RANKS,
     seconds=10,
 )
-def tested(work: ModuleType) -> None:
-    rank = group()
+def tested(work: ModuleType) -> object:
+    rank, rows = group(), []
     for step in (23, 460):
         logger = Recorder() if rank == 0 else None
         work.log_test(logger, *test_share(rank), step)
-        if logger is None:
-            continue
-        logits, labels = (torch.cat(parts) for parts in zip(*map(test_share, range(RANKS)), strict=True))
-        wanted = {
-            "test/loss": F.cross_entropy(logits, labels).item(),
-            "test/accuracy": (logits.argmax(dim=1) == labels).float().mean().item(),
-        }
-        names = sorted({name for _, name, _ in logger.rows})
+        rows.append(logger and logger.rows)
+    dist.barrier()
+    return rows
+
+
+@tested.judge
+def _(first: Any, *_: Any) -> None:
+    logits, labels = (torch.cat(parts) for parts in zip(*map(test_share, range(RANKS)), strict=True))
+    wanted = {
+        "test/loss": F.cross_entropy(logits, labels).item(),
+        "test/accuracy": (logits.argmax(dim=1) == labels).float().mean().item(),
+    }
+    for step, rows in zip((23, 460), first, strict=True):
+        names = sorted({name for _, name, _ in rows})
         expect(names == sorted(wanted), f"the names that were logged are {names}, not {sorted(wanted)}")
         for name, value in wanted.items():
-            found = logger.values(name)
+            found, at = values(rows, name), steps(rows, name)
             expect(near(found, [value]), f"shares of {TEST_COUNTS}: {name} is {value:g}, and logged was {told(found)}")
-            expect(logger.steps(name) == [step], f"after {step} steps, {name} was logged at step {logger.steps(name)}")
-    dist.barrier()
+            expect(at == [step], f"after {step} steps, {name} was logged at step {at}")
+
+
+# For `in_order`: the number of examples, and which of them each rank has.
+SHARES = (
+    (7, ((0, 3, 6), (1, 4, 0), (2, 5, 1))),  # padded to the same size
+    (8, ((0, 3, 6), (1, 4, 7), (2, 5))),
+    (6, ((5, 0, 2), (4,), (1, 3))),
+    (2, ((1,), (), (0,))),
+)
+
+
+def guesses_of(length: int) -> torch.Tensor:
+    return torch.arange(length) * 7 % 10 + length
 
 
 @check(
@@ -400,49 +484,73 @@ def tested(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=10,
 )
-def in_order(work: ModuleType) -> None:
-    rank = group()
-    for length, shares in (
-        (7, ((0, 3, 6), (1, 4, 0), (2, 5, 1))),  # padded to the same size
-        (8, ((0, 3, 6), (1, 4, 7), (2, 5))),
-        (6, ((5, 0, 2), (4,), (1, 3))),
-        (2, ((1,), (), (0,))),
-    ):
-        guesses = torch.arange(length) * 7 % 10 + length
+def in_order(work: ModuleType) -> object:
+    rank, tables = group(), []
+    for length, shares in SHARES:
         mine = torch.tensor(shares[rank], dtype=torch.int64)
-        found = work.collect(mine, guesses[mine], length)
-        found = found if found is None else [int(one) for one in found]
-        everyone = gathered(found)
-        what = f"{length} examples in shares of {shares}, guesses {guesses.tolist()}"
-        expect(everyone[0] == guesses.tolist(), f"{what}: rank 0 has {everyone[0]}")
-        expect(everyone[1:] == [None] * (RANKS - 1), "other ranks than 0 have a table too")
+        found = work.collect(mine, guesses_of(length)[mine], length)
+        tables.append(found if found is None else [int(one) for one in found])
+    dist.barrier()
+    return tables
+
+
+@in_order.judge
+def _(*ranks: Any) -> None:
+    for (length, shares), everyone in zip(SHARES, zip(*ranks, strict=True), strict=True):
+        guesses = guesses_of(length).tolist()
+        what = f"{length} examples in shares of {shares}, guesses {guesses}"
+        expect(everyone[0] == guesses, f"{what}: rank 0 has {everyone[0]}")
+        expect(everyone[1:] == (None,) * (RANKS - 1), "other ranks than 0 have a table too")
 
 
 @check(
     "finalize gets the right status at every end of the training", "which lines run when training() raises an error?"
 )
-def ended(work: ModuleType) -> None:
-    for error in (None, ValueError("NaN"), KeyboardInterrupt(), SystemExit(3), RuntimeError("gloo")):
-        for logger in (Recorder(), None):
-            calls, raised = [], None
+def ended(work: ModuleType) -> object:
+    return [
+        training_that_ends(work, error, logger)
+        for error in (None, ValueError("NaN"), KeyboardInterrupt(), SystemExit(3), RuntimeError("gloo"))
+        for logger in (Recorder(), None)
+    ]
 
-            def train(logger: Recorder | None = logger, calls: list = calls, error: Any = error) -> None:
-                calls.append(1)
-                if logger:
-                    expect(not logger.ends, "finalize was called before the training")
-                    logger.log_metrics({"train/loss": 1.0}, step=1)
-                if error:
-                    raise error
 
-            try:
-                work.tracked(logger, train)
-            except BaseException as one:  # noqa: BLE001 - the training's own, whichever it is
-                if isinstance(one, NotImplementedError):
-                    raise
-                raised = one
-            what = f"a training that ends with {type(error).__name__}" if error else "a training that ends well"
-            expect(raised is error, f"{what}: the caller gets {raised!r}")
-            expect(len(calls) == 1, f"{what} was called {len(calls)} times")
-            if logger:
-                wanted = ["failed" if error else "success"]
-                expect(logger.ends == wanted, f"{what}: finalize was called with {logger.ends}, not {wanted}")
+def training_that_ends(work: ModuleType, error: BaseException | None, logger: Recorder | None) -> dict[str, Any]:
+    calls, raised, ended_before = [], None, False
+
+    def train() -> None:
+        nonlocal ended_before
+        calls.append(1)
+        if logger:
+            ended_before = bool(logger.ends)
+            logger.log_metrics({"train/loss": 1.0}, step=1)
+        if error:
+            raise error
+
+    try:
+        work.tracked(logger, train)
+    except BaseException as one:  # noqa: BLE001 - the training's own, whichever it is
+        if isinstance(one, NotImplementedError):
+            raise
+        raised = one
+    return {
+        "error": error and type(error).__name__,
+        "raised": repr(raised),
+        "same": raised is error,
+        "calls": len(calls),
+        "ended before": ended_before,
+        "ends": logger and logger.ends,
+    }
+
+
+@ended.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == 10, "not all ends were tried")
+    for number, one in enumerate(seen):
+        error = one["error"]
+        what = f"a training that ends with {error}" if error else "a training that ends well"
+        expect(one["ended before"] is False, "finalize was called before the training")
+        expect(one["same"] is True, f"{what}: the caller gets {one['raised']}")
+        expect(one["calls"] == 1, f"{what} was called {one['calls']} times")
+        if number % 2 == 0:  # with a logger
+            wanted = ["failed" if number else "success"]
+            expect(one["ends"] == wanted, f"{what}: finalize was called with {one['ends']}, not {wanted}")
