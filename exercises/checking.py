@@ -199,6 +199,8 @@ def _observe(place: Place, pipe: Connection) -> None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a student's program may raise
         gap = re.search(r"gap \d+", str(error)) if isinstance(error, NotImplementedError) else None
         sent = {"gap": gap[0]} if gap else {"error": _one_line(error, place.work)}
+        if isinstance(error, NotPassedError):  # a check without a judge
+            sent = {"failed": str(error)}
     pipe.send_bytes(json.dumps(sent, ensure_ascii=False, default=_plain).encode(errors="replace"))
     if "data" in sent:
         time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
@@ -221,7 +223,8 @@ def _judge(task: tuple[Path, str, list[Any]], pipe: Connection) -> None:
     checks, name, data = task
     module = load(checks)
     try:
-        getattr(module, name).decide(*data)
+        if decide := getattr(module, name).decide:
+            decide(*data)
         seen = Seen("passed")
     except NotPassedError as error:
         seen = Seen("FAILED", str(error), vague=1)
@@ -363,6 +366,8 @@ def _received(pipe: Connection, process: BaseProcess) -> Observed | None:
             return Observed(found["data"])
         if "gap" in found:
             return Observed(trouble=Seen("open", f"{found['gap']} is not filled"))
+        if "failed" in found:
+            return Observed(trouble=Seen("FAILED", str(found["failed"]), vague=1))
         return Observed(trouble=Seen("FAILED", str(found["error"]), vague=RAISED))
     except (ValueError, TypeError, LookupError, RecursionError):
         return Observed(trouble=Seen("FAILED", "the process has sent something else than a result", vague=3))
