@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -20,16 +21,26 @@ def shares(work: ModuleType, length: int, world_size: int, epochs: int = 1, seed
 @check(
     "len() says how many indices each process gets", "10 examples for 4 processes that make the same number of steps"
 )
-def lengths(work: ModuleType) -> None:
-    for length, world_size in SIZES:
-        found, wanted = len(work.ShardSampler(length, 0, world_size, 0)), math.ceil(length / world_size)
+def lengths(work: ModuleType) -> object:
+    return [len(work.ShardSampler(length, 0, world_size, 0)) for length, world_size in SIZES]
+
+
+@lengths.judge
+def _(seen: Any) -> None:
+    for (length, world_size), found in zip(SIZES, seen, strict=True):
+        wanted = math.ceil(length / world_size)
         expect(found == wanted, f"{length} examples for {world_size} processes: {found} each instead of {wanted}")
 
 
 @check("all processes get as many", "who waits for whom, if one process has a step more?")
-def same_number(work: ModuleType) -> None:
-    for length, world_size in SIZES:
-        found = [len(share[0]) for share in shares(work, length, world_size)]
+def same_number(work: ModuleType) -> object:
+    return [shares(work, length, world_size) for length, world_size in SIZES]
+
+
+@same_number.judge
+def _(seen: Any) -> None:
+    for (length, world_size), dealt in zip(SIZES, seen, strict=True):
+        found = [len(share[0]) for share in dealt]
         wanted = [math.ceil(length / world_size)] * world_size
         expect(found == wanted, f"{length} examples were dealt out to {world_size} processes as {found}")
 
@@ -37,9 +48,14 @@ def same_number(work: ModuleType) -> None:
 @check(
     "every example is dealt out, and none more often than need be", "are the processes' orders parts of the same one?"
 )
-def all_examples(work: ModuleType) -> None:
-    for length, world_size in SIZES:
-        dealt = Counter(index for share in shares(work, length, world_size) for index in share[0])
+def all_examples(work: ModuleType) -> object:
+    return [shares(work, length, world_size) for length, world_size in SIZES]
+
+
+@all_examples.judge
+def _(seen: Any) -> None:
+    for (length, world_size), found in zip(SIZES, seen, strict=True):
+        dealt = Counter(index for share in found for index in share[0])
         missing = sorted(set(range(length)) - set(dealt))
         expect(not missing, f"{length} examples for {world_size} processes: {missing[:5]} were dealt out to nobody")
         expect(set(dealt) <= set(range(length)), f"of {length} examples, number {max(dealt)} was dealt out")
@@ -49,48 +65,77 @@ def all_examples(work: ModuleType) -> None:
 
 
 @check("process r gets numbers r, r + world_size, ... of the order", "slices have a step")
-def interleaved(work: ModuleType) -> None:
-    alone = shares(work, 12, 1)[0][0]
-    found = [share[0] for share in shares(work, 12, 4)]
+def interleaved(work: ModuleType) -> object:
+    return shares(work, 12, 1)[0][0], [share[0] for share in shares(work, 12, 4)]
+
+
+@interleaved.judge
+def _(seen: Any) -> None:
+    alone, found = seen
     expect(sorted(alone) == list(range(12)), f"one process alone gets {alone}")
     expect(found == [alone[rank::4] for rank in range(4)], f"one process alone gets {alone}, and four get {found}")
 
 
 @check("every epoch has another order, and the seed makes it again", "on what does the generator depend?")
-def orders(work: ModuleType) -> None:
+def orders(work: ModuleType) -> object:
     before = torch.get_rng_state()
-    first, second, third = shares(work, 100, 2, epochs=3)[0]
-    untouched = torch.equal(before, torch.get_rng_state())
+    epochs = shares(work, 100, 2, epochs=3)[0]
+    after = torch.get_rng_state()
+    return before, after, epochs, shares(work, 100, 2, epochs=3)[0], shares(work, 100, 2, seed=7)[0][0]
+
+
+@orders.judge
+def _(seen: Any) -> None:
+    before, after, epochs, again, another_seed = seen
+    first, second, third = epochs
     expect(
-        untouched, "the order was drawn with the random numbers of the whole program, which begin again or go on by it"
+        before == after,
+        "the order was drawn with the random numbers of the whole program, which begin again or go on by it",
     )
     expect(first != second and second != third, "two epochs in a row had the same order")
-    expect(shares(work, 100, 2, epochs=3)[0] == [first, second, third], "the same seed gave another order")
-    expect(shares(work, 100, 2, seed=7)[0][0] != first, "another seed gave the same order")
+    expect(again == epochs, "the same seed gave another order")
+    expect(another_seed != first, "another seed gave the same order")
 
 
 @check("the order is drawn at random, not shifted or strided", "what does torch.randperm return?")
-def at_random(work: ModuleType) -> None:
-    for seed in range(3):
-        order = shares(work, 100, 1, seed=seed)[0][0]
+def at_random(work: ModuleType) -> object:
+    return [shares(work, 100, 1, seed=seed)[0][0] for seed in range(3)]
+
+
+@at_random.judge
+def _(seen: Any) -> None:
+    expect([len(order) for order in seen] == [100] * 3, f"of 100 examples came {[len(order) for order in seen]}")
+    for order in seen:
         strides = Counter((after - before) % 100 for before, after in zip(order, order[1:], strict=False))
         (stride, often), *_ = strides.most_common()
         expect(often < 20, f"of 100 examples, {often} have the one before them {stride} numbers back")
 
 
 @check("read_epochs tells the sampler the number of the epoch, from 0", "which epoch is the first one?")
-def told_epochs(work: ModuleType) -> None:
-    sampler = work.ShardSampler(100, 0, 2, 0)
-    wanted = []
+def told_epochs(work: ModuleType) -> object:
+    sampler, wanted = work.ShardSampler(100, 0, 2, 0), []
     for epoch in range(3):
         sampler.set_epoch(epoch)
         wanted.append(list(map(int, sampler)))
-    found = shares(work, 100, 2, epochs=3)[0]
+    return wanted, shares(work, 100, 2, epochs=3)[0]
+
+
+@told_epochs.judge
+def _(seen: Any) -> None:
+    wanted, found = seen
     expect(found == wanted, "the orders of epochs 0, 1 and 2 are not those after set_epoch(0), (1) and (2)")
 
 
 @check("each test example is counted once", "would you count an example twice to make the shares equal?")
-def testing(work: ModuleType) -> None:
-    for length, world_size in SIZES:
-        found = sorted(index for rank in range(world_size) for index in work.test_indices(length, rank, world_size))
+def testing(work: ModuleType) -> object:
+    return [
+        [int(index) for rank in range(world_size) for index in work.test_indices(length, rank, world_size)]
+        for length, world_size in SIZES
+    ]
+
+
+@testing.judge
+def _(seen: Any) -> None:
+    for (length, world_size), indices in zip(SIZES, seen, strict=True):
+        found = sorted(indices)
         expect(found == list(range(length)), f"{length} test examples for {world_size} processes: counted are {found}")
