@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from exercises.checking import check, expect
-from exercises.ranks import gathered
 
 RANKS = 3
 save_whole = torch.save
@@ -28,10 +27,15 @@ def group() -> int:
 
 
 @check("the data are downloaded once", "in how many processes does this line run?", ranks=RANKS, seconds=6)
-def one_download(work: ModuleType) -> None:
+def one_download(work: ModuleType) -> object:
     rank, calls = group(), []
     work.prepare(Path("data"), lambda path: (calls.append(rank), path.write_text("whole")), rank)
-    ranks = sum(gathered(calls), [])
+    return calls
+
+
+@one_download.judge
+def _(*calls: Any) -> None:
+    ranks = sum(calls, [])
     expect(ranks == [0], f"download was called by ranks {ranks}")
 
 
@@ -41,7 +45,7 @@ def one_download(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=6,
 )
-def complete_download(work: ModuleType) -> None:
+def complete_download(work: ModuleType) -> object:
     rank = group()
     if rank == 0:
         Path("data").write_text("ha")  # left by a program that was ended during the download
@@ -55,19 +59,26 @@ def complete_download(work: ModuleType) -> None:
     # The others must wait for rank 0, not for a fixed time: time.sleep does nothing there.
     with contextlib.nullcontext() if rank == 0 else mock.patch("time.sleep"):
         work.prepare(Path("data"), download, rank)
-    found = Path("data").read_text() if Path("data").exists() else "nothing"
-    everyone = gathered(found)
-    expect(everyone == ["whole"] * RANKS, f"after prepare() the ranks read {everyone}")
+    return Path("data").read_text() if Path("data").exists() else "nothing"
+
+
+@complete_download.judge
+def _(*found: Any) -> None:
+    expect(found == ("whole",) * RANKS, f"after prepare() the ranks read {list(found)}")
 
 
 @check("a message is printed once", "as many lines as processes?", ranks=RANKS, seconds=6)
-def one_message(work: ModuleType) -> None:
+def one_message(work: ModuleType) -> object:
     rank = group()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         work.log("loss 0.1", rank)
-    everyone = gathered(printed.getvalue())
-    expect(everyone[0].strip() == "loss 0.1", f"rank 0 printed {everyone[0]!r}")
-    expect(not any(everyone[1:]), "other ranks have printed too")
+    return printed.getvalue()
+
+
+@one_message.judge
+def _(first: Any, *others: Any) -> None:
+    expect(first.strip() == "loss 0.1", f"rank 0 printed {first!r}")
+    expect(not any(others), "other ranks have printed too")
 
 
 def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
@@ -95,11 +106,16 @@ def saved(work: ModuleType, rank: int) -> None:
 
 
 @check("the weights are saved once", "all processes have the same weights", ranks=RANKS, seconds=6)
-def one_save(work: ModuleType) -> None:
+def one_save(work: ModuleType) -> object:
     saved(work, group())
     dist.barrier()
-    savers = Path("savers").read_text().split() if Path("savers").exists() else []
-    expect(savers == ["0"], f"torch.save was called by ranks {', '.join(savers) or 'none'}")
+    return Path("savers").read_text().split() if Path("savers").exists() else []
+
+
+@one_save.judge
+def _(*ranks: Any) -> None:
+    for savers in ranks:
+        expect(savers == ["0"], f"torch.save was called by ranks {', '.join(savers) or 'none'}")
 
 
 @check(
@@ -108,7 +124,7 @@ def one_save(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=6,
 )
-def complete_save(work: ModuleType) -> None:
+def complete_save(work: ModuleType) -> object:
     def slowly(real: Any, *arguments: Any, **options: Any) -> None:
         time.sleep(0.5)
         real(*arguments, **options)
@@ -119,13 +135,20 @@ def complete_save(work: ModuleType) -> None:
         mock.patch("os.rename", functools.partial(slowly, os.rename)),
     ):
         saved(work, rank)
-    everyone = gathered(Path("model.pt").exists())
-    expect(all(everyone), f"whether model.pt was there, by rank: {everyone}")
-    expect(torch.load("model.pt")["weight"].tolist() == [0, 1, 2], "model.pt holds something else")
+    there = Path("model.pt").exists()
+    return there, torch.load("model.pt")["weight"] if there else None
+
+
+@complete_save.judge
+def _(*ranks: Any) -> None:
+    there = [one for one, _ in ranks]
+    expect(all(there), f"whether model.pt was there, by rank: {there}")
+    for _, weight in ranks:
+        expect(weight == [0, 1, 2], "model.pt holds something else")
 
 
 @check("the file's name never stands for half a file", "rename is done at once; writing is not", ranks=1, seconds=6)
-def never_half(work: ModuleType) -> None:
+def never_half(work: ModuleType) -> object:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     Path("model.pt").write_text("the last one")
 
@@ -136,7 +159,11 @@ def never_half(work: ModuleType) -> None:
 
     with mock.patch("torch.save", cut_off), contextlib.suppress(KeyboardInterrupt):
         work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
-    found = Path("model.pt").read_text() if Path("model.pt").exists() else "nothing"
+    return Path("model.pt").read_text() if Path("model.pt").exists() else "nothing"
+
+
+@never_half.judge
+def _(found: Any) -> None:
     expect(found == "the last one", f"ended while it was saving, it left {found!r} under the name of the last file")
 
 
@@ -144,7 +171,7 @@ def never_half(work: ModuleType) -> None:
     "the new file takes the old one's place at once",
     "what is under the file's name just before the rename? where does the unfinished one lie?",
 )
-def replaced(work: ModuleType) -> None:
+def replaced(work: ModuleType) -> object:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     last, there, folders = Path("model.pt").resolve(), [], []
     last.write_text("the last one")
@@ -160,8 +187,21 @@ def replaced(work: ModuleType) -> None:
         mock.patch("os.rename", functools.partial(rename, os.rename)),
     ):
         work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
-    expect(Path("open").read_text() == "the last one", "the last file was written over, under its readers' eyes")
-    expect("nothing" not in there, "just before the rename the last file was gone already")
-    expect(set(folders) <= {last.parent}, "the unfinished file lay in another folder, maybe on another disk")
-    expect(last.read_bytes() != b"the last one", "the last file is still there under its name")
-    expect(torch.load(last)["weight"].tolist() == [0, 1, 2], "model.pt holds something else")
+    is_old = last.read_bytes() == b"the last one"
+    return {
+        "open": Path("open").read_text(errors="replace"),
+        "there": there,
+        "here": str(last.parent),
+        "folders": list(map(str, folders)),
+        "old": is_old,
+        "weight": None if is_old else torch.load(last)["weight"],
+    }
+
+
+@replaced.judge
+def _(seen: Any) -> None:
+    expect(seen["open"] == "the last one", "the last file was written over, under its readers' eyes")
+    expect("nothing" not in seen["there"], "just before the rename the last file was gone already")
+    expect(set(seen["folders"]) <= {seen["here"]}, "the unfinished file lay in another folder, maybe on another disk")
+    expect(seen["old"] is False, "the last file is still there under its name")
+    expect(seen["weight"] == [0, 1, 2], "model.pt holds something else")
