@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from exercises.checking import check, expect
-from exercises.ranks import gathered
 
 RANKS = 4
 # For each rank, the number of its node.
@@ -29,52 +28,73 @@ def places(work: ModuleType, nodes: list[int]) -> list[Any]:
 # --- What a process is told ---
 
 
+HOSTS = {
+    "node[08-11,14],gpu3": "node08",
+    "gpu3,node[08-11,14]": "gpu3",
+    "n1": "n1",
+    "n2,n1": "n2",
+    "node[8-11]": "node8",
+    "node[007,009-012]": "node007",
+    "tux[3],tux[5-6]": "tux3",
+    "rack[1-2]-n[01-16].local": "rack1-n01.local",
+    "r[12,14-15]c[0-3]n[010-020]": "r12c0n010",
+    "cn-2-[17-18],cn-3-[1-9]": "cn-2-17",
+    "a[5-6]-ib,b[1,3]-ib": "a5-ib",
+    "127.0.0.[1-2]": "127.0.0.1",
+    "gpu[0-1]": "gpu0",
+}
+
+
 @check("the first host of a node list is found", "what is in brackets, and what may follow them? is 08 the same as 8?")
-def first(work: ModuleType) -> None:
-    for node_list, wanted in {
-        "node[08-11,14],gpu3": "node08",
-        "gpu3,node[08-11,14]": "gpu3",
-        "n1": "n1",
-        "n2,n1": "n2",
-        "node[8-11]": "node8",
-        "node[007,009-012]": "node007",
-        "tux[3],tux[5-6]": "tux3",
-        "rack[1-2]-n[01-16].local": "rack1-n01.local",
-        "r[12,14-15]c[0-3]n[010-020]": "r12c0n010",
-        "cn-2-[17-18],cn-3-[1-9]": "cn-2-17",
-        "a[5-6]-ib,b[1,3]-ib": "a5-ib",
-        "127.0.0.[1-2]": "127.0.0.1",
-        "gpu[0-1]": "gpu0",
-    }.items():
-        found = work.first_host(node_list)
+def first(work: ModuleType) -> object:
+    return [work.first_host(node_list) for node_list in HOSTS]
+
+
+@first.judge
+def _(seen: Any) -> None:
+    for (node_list, wanted), found in zip(HOSTS.items(), seen, strict=True):
         expect(found == wanted, f"{node_list}: the first host is {wanted}, not {found}")
+
+
+FIRST_JOBS = (1, 4711, 9_990_000, 123_456_780)
 
 
 @check(
     "the port is the same in all processes, and another one in the next jobs",
     "what do all processes of a job know, and is it different in the next job?",
 )
-def port(work: ModuleType) -> None:
-    for start in (1, 4711, 9_990_000, 123_456_780):
-        ports = [int(work.port_of(str(start + number))) for number in range(10_000)]
-        outside = [one for one in ports if one not in work.PORTS]
+def port(work: ModuleType) -> object:
+    twice = [
+        [[int(work.port_of(str(start + number))) for number in range(10_000)] for start in FIRST_JOBS] for _ in range(2)
+    ]
+    return min(work.PORTS), max(work.PORTS), *twice
+
+
+@port.judge
+def _(seen: Any) -> None:
+    lowest, highest, once, twice = seen
+    for start, ports, again in zip(FIRST_JOBS, once, twice, strict=True):
+        outside = [one for one in ports if not lowest <= one <= highest]
         expect(not outside, f"of jobs from {start} on, port {(outside or [0])[0]} is outside of PORTS")
         different = len(set(ports))
         expect(different == 10_000, f"10,000 jobs from {start} on have {different} different ports")
-        again = [int(work.port_of(str(start + number))) for number in range(10_000)]
         expect(ports == again, "asked twice for the same job, it gives two ports")
+
+
+# For each job the node of each rank, the list of the nodes' names, and the job's number.
+JOBS = (
+    ([0, 0, 1], "127.0.0.[1-2]", "4711"),
+    ([0, 1, 0, 1, 1], "node[08-09]", "31"),
+    ([0, 0, 0, 0, 0, 1, 2], "gpu3,node[1-2]", "9"),
+)
 
 
 @check(
     "Slurm's variables become those that PyTorch reads", "which variable counts on the node, which in the whole job?"
 )
-def variables(work: ModuleType) -> None:
-    jobs = (
-        ([0, 0, 1], "127.0.0.[1-2]", "4711"),
-        ([0, 1, 0, 1, 1], "node[08-09]", "31"),
-        ([0, 0, 0, 0, 0, 1, 2], "gpu3,node[1-2]", "9"),
-    )
-    for nodes, node_list, job in jobs:
+def variables(work: ModuleType) -> object:
+    seen = []
+    for nodes, node_list, job in JOBS:
         for place in places(work, nodes):
             slurm = {
                 "SLURM_PROCID": place.rank,
@@ -91,53 +111,75 @@ def variables(work: ModuleType) -> None:
                 "PATH": "/usr/bin",
             }
             found = work.torch_variables({name: str(value) for name, value in slurm.items()})
-            expect(all(isinstance(one, str) for one in found.values()), f"not all values are strings: {found}")
-            wanted = {
-                "RANK": str(place.rank),
-                "LOCAL_RANK": str(place.local_rank),
-                "WORLD_SIZE": str(len(nodes)),
-                "MASTER_ADDR": work.first_host(node_list),
-                "MASTER_PORT": str(work.port_of(job)),
-            }
-            for name, value in wanted.items():
-                told = f"process {place.rank} of {len(nodes)}, the {place.local_rank}th on node {place.node}"
-                expect(found.get(name) == value, f"{told}: {name} is {found.get(name)!r} instead of {value!r}")
+            place_of = place.rank, place.local_rank, place.node, len(nodes)
+            seen.append((place_of, dict(found), work.first_host(node_list), str(work.port_of(job))))
+    return seen
+
+
+@variables.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == sum(len(nodes) for nodes, _, _ in JOBS), "not all processes were told their variables")
+    for (rank, local_rank, node, count), found, host, port in seen:
+        expect(all(isinstance(one, str) for one in found.values()), f"not all values are strings: {found}")
+        wanted = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(count)}
+        for name, value in {**wanted, "MASTER_ADDR": host, "MASTER_PORT": port}.items():
+            told = f"process {rank} of {count}, the {local_rank}th on node {node}"
+            expect(found.get(name) == value, f"{told}: {name} is {found.get(name)!r} instead of {value!r}")
 
 
 # --- Which part is mine ---
 
 
 @check("the device is chosen by the number on the node", "which numbers do the GPUs have that a process sees?")
-def device(work: ModuleType) -> None:
+def device(work: ModuleType) -> object:
+    seen = []
     for nodes in ([0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 1, 1]):
         for place in places(work, nodes):
-            told = f"rank {place.rank}, local rank {place.local_rank}, node {place.node}"
             for gpus in (nodes.count(place.node), 1, 8, 0):
-                number = place.local_rank if gpus > 1 else 0
-                wanted = f"cuda:{number}" if gpus else "cpu"
-                device = torch.device(work.device_of(place, gpus))
-                found = "cuda:0" if device == torch.device("cuda") else str(device)  # no process here sets another one
-                expect(found == wanted, f"{told}, which sees {gpus} GPU(s): the device is {found}, not {wanted}")
+                found = str(torch.device(work.device_of(place, gpus)))
+                seen.append(((place.rank, place.local_rank, place.node), gpus, found))
+    return seen
+
+
+@device.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == 4 * (4 + 5 + 4 + 5), "not all devices were chosen")
+    for (rank, local_rank, node), gpus, device in seen:
+        wanted = f"cuda:{local_rank if gpus > 1 else 0}" if gpus else "cpu"
+        found = "cuda:0" if device == "cuda" else device  # no process here sets another one
+        told = f"rank {rank}, local rank {local_rank}, node {node}"
+        expect(found == wanted, f"{told}, which sees {gpus} GPU(s): the device is {found}, not {wanted}")
+
+
+# For each job the node of each rank, and the number of examples.
+SHARED = [
+    (nodes, length)
+    for nodes in ([0, 0, 1, 1], [0, 0, 1], [0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0], [0, 0, 0, 0, 1, 2])
+    for length in (1000, 12, 7, 2)
+]
 
 
 @check("each example is in the share of one process", "which number is different in all processes of the job?")
-def shares(work: ModuleType) -> None:
-    for nodes in ([0, 0, 1, 1], [0, 0, 1], [0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0], [0, 0, 0, 0, 1, 2]):
-        for length in (1000, 12, 7, 2):
-            found = [list(map(int, work.share_of(place, length))) for place in places(work, nodes)]
-            told = f"{length} examples, ranks on nodes {nodes}"
-            whole = sorted(index for share in found for index in share)
-            twice = len(whole) - len(set(whole))
-            expect(not twice, f"{told}: {twice} examples are in two shares")
-            expect(whole == list(range(length)), f"{told}: {length - len(whole)} examples are in no share")
-            sizes = [len(share) for share in found]
-            expect(max(sizes) - min(sizes) <= 1, f"{told}: the shares have {sizes} examples")
+def shares(work: ModuleType) -> object:
+    return [[list(map(int, work.share_of(place, length))) for place in places(work, nodes)] for nodes, length in SHARED]
 
 
-def prepared(work: ModuleType, shared: bool, slow: int) -> None:
-    """On several layouts: which ranks download, and whether all wait for the download of rank `slow`."""
+@shares.judge
+def _(seen: Any) -> None:
+    for (nodes, length), found in zip(SHARED, seen, strict=True):
+        told = f"{length} examples, ranks on nodes {nodes}"
+        whole = sorted(index for share in found for index in share)
+        twice = len(whole) - len(set(whole))
+        expect(not twice, f"{told}: {twice} examples are in two shares")
+        expect(whole == list(range(length)), f"{told}: {length - len(whole)} examples are in no share")
+        sizes = [len(share) for share in found]
+        expect(max(sizes) - min(sizes) <= 1, f"{told}: the shares have {sizes} examples")
+
+
+def prepared(work: ModuleType, shared: bool, slow: int) -> list[tuple[list[int], list[int]]]:
+    """On several layouts: this rank's downloads, and those done when it goes on. `slow`: a rank that downloads slowly."""
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, seen = dist.get_rank(), []
     for case, nodes in enumerate(LAYOUTS[1:5]):
         calls: list[int] = []
         done, left = Path(f"done-{shared}-{case}"), f"left-{shared}-{case}"
@@ -154,13 +196,19 @@ def prepared(work: ModuleType, shared: bool, slow: int) -> None:
         work.prepare(places(work, nodes)[rank], shared, download)
         there = sorted(int(path.name) for path in done.iterdir())
         Path(f"{left}-{rank}").touch()
-        wanted = [0] if shared else [nodes.index(node) for node in sorted(set(nodes))]
-        found = sorted(sum(gathered(calls), []))
+        seen.append((calls, there))
+        dist.barrier()
+    return seen
+
+
+def expect_prepared(ranks: Any, shared: bool) -> None:
+    for nodes, seen in zip(LAYOUTS[1:5], zip(*ranks, strict=True), strict=True):
+        wanted = [0] if shared else sorted(nodes.index(node) for node in set(nodes))
+        found = sorted(sum((calls for calls, _ in seen), []))
         where = "a shared folder" if shared else "a folder on each node"
         told = f"{where}, ranks on nodes {nodes}"
-        expect(found == sorted(wanted), f"{told}: ranks {found} download, instead of {sorted(wanted)}")
-        everyone = gathered(there)
-        expect(all(one == sorted(wanted) for one in everyone), f"{told}: a process went on before all data were there")
+        expect(found == wanted, f"{told}: ranks {found} download, instead of {wanted}")
+        expect(all(there == wanted for _, there in seen), f"{told}: a process went on before all data were there")
 
 
 @check(
@@ -169,8 +217,13 @@ def prepared(work: ModuleType, shared: bool, slow: int) -> None:
     ranks=RANKS,
     seconds=8,
 )
-def prepare_shared(work: ModuleType) -> None:
-    prepared(work, shared=True, slow=0)
+def prepare_shared(work: ModuleType) -> object:
+    return prepared(work, shared=True, slow=0)
+
+
+@prepare_shared.judge
+def _(*ranks: Any) -> None:
+    expect_prepared(ranks, shared=True)
 
 
 @check(
@@ -179,8 +232,13 @@ def prepare_shared(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=8,
 )
-def prepare_each(work: ModuleType) -> None:
-    prepared(work, shared=False, slow=0)
+def prepare_each(work: ModuleType) -> object:
+    return prepared(work, shared=False, slow=0)
+
+
+@prepare_each.judge
+def _(*ranks: Any) -> None:
+    expect_prepared(ranks, shared=False)
 
 
 @check(
@@ -189,11 +247,18 @@ def prepare_each(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=8,
 )
-def prepare_late(work: ModuleType) -> None:
-    prepared(work, shared=False, slow=RANKS - 1)
+def prepare_late(work: ModuleType) -> object:
+    return prepared(work, shared=False, slow=RANKS - 1)
+
+
+@prepare_late.judge
+def _(*ranks: Any) -> None:
+    expect_prepared(ranks, shared=False)
 
 
 # --- A sum in two levels ---
+
+SHAPES = ((5,), (2, 3))
 
 
 @check(
@@ -202,21 +267,29 @@ def prepare_late(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=8,
 )
-def right_groups(work: ModuleType) -> None:
+def right_groups(work: ModuleType) -> object:
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, seen = dist.get_rank(), []
     for nodes in LAYOUTS:
         groups = work.make_groups(nodes)
-        mine = [other for other in range(RANKS) if nodes[other] == nodes[rank]]
-        leaders = sorted(nodes.index(node) for node in set(nodes))
-        told = f"ranks on nodes {nodes}, rank {rank}"
-        expect(groups.leader == mine[0], f"{told}: the leader is {groups.leader}, not {mine[0]}")
-        found = sorted(dist.get_process_group_ranks(groups.node))
-        expect(found == mine, f"{told}: the group of its node has ranks {found}, not {mine}")
-        if rank == mine[0]:
-            found = sorted(dist.get_process_group_ranks(groups.leaders))
-            expect(found == leaders, f"{told}: the group of the leaders has ranks {found}, not {leaders}")
+        leaders = dist.get_process_group_ranks(groups.leaders) if rank == nodes.index(nodes[rank]) else None
+        seen.append((groups.leader, dist.get_process_group_ranks(groups.node), leaders))
         dist.barrier()
+    return seen
+
+
+@right_groups.judge
+def _(*ranks: Any) -> None:
+    for rank, seen in enumerate(ranks):
+        for nodes, (leader, node, of_leaders) in zip(LAYOUTS, seen, strict=True):
+            mine = [other for other in range(RANKS) if nodes[other] == nodes[rank]]
+            leaders = sorted(nodes.index(one) for one in set(nodes))
+            told = f"ranks on nodes {nodes}, rank {rank}"
+            expect(leader == mine[0], f"{told}: the leader is {leader}, not {mine[0]}")
+            expect(sorted(node) == mine, f"{told}: the group of its node has ranks {sorted(node)}, not {mine}")
+            if rank == mine[0]:
+                found = sorted(of_leaders)
+                expect(found == leaders, f"{told}: the group of the leaders has ranks {found}, not {leaders}")
 
 
 @check(
@@ -225,17 +298,25 @@ def right_groups(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=8,
 )
-def two_levels(work: ModuleType) -> None:
+def two_levels(work: ModuleType) -> object:
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, seen = dist.get_rank(), []
     for nodes in LAYOUTS:
         groups = work.make_groups(nodes)
-        for shape in ((5,), (2, 3)):
+        for shape in SHAPES:
             tensor = torch.full(shape, 10.0**rank, dtype=torch.float64)
             work.sum_in_two_levels(tensor, groups)
-            found = gathered(tensor.flatten().tolist())
-            wanted = [[1111.0] * math.prod(shape)] * RANKS
-            expect(found == wanted, f"1, 10, 100 and 1000 on nodes {nodes}: by rank {[one[0] for one in found]}")
+            seen.append(tensor.flatten())
+        dist.barrier()
+    return seen
+
+
+@two_levels.judge
+def _(*ranks: Any) -> None:
+    cases = [(nodes, shape) for nodes in LAYOUTS for shape in SHAPES]
+    for (nodes, shape), sums in zip(cases, zip(*ranks, strict=True), strict=True):
+        wanted = ([1111.0] * math.prod(shape),) * RANKS
+        expect(sums == wanted, f"1, 10, 100 and 1000 on nodes {nodes}: by rank {[one[0] for one in sums]}")
 
 
 # What a process calls to exchange tensors, with the name of the argument that says with whom.
@@ -249,9 +330,9 @@ CALLS += ("send", "recv", "isend", "irecv", "all_gather_into_tensor", "reduce_sc
     ranks=RANKS,
     seconds=8,
 )
-def leaders_alone(work: ModuleType) -> None:
+def leaders_alone(work: ModuleType) -> object:
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, seen = dist.get_rank(), []
     for nodes in LAYOUTS[:5]:
         groups = work.make_groups(nodes)
         with_whom: list[tuple[str, list[int]]] = []
@@ -273,15 +354,23 @@ def leaders_alone(work: ModuleType) -> None:
                     if getattr(module, name, None) is real:
                         stack.enter_context(mock.patch.object(module, name, functools.partial(noted, name, real)))
             work.sum_in_two_levels(tensor, groups)
-        leaders = {nodes.index(node) for node in set(nodes)}
-        told = f"ranks on nodes {nodes}, rank {rank}"
-        for name, ranks in with_whom:
-            inside = len({nodes[one] for one in ranks}) == 1
-            expect(inside or set(ranks) <= leaders, f"{told}: {name} exchanges data between ranks {ranks}")
-        between = [ranks for _, ranks in with_whom if len({nodes[one] for one in ranks}) > 1]
-        if rank in leaders and with_whom:  # else it calls what is not watched
-            expect(bool(between), f"{told}: a leader exchanges nothing with the other leaders")
+        seen.append(with_whom)
         dist.barrier()
+    return seen
+
+
+@leaders_alone.judge
+def _(*everyone: Any) -> None:
+    for rank, seen in enumerate(everyone):
+        for nodes, with_whom in zip(LAYOUTS[:5], seen, strict=True):
+            leaders = {nodes.index(node) for node in set(nodes)}
+            told = f"ranks on nodes {nodes}, rank {rank}"
+            for name, ranks in with_whom:
+                inside = len({nodes[one] for one in ranks}) == 1
+                expect(inside or set(ranks) <= leaders, f"{told}: {name} exchanges data between ranks {ranks}")
+            between = [ranks for _, ranks in with_whom if len({nodes[one] for one in ranks}) > 1]
+            if rank in leaders and with_whom:  # else it calls what is not watched
+                expect(bool(between), f"{told}: a leader exchanges nothing with the other leaders")
 
 
 # --- What crosses between the nodes, and how long it takes ---
@@ -291,67 +380,101 @@ def close(found: float, wanted: float) -> bool:
     return abs(found - wanted) <= 1e-9 * max(1.0, abs(wanted))
 
 
+# The number of processes, and the bytes that each sends if there are 1000.
+RINGS = ((1, 0.0), (2, 1000.0), (4, 1500.0), (5, 1600.0), (8, 1750.0), (1000, 1998.0))
+TIMES = (1, 2.5, 1e6)
+
+
 @check("each process of a ring sends 2 (N - 1) / N of the bytes", "how large is a piece, and in how many rounds?")
-def ring(work: ModuleType) -> None:
-    for processes, wanted in ((1, 0.0), (2, 1000.0), (4, 1500.0), (5, 1600.0), (8, 1750.0), (1000, 1998.0)):
-        for times in (1, 2.5, 1e6):
-            found = work.ring_bytes(1000 * times, processes)
+def ring(work: ModuleType) -> object:
+    return [[work.ring_bytes(1000 * times, processes) for times in TIMES] for processes, _ in RINGS]
+
+
+@ring.judge
+def _(seen: Any) -> None:
+    for (processes, wanted), sent in zip(RINGS, seen, strict=True):
+        for times, found in zip(TIMES, sent, strict=True):
             told = f"{1000 * times:g} bytes in a ring of {processes}: each sends {found:g}, not {wanted * times:g}"
             expect(close(found, wanted * times), told)
+
+
+# For each rank the number of its node, and how often the ring leaves a node.
+CROSSINGS = (
+    ([0, 0, 0, 0, 1, 1, 1, 1], 2),
+    ([0, 1] * 4, 8),
+    ([0, 1], 2),
+    ([0, 0, 1], 2),
+    ([3, 0, 3, 3], 2),
+    ([0, 0, 1, 1, 2, 2], 3),
+    ([0, 1, 1, 0, 2, 2, 0], 4),
+    ([0, 0, 0], 0),
+    ([5], 0),
+)
+BYTES = (1000.0, 8e6)
 
 
 @check(
     "what crosses between nodes is counted at each place where the ring leaves one",
     "draw the ring: which ranks send to another node?",
 )
-def crossing(work: ModuleType) -> None:
-    for nodes, times in (
-        ([0, 0, 0, 0, 1, 1, 1, 1], 2),
-        ([0, 1] * 4, 8),
-        ([0, 1], 2),
-        ([0, 0, 1], 2),
-        ([3, 0, 3, 3], 2),
-        ([0, 0, 1, 1, 2, 2], 3),
-        ([0, 1, 1, 0, 2, 2, 0], 4),
-        ([0, 0, 0], 0),
-        ([5], 0),
-    ):
-        for num_bytes in (1000.0, 8e6):
+def crossing(work: ModuleType) -> object:
+    return [[work.crossing_bytes(list(nodes), num_bytes) for num_bytes in BYTES] for nodes, _ in CROSSINGS]
+
+
+@crossing.judge
+def _(seen: Any) -> None:
+    for (nodes, times), crossed in zip(CROSSINGS, seen, strict=True):
+        for num_bytes, found in zip(BYTES, crossed, strict=True):
             wanted = times * 2 * (len(nodes) - 1) / len(nodes) * num_bytes
-            found = work.crossing_bytes(list(nodes), num_bytes)
             told = f"{num_bytes:g} bytes, ranks on nodes {nodes}: {found:g} cross between nodes"
             expect(close(found, wanted), f"{told}, not {wanted:g}")
+
+
+# Bytes, processes, bandwidth, latency, and the seconds that a reduction takes.
+REDUCTIONS = (
+    (1e6, 2, 1e6, 0.0, 1.0),
+    (1e6, 2, 1e6, 0.25, 1.5),
+    (8e8, 4, 1e9, 1e-3, 1.206),
+    (0.0, 5, 1e9, 0.5, 4.0),
+    (1e6, 1, 1e3, 5.0, 0.0),
+    (5e8, 8, 2.5e8, 0.01, 3.64),
+)
 
 
 @check(
     "the time has a part for the rounds and a part for the bytes", "how many rounds are there, and with which bytes?"
 )
-def seconds(work: ModuleType) -> None:
-    for num_bytes, processes, bandwidth, latency, wanted in (
-        (1e6, 2, 1e6, 0.0, 1.0),
-        (1e6, 2, 1e6, 0.25, 1.5),
-        (8e8, 4, 1e9, 1e-3, 1.206),
-        (0.0, 5, 1e9, 0.5, 4.0),
-        (1e6, 1, 1e3, 5.0, 0.0),
-        (5e8, 8, 2.5e8, 0.01, 3.64),
-    ):
-        found = work.reduce_seconds(num_bytes, processes, bandwidth, latency)
+def seconds(work: ModuleType) -> object:
+    return [work.reduce_seconds(*given) for *given, _ in REDUCTIONS]
+
+
+@seconds.judge
+def _(seen: Any) -> None:
+    for (num_bytes, processes, bandwidth, latency, wanted), found in zip(REDUCTIONS, seen, strict=True):
         told = f"{num_bytes:g} bytes, {processes} processes, {bandwidth:g} bytes/s, latency {latency:g} s: {found:g} s"
         expect(close(found, wanted), f"{told}, not {wanted:g} s")
 
 
+# Seconds of a part and of the reduction, number of parts, and the lowest and highest efficiency.
+OVERLAPS = (
+    (0.2, 0.8, 1, 0.2, 0.25),
+    (0.2, 0.8, 2, 1 / 3, 0.5),
+    (0.2, 0.8, 8, 2 / 3, 1.0),
+    (0.3, 0.1, 1, 0.75, 1.0),
+    (0.3, 0.3, 3, 0.75, 1.0),
+    (0.5, 0.0, 1, 1.0, 1.0),
+    (0.01, 1.0, 10, 1 / 11, 0.1),
+)
+
+
 @check("the efficiency lies between nothing hidden and all hidden", "for how long does a step compute, and wait?")
-def bounds(work: ModuleType) -> None:
-    for compute, reduce, parts, low, high in (
-        (0.2, 0.8, 1, 0.2, 0.25),
-        (0.2, 0.8, 2, 1 / 3, 0.5),
-        (0.2, 0.8, 8, 2 / 3, 1.0),
-        (0.3, 0.1, 1, 0.75, 1.0),
-        (0.3, 0.3, 3, 0.75, 1.0),
-        (0.5, 0.0, 1, 1.0, 1.0),
-        (0.01, 1.0, 10, 1 / 11, 0.1),
-    ):
-        found = [float(one) for one in work.efficiency(compute, reduce, parts)]
+def bounds(work: ModuleType) -> object:
+    return [list(map(float, work.efficiency(*given))) for *given, _, _ in OVERLAPS]
+
+
+@bounds.judge
+def _(seen: Any) -> None:
+    for (compute, reduce, parts, low, high), found in zip(OVERLAPS, seen, strict=True):
         told = f"{parts} part(s) of {compute:g} s, {reduce:g} s for the reduction"
         expect(len(found) == 2, f"{told}: {len(found)} numbers instead of the smallest and the largest")
         right = close(found[0], low) and close(found[1], high)
