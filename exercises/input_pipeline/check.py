@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 import multiprocessing
 import os
 import random
@@ -50,7 +51,7 @@ class Machine:
 
 
 def timed(work: ModuleType, steps: list[tuple[int, float, float]], device: torch.device, warmup: int) -> tuple:
-    """What measure() makes of steps of (images, seconds to load them, seconds to compute)."""
+    """What measure() makes of steps of (images, seconds to load them, seconds to compute); the steps that it takes."""
     machine = Machine()
     taken = []
 
@@ -69,53 +70,95 @@ def timed(work: ModuleType, steps: list[tuple[int, float, float]], device: torch
 
     with machine.clocks():
         found = work.measure(batches(), step, device, warmup)
+    return tuple(map(float, found)), taken
+
+
+def expect_taken(taken: Any, steps: list) -> None:
     expect(taken == list(range(len(steps))), f"of {len(steps)} batches, steps were taken with numbers {taken}")
-    return tuple(map(float, found))
+
+
+SEPARATE = [(8, 64.0, 32.0), (8, 16.0, 128.0), (8, 3.0, 1.0), (6, 5.0, 0.5), (8, 7.0, 4.0), (3, 0.0, 2.0)]
 
 
 @check("waiting and computing are measured separately", "between which two moments does the program have no batch?")
-def separately(work: ModuleType) -> None:
-    steps = [(8, 64.0, 32.0), (8, 16.0, 128.0), (8, 3.0, 1.0), (6, 5.0, 0.5), (8, 7.0, 4.0), (3, 0.0, 2.0)]
-    for warmup, kept in ((2, steps[2:]), (0, steps), (4, steps[4:])):
-        images, waiting, computing = (sum(column) for column in zip(*kept, strict=True))
-        found = timed(work, steps, CPU, warmup)
+def separately(work: ModuleType) -> object:
+    return [timed(work, SEPARATE, CPU, warmup) for warmup in (2, 0, 4)]
+
+
+@separately.judge
+def _(seen: Any) -> None:
+    for warmup, (found, taken) in zip((2, 0, 4), seen, strict=True):
+        expect_taken(taken, SEPARATE)
+        images, waiting, computing = (sum(column) for column in zip(*SEPARATE[warmup:], strict=True))
         told = f"after {warmup} steps of warm-up, waiting {waiting:g} s and computing {computing:g} s"
-        expect(found[:2] == (waiting, computing), f"{told} were measured as {found[0]:g} s and {found[1]:g} s")
+        expect(found[:2] == [waiting, computing], f"{told} were measured as {found[0]:g} s and {found[1]:g} s")
         expect(found[2] == images, f"these steps had {images} images, and {found[2]:g} were counted")
 
 
+OF_GPU = [(4, 2.0, 16.0), (4, 2.0, 8.0), (4, 3.0, 4.0), (2, 1.0, 8.0)]
+
+
 @check("a GPU's work counts as computing", "is the GPU done when the clock is read?")
-def gpu_work(work: ModuleType) -> None:
-    steps = [(4, 2.0, 16.0), (4, 2.0, 8.0), (4, 3.0, 4.0), (2, 1.0, 8.0)]
-    found = timed(work, steps, GPU, 1)
+def gpu_work(work: ModuleType) -> object:
+    return timed(work, OF_GPU, GPU, 1)
+
+
+@gpu_work.judge
+def _(seen: Any) -> None:
+    found, taken = seen
+    expect_taken(taken, OF_GPU)
     told = "waiting 6 s, and 3 steps that start a GPU in 0.25 s for 20 s in all, were measured as"
-    expect(found[:2] == (6.0, 20.75), f"{told} waiting {found[0]:g} s and computing {found[1]:g} s")
+    expect(found[:2] == [6.0, 20.75], f"{told} waiting {found[0]:g} s and computing {found[1]:g} s")
+
+
+SHARES = ((0.75, 4.0), (0.5, 2.0), (0.2, 1.25), (0.9, 10.0), (0.0, 1.0))
 
 
 @check("a better loader saves the waiting, and no more", "the share is 0.75: how many of 4 s remain?")
-def speed_up(work: ModuleType) -> None:
-    for share, wanted in ((0.75, 4.0), (0.5, 2.0), (0.2, 1.25), (0.9, 10.0), (0.0, 1.0)):
-        found = work.largest_speed_up(share)
+def speed_up(work: ModuleType) -> object:
+    return [work.largest_speed_up(share) for share, _ in SHARES]
+
+
+@speed_up.judge
+def _(seen: Any) -> None:
+    for (share, wanted), found in zip(SHARES, seen, strict=True):
         expect(
             abs(found - wanted) < 1e-9, f"if {share:.0%} is waiting, {wanted:g} times as fast, and not {found:g} times"
         )
 
 
+# Seconds to load and to compute, number of workers, seconds of a step.
+OVERLAPS = (
+    (3.0, 1.0, 0, 4.0),
+    (3.0, 1.0, 1, 3.0),
+    (3.0, 1.0, 2, 1.5),
+    (3.0, 1.0, 3, 1.0),
+    (3.0, 1.0, 8, 1.0),
+    (0.5, 2.0, 0, 2.5),
+    (0.5, 2.0, 1, 2.0),
+    (6.0, 0.25, 4, 1.5),
+)
+
+
 @check("workers load while the program computes", "draw two rows on paper: loading and computing")
-def overlapped(work: ModuleType) -> None:
-    cases = ((3.0, 1.0, 0, 4.0), (3.0, 1.0, 1, 3.0), (3.0, 1.0, 2, 1.5), (3.0, 1.0, 3, 1.0), (3.0, 1.0, 8, 1.0))
-    for data, compute, workers, wanted in (*cases, (0.5, 2.0, 0, 2.5), (0.5, 2.0, 1, 2.0), (6.0, 0.25, 4, 1.5)):
-        found = work.step_seconds(data, compute, workers)
+def overlapped(work: ModuleType) -> object:
+    return [work.step_seconds(data, compute, workers) for data, compute, workers, _ in OVERLAPS]
+
+
+@overlapped.judge
+def _(seen: Any) -> None:
+    for (data, compute, workers, wanted), found in zip(OVERLAPS, seen, strict=True):
         told = f"load {data:g} s, compute {compute:g} s, number of workers {workers}: {wanted:g} s a step"
         expect(abs(found - wanted) < 1e-9, f"{told}, and not {found:g} s")
 
 
 # Another operation in each step of a profile.
 OPERATIONS = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh", "atan", "exp2", "expm1", "log2", "log10", "erf")
+SIZES = [2 + number % 3 for number in range(len(OPERATIONS))]
 
 
 @check("a profile has only the active steps", "what do wait, warmup, active and repeat of a schedule mean?")
-def active_steps(work: ModuleType) -> None:
+def active_steps(work: ModuleType) -> object:
     done = []
 
     def step(batch: torch.Tensor) -> None:
@@ -123,13 +166,17 @@ def active_steps(work: ModuleType) -> None:
             getattr(torch, OPERATIONS[len(done)])(torch.ones(3))
         done.append(batch)
 
-    sizes = [2 + number % 3 for number in range(len(OPERATIONS))]
-    events = work.profile_steps((torch.ones(size) for size in sizes), step).key_averages()
+    events = work.profile_steps((torch.ones(size) for size in SIZES), step).key_averages()
     counts = {event.key: event.count for event in events}
     found = {name: counts[f"aten::{name}"] for name in OPERATIONS if f"aten::{name}" in counts}
-    first = work.PROFILE_WAIT + work.PROFILE_WARMUP
-    active = range(first, first + work.PROFILE_ACTIVE)
-    wanted = {OPERATIONS[number]: sizes[number] for number in active}
+    return found, work.PROFILE_WAIT + work.PROFILE_WARMUP, work.PROFILE_ACTIVE
+
+
+@active_steps.judge
+def _(seen: Any) -> None:
+    found, first, count = seen
+    active = range(first, first + count)
+    wanted = {OPERATIONS[number]: SIZES[number] for number in active}
     told = f"of the steps {sorted(OPERATIONS.index(name) for name in found)}, counted from 0"
     expect(found.keys() == wanted.keys(), f"operations were recorded {told}, instead of {list(active)}")
     expect(found == wanted, f"operations were recorded {sum(found.values())} times instead of {sum(wanted.values())}")
@@ -141,23 +188,36 @@ def event(key: str, count: int, own: float, whole: float) -> SimpleNamespace:
     return SimpleNamespace(key=key, name=key, count=count, self_cpu_time=own / count, **times)
 
 
+COSTS = [
+    ("few", 2, 4e6, 5e6),
+    ("outer", 1, 5e5, 9e6),
+    ("often", 400, 8e6, 8e6),
+    ("slow", 1, 6e6, 7e6),
+    ("alike", 3, 1e6, 1e6),
+]
+
+
 @check("operations are ordered by their own time", "which of an event's times leaves out the operations it calls?")
-def own_time(work: ModuleType) -> None:
-    events = [
-        event("few", 2, 4e6, 5e6),
-        event("outer", 1, 5e5, 9e6),
-        event("often", 400, 8e6, 8e6),
-        event("slow", 1, 6e6, 7e6),
-        event("alike", 3, 1e6, 1e6),
+def own_time(work: ModuleType) -> object:
+    costliest = [
+        [
+            (key, int(calls), round(float(own), 9))
+            for key, calls, own in work.costliest((event(*cost) for cost in COSTS), number)
+        ]
+        for number in (3, 1, 5, 9)
     ]
-    wanted = [("often", 400, 8.0), ("slow", 1, 6.0), ("few", 2, 4.0), ("alike", 3, 1.0), ("outer", 1, 0.5)]
-    for number in (3, 1, 5, 9):
-        found = [(key, int(calls), round(float(own), 9)) for key, calls, own in work.costliest(iter(events), number)]
-        expect(found == wanted[:number], f"the costliest {number}, in seconds, are {wanted[:number]}, and not {found}")
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         torch.ones(3).sin()
-    found = [key for key, _, _ in work.costliest(profiler.key_averages(), 1000)]
-    expect("aten::sin" in found, f"of a profile with aten::sin, the operations are {found[:5]}")
+    return costliest, [key for key, _, _ in work.costliest(profiler.key_averages(), 1000)]
+
+
+@own_time.judge
+def _(seen: Any) -> None:
+    costliest, names = seen
+    wanted = [["often", 400, 8.0], ["slow", 1, 6.0], ["few", 2, 4.0], ["alike", 3, 1.0], ["outer", 1, 0.5]]
+    for number, found in zip((3, 1, 5, 9), costliest, strict=True):
+        expect(found == wanted[:number], f"the costliest {number}, in seconds, are {wanted[:number]}, and not {found}")
+    expect("aten::sin" in names, f"of a profile with aten::sin, the operations are {names[:5]}")
 
 
 def make_images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -165,41 +225,64 @@ def make_images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.n
     return generator.integers(256, size=(count, *shape), dtype=np.uint8), generator.integers(10, size=count)
 
 
-def equal(found: Any, wanted: Any) -> str:
-    """How two batches differ; empty if they are equal."""
-    for name, one, other in zip(("images", "labels"), found, wanted, strict=True):
-        one = torch.as_tensor(one)
-        if one.dtype != other.dtype:
-            return f"the {name} are {one.dtype} instead of {other.dtype}"
-        if one.shape != other.shape:
-            return f"the {name} have the shape {tuple(one.shape)} instead of {tuple(other.shape)}"
-        if not torch.equal(one, other):
-            away = (one.double() - other.double()).abs()
-            return f"{(away > 0).double().mean():.0%} of the {name} differ, by {away.max():.1e} at most"
+def contents(batch: Any) -> list[tuple[str, list[int], Any]]:
+    """The dtype, shape and values of a batch's images and labels."""
+    tensors = map(torch.as_tensor, batch)
+    return [(str(one.dtype), list(one.shape), one) for one in tensors]
+
+
+def trouble(found: Any, wanted: Any) -> str:
+    """How the contents of two batches differ; empty if they are equal."""
+    for name, (dtype, shape, values), (right_dtype, right_shape, right) in zip(
+        ("images", "labels"), found, wanted, strict=True
+    ):
+        if dtype != right_dtype:
+            return f"the {name} are {dtype} instead of {right_dtype}"
+        if shape != right_shape:
+            return f"the {name} have the shape {tuple(shape)} instead of {tuple(right_shape)}"
+        if values != right:
+            away = np.abs(np.array(values, float) - np.array(right, float))
+            return f"{(away > 0).mean():.0%} of the {name} differ, by {away.max():.1e} at most"
     return ""
+
+
+# The number of images and their shape; the epoch and the size of a batch.
+SETS = ((20, (5, 7, 3)), (64, (28, 28, 1)), (9, (6, 4, 2)))
+BATCHES = ((0, 8), (3, 1), (1, 5), (0, None))
 
 
 @check(
     "a fast batch is the slow one, to the last bit",
     "are the operations and their order those of SlowImages? in which dtype?",
 )
-def same_batch(work: ModuleType) -> None:
-    for count, shape in ((20, (5, 7, 3)), (64, (28, 28, 1)), (9, (6, 4, 2))):
+def same_batch(work: ModuleType) -> object:
+    seen = []
+    for count, shape in SETS:
         images, labels = make_images(count, shape, seed=count)
         slow, fast = work.SlowImages(images, labels), work.FastImages(images, labels)
-        generator = np.random.default_rng(1)
-        for epoch, size in ((0, 8), (3, 1), (1, 5), (0, count)):
-            keys = [(epoch, int(index)) for index in generator.integers(count, size=size)]
-            trouble = equal(fast.__getitems__(keys), default_collate([slow[key] for key in keys]))
-            expect(not trouble, f"a batch of {size} of {count} images of shape {shape}: {trouble}")
-        expect(np.array_equal(images, make_images(count, shape, seed=count)[0]), "the data set itself was changed")
+        generator, pairs = np.random.default_rng(1), []
+        for epoch, size in BATCHES:
+            keys = [(epoch, int(index)) for index in generator.integers(count, size=size or count)]
+            right = default_collate([slow[key] for key in keys])
+            pairs.append((contents(fast.__getitems__(keys)), contents(right)))
+        seen.append((pairs, images))
+    return seen
+
+
+@same_batch.judge
+def _(seen: Any) -> None:
+    for (count, shape), (pairs, images) in zip(SETS, seen, strict=True):
+        for (_, size), (found, wanted) in zip(BATCHES, pairs, strict=True):
+            told = f"a batch of {size or count} of {count} images of shape {shape}: {trouble(found, wanted)}"
+            expect(not trouble(found, wanted), told)
+        expect(images == make_images(count, shape, seed=count)[0].tolist(), "the data set itself was changed")
 
 
 @check(
     "only the images of the batch are copied and made floats",
     "which comes first: taking the images of the batch, or converting?",
 )
-def chosen_first(work: ModuleType) -> None:
+def chosen_first(work: ModuleType) -> object:
     keys = [(0, 5), (0, 19_999)]
     dataset, other, first = (work.FastImages(*make_images(20_000, (8, 8, 1))) for _ in range(3))
     first.__getitems__(keys)  # imports what it needs
@@ -209,9 +292,13 @@ def chosen_first(work: ModuleType) -> None:
     other.__getitems__(keys)
     _, of_numpy = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    most = max([of_numpy, *(event.self_cpu_memory_usage for event in profiler.events())])
-    told = f"a batch of 2 images of {dataset.images[0].nbytes} bytes takes {most:,} bytes"
-    expect(most < dataset.images.nbytes / 2, f"{told}; all 20,000 images have {dataset.images.nbytes:,}")
+    return max([of_numpy, *(event.self_cpu_memory_usage for event in profiler.events())])
+
+
+@chosen_first.judge
+def _(most: Any) -> None:
+    told = f"a batch of 2 images of 64 bytes takes {most:,} bytes"
+    expect(most < 640_000, f"{told}; all 20,000 images have 1,280,000")
 
 
 def instructions(dataset: Any, size: int) -> int:
@@ -239,9 +326,14 @@ def instructions(dataset: Any, size: int) -> int:
 
 
 @check("there is no loop over the images", "which line runs once for each image?")
-def whole_batch(work: ModuleType) -> None:
+def whole_batch(work: ModuleType) -> object:
     dataset = work.FastImages(*make_images(600, (4, 4, 1)))
-    few, many = instructions(dataset, 40), instructions(dataset, 540)
+    return instructions(dataset, 40), instructions(dataset, 540)
+
+
+@whole_batch.judge
+def _(seen: Any) -> None:
+    few, many = seen
     more = (many - few) / 500
     expect(
         more < 20,
@@ -249,19 +341,30 @@ def whole_batch(work: ModuleType) -> None:
     )
 
 
-def draw(work: ModuleType, seed: int, epoch: int, indices: Any, length: int) -> np.ndarray:
-    indices = np.array(indices)
-    found = np.asarray(work.draw_shifts(seed, epoch, indices, length))
-    expect(found.shape == (len(indices), 2), f"for {len(indices)} indices the shifts have the shape {found.shape}")
-    expect(found.dtype.kind == "i", f"the shifts are {found.dtype}, not integers")
-    return found
+def draw(work: ModuleType, seed: int, epoch: int, indices: Any, length: int) -> dict[str, Any]:
+    found = np.asarray(work.draw_shifts(seed, epoch, np.array(indices), length))
+    return {"shape": list(found.shape), "kind": found.dtype.kind, "dtype": str(found.dtype), "values": found}
+
+
+def shifts(drawn: Any, count: int) -> np.ndarray:
+    """The shifts that were drawn for so many indices."""
+    expect(drawn["shape"] == [count, 2], f"for {count} indices the shifts have the shape {tuple(drawn['shape'])}")
+    expect(drawn["kind"] == "i", f"the shifts are {drawn['dtype']}, not integers")
+    return np.array(drawn["values"], int).reshape(count, 2)
 
 
 @check("all shifts from -PAD to PAD are equally likely", "which of its two limits does integers() leave out?")
-def all_shifts(work: ModuleType) -> None:
-    for seed, epoch in ((0, 0), (5, 2)):
-        found = Counter(map(tuple, draw(work, seed, epoch, range(5000), 5000).tolist()))
-        wanted = {(down, right) for down in range(-work.PAD, work.PAD + 1) for right in range(-work.PAD, work.PAD + 1)}
+def all_shifts(work: ModuleType) -> object:
+    return work.PAD, [draw(work, seed, epoch, range(5000), 5000) for seed, epoch in ((0, 0), (5, 2))]
+
+
+@all_shifts.judge
+def _(seen: Any) -> None:
+    pad, both = seen
+    expect(len(both) == 2, "the shifts were not drawn twice")
+    for drawn in both:
+        found = Counter(map(tuple, shifts(drawn, 5000).tolist()))
+        wanted = {(down, right) for down in range(-pad, pad + 1) for right in range(-pad, pad + 1)}
         missing, more = sorted(wanted - set(found)), sorted(set(found) - wanted)
         expect(not more, f"some images were shifted by {more[:3]}")
         expect(not missing, f"of 5,000 images none was shifted by {missing[:3]}")
@@ -270,35 +373,56 @@ def all_shifts(work: ModuleType) -> None:
         expect(most < 300 and least > 110, told)
 
 
+DRAWN = ((3, 4), (3, 5), (3, 0), (8, 4), (0, 4), (0, 0), (0, 1), (0, 2), (1, 0), (2, 0))  # seeds and epochs of `anew`
+
+
 @check("each seed and each epoch has other shifts", "from what is the generator made?")
-def anew(work: ModuleType) -> None:
-    base, everything = draw(work, 3, 4, range(2000), 2000), range(2000)
-    for what, other in (
-        ("the next epoch", draw(work, 3, 5, everything, 2000)),
-        ("epoch 0", draw(work, 3, 0, everything, 2000)),
-        ("another seed", draw(work, 8, 4, everything, 2000)),
-        ("no seed at all", draw(work, 0, 4, everything, 2000)),
+def anew(work: ModuleType) -> object:
+    return [draw(work, seed, epoch, range(2000), 2000) for seed, epoch in DRAWN]
+
+
+@anew.judge
+def _(seen: Any) -> None:
+    found = {key: shifts(drawn, 2000) for key, drawn in zip(DRAWN, seen, strict=True)}
+    for what, key in (
+        ("the next epoch", (3, 5)),
+        ("epoch 0", (3, 0)),
+        ("another seed", (8, 4)),
+        ("no seed at all", (0, 4)),
     ):
         for offset in (0, 1, -1, 5):
-            same = (np.roll(other, offset, axis=0) == base).all(axis=1).mean()
+            same = (np.roll(found[key], offset, axis=0) == found[3, 4]).all(axis=1).mean()
             where = f", {abs(offset)} images further" if offset else ""
             expect(same < 0.1, f"with {what}, {same:.0%} of the shifts are the same{where}; by chance it is 4%")
-    zero = [draw(work, seed, epoch, everything, 2000) for seed, epoch in ((0, 0), (0, 1), (0, 2), (1, 0), (2, 0))]
-    for what, pairs in (("seed 0", ((0, 1), (0, 2), (1, 2))), ("epoch 0", ((0, 3), (0, 4), (3, 4)))):
-        same = max((zero[one] == zero[other]).all(axis=1).mean() for one, other in pairs)
+    for what, keys in (("seed 0", ((0, 0), (0, 1), (0, 2))), ("epoch 0", ((0, 0), (1, 0), (2, 0)))):
+        pairs = itertools.combinations((found[key] for key in keys), 2)
+        same = max((one == other).all(axis=1).mean() for one, other in pairs)
         other = "epochs" if what == "seed 0" else "seeds"
         expect(same < 0.1, f"{what}: in two {other} {same:.0%} of the shifts are the same; by chance it is 4%")
 
 
+# Of a data set of so many examples, those whose shifts are drawn.
+PARTS_OF = {
+    length: ([7], [length - 1, 0, 7, 8], [5, 5, 6], list(range(299, -1, -1)), list(range(100, 160)), [7])
+    for length in (300, 30_000)
+}
+
+
 @check("an example's shift does not depend on the batch", "which of the generator's numbers belongs to which example?")
-def by_index(work: ModuleType) -> None:
-    for length in (300, 30_000):
-        whole = draw(work, 1, 2, range(length), length)
-        for indices in ([7], [length - 1, 0, 7, 8], [5, 5, 6], list(range(299, -1, -1)), list(range(100, 160)), [7]):
-            found = draw(work, 1, 2, indices, length)
+def by_index(work: ModuleType) -> object:
+    return [
+        [draw(work, 1, 2, indices, length) for indices in (range(length), *PARTS_OF[length])] for length in PARTS_OF
+    ]
+
+
+@by_index.judge
+def _(seen: Any) -> None:
+    for (length, parts), (all_drawn, *drawn) in zip(PARTS_OF.items(), seen, strict=True):
+        whole = shifts(all_drawn, length)
+        for indices, one in zip(parts, drawn, strict=True):
             told = f"the shifts of examples {str(indices[:4])[1:-1]}{'...' if len(indices) > 4 else ''}"
             expect(
-                np.array_equal(found, whole[indices]),
+                np.array_equal(shifts(one, len(indices)), whole[indices]),
                 f"{told} are not those that they have when all {length:,} are drawn",
             )
 
@@ -309,35 +433,63 @@ def states() -> list[str]:
 
 
 @check("the shifts have a generator of their own", "who else in the program uses np.random or torch.manual_seed?")
-def own_generator(work: ModuleType) -> None:
-    drawn = []
+def own_generator(work: ModuleType) -> object:
+    drawn, changed = [], False
     for seed in (1, 2):
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)
         before = states()
         drawn.append(draw(work, 0, 0, range(50), 50))
-        expect(states() == before, "drawing shifts changes the state of a generator that the whole program uses")
-    expect(np.array_equal(*drawn), "the shifts depend on a generator that the whole program uses")
+        changed |= states() != before
+    return drawn, changed
+
+
+@own_generator.judge
+def _(seen: Any) -> None:
+    drawn, changed = seen
+    expect(changed is False, "drawing shifts changes the state of a generator that the whole program uses")
+    first, second = (shifts(one, 50) for one in drawn)
+    expect(np.array_equal(first, second), "the shifts depend on a generator that the whole program uses")
+
+
+SEEDS, INDICES = ((0, 0), (0, 1), (9, 1)), [3, 39, 3, 0, 17, 21, 8]  # seeds and epochs of `shifted_batch`
+
+
+def moved(image: np.ndarray, down: int, right: int) -> np.ndarray:
+    """The image, pixel by pixel further down and to the right; what comes in is 0."""
+    found = np.zeros_like(image)
+    height, width, _ = image.shape
+    for row, column in itertools.product(range(height), range(width)):
+        if 0 <= row - down < height and 0 <= column - right < width:
+            found[row, column] = image[row - down, column - right]
+    return found
 
 
 @check("with a seed, images are shifted, then normalised", "0 is black in uint8: what is 0 after normalising?")
-def shifted_batch(work: ModuleType) -> None:
+def shifted_batch(work: ModuleType) -> object:
     images, labels = make_images(40, (6, 5, 2))
-    for seed, epoch in ((0, 0), (0, 1), (9, 1)):
-        indices = [3, 39, 3, 0, 17, 21, 8]
-        wanted = []
-        for index, (down, right) in zip(indices, draw(work, seed, epoch, indices, 40).tolist(), strict=True):
-            moved = np.zeros_like(images[index])
-            for row in range(6):
-                for column in range(5):
-                    if 0 <= row - down < 6 and 0 <= column - right < 5:
-                        moved[row, column] = images[index, row - down, column - right]
-            wanted.append(work.SlowImages(moved[None], labels[index : index + 1])[epoch, 0])
+    seen = []
+    for seed, epoch in SEEDS:
+        drawn = draw(work, seed, epoch, INDICES, 40)
+        # As many images as indices, each moved by its shift: SlowImages normalises them.
+        slow = [
+            work.SlowImages(moved(images[index], *shift)[None], labels[index : index + 1])[epoch, 0]
+            for index, shift in zip(INDICES, np.asarray(drawn["values"]).reshape(-1, 2).tolist(), strict=True)
+        ]
         dataset = work.FastImages(images, labels, seed)
-        for _ in range(2):
-            trouble = equal(dataset.__getitems__([(epoch, index) for index in indices]), default_collate(wanted))
-            expect(not trouble, f"seed {seed}, epoch {epoch}: {trouble}")
+        found = [contents(dataset.__getitems__([(epoch, index) for index in INDICES])) for _ in range(2)]
+        seen.append((drawn, found, contents(default_collate(slow))))
+    return seen
+
+
+@shifted_batch.judge
+def _(seen: Any) -> None:
+    for (seed, epoch), (drawn, batches, wanted) in zip(SEEDS, seen, strict=True):
+        shifts(drawn, len(INDICES))
+        expect(len(batches) == 2, "the batch was not made twice")
+        for found in batches:
+            expect(not trouble(found, wanted), f"seed {seed}, epoch {epoch}: {trouble(found, wanted)}")
 
 
 def workers_allowed() -> contextlib.ExitStack:
@@ -360,27 +512,33 @@ def end_workers() -> None:
     "the batches are the same with any number of workers",
     "which options of the DataLoader are for workers? which one is for making a batch?",
 )
-def any_workers(work: ModuleType) -> None:
+def any_workers(work: ModuleType) -> object:
     images, labels = make_images(53, (5, 4, 1))
-    slow, batches = work.SlowImages(images, labels), work.EpochBatches(53, 8, seed=3)
+    slow, batches, seen = work.SlowImages(images, labels), work.EpochBatches(53, 8, seed=3), []
     with workers_allowed():
         for workers in (0, 1, 2):
             plain = work.make_loader(work.FastImages(images, labels), batches, workers, CPU)
-            moved = work.FastImages(images, labels, seed=1)
-            moving = work.make_loader(moved, batches, workers, CPU)
+            shifted = work.FastImages(images, labels, seed=1)
+            shifting = work.make_loader(shifted, batches, workers, CPU)
             for epoch in (0, 1, 4):
                 batches.set_epoch(epoch)
                 keys = list(batches)
                 for loader, wanted in (
                     (plain, [default_collate([slow[key] for key in some]) for some in keys]),
-                    (moving, [moved.__getitems__(some) for some in keys]),
+                    (shifting, [shifted.__getitems__(some) for some in keys]),
                 ):
-                    found = list(loader)
                     told = f"epoch {epoch}, {workers} workers:"
-                    expect(len(found) == 7, f"{told} 53 examples, 8 to a batch, make 7 batches and not {len(found)}")
-                    troubles = [equal(one, other) for one, other in zip(found, wanted, strict=True)]
-                    number = next((number for number, trouble in enumerate(troubles) if trouble), None)
-                    expect(number is None, f"{told} batch {number}: {troubles[number or 0]}")
+                    seen.append((told, list(map(contents, loader)), list(map(contents, wanted))))
+    return seen
+
+
+@any_workers.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == 18, "not all loaders were tried")
+    for told, found, wanted in seen:
+        expect(len(found) == 7, f"{told} 53 examples, 8 to a batch, make 7 batches and not {len(found)}")
+        for number, pair in enumerate(zip(found, wanted, strict=True)):
+            expect(not trouble(*pair), f"{told} batch {number}: {trouble(*pair)}")
 
 
 class Where(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -391,29 +549,44 @@ class Where(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 @check("the workers stay from epoch to epoch", "which option of DataLoader keeps them?")
-def workers_stay(work: ModuleType) -> None:
-    batches = work.EpochBatches(30, 4, seed=0)
+def workers_stay(work: ModuleType) -> object:
+    batches, seen = work.EpochBatches(30, 4, seed=0), []
     with workers_allowed():
         for workers in (0, 1, 3):
             loader = work.make_loader(Where(), batches, workers, CPU)
-            seen = [{int(one) for places, _ in loader for one in places.flatten()} for _ in range(2)]
-            here = os.getpid() in seen[0]
-            told = f"{workers} workers are wanted"
-            if not workers:
-                expect(seen[0] == {os.getpid()}, f"{told}, and another process has loaded batches")
-                continue
-            expect(not here, f"{told}, and this process has loaded batches itself")
-            expect(len(seen[0]) == workers, f"{told}, and {len(seen[0])} processes have loaded batches")
-            expect(seen[0] == seen[1], f"{told}, and the next epoch had new ones")
+            seen.append([{int(one) for places, _ in loader for one in places.flatten()} for _ in range(2)])
+    return os.getpid(), seen
+
+
+@workers_stay.judge
+def _(seen: Any) -> None:
+    here, loaders = seen
+    for workers, (first, second) in zip((0, 1, 3), loaders, strict=True):
+        told = f"{workers} workers are wanted"
+        if not workers:
+            expect(first == [here], f"{told}, and another process has loaded batches")
+            continue
+        expect(here not in first, f"{told}, and this process has loaded batches itself")
+        expect(len(first) == workers, f"{told}, and {len(first)} processes have loaded batches")
+        expect(first == second, f"{told}, and the next epoch had new ones")
 
 
 @check("batches are in pinned memory only if they go to a GPU", "on which device is pinned memory useful?")
-def pinned(work: ModuleType) -> None:
-    dataset, batches = work.FastImages(*make_images(8, (4, 4, 1))), work.EpochBatches(8, 4, seed=0)
+def pinned(work: ModuleType) -> object:
+    dataset, batches, seen = work.FastImages(*make_images(8, (4, 4, 1))), work.EpochBatches(8, 4, seed=0), []
     for device in (CPU, GPU):
         for workers in (0, 2):
             with mock.patch("torch.cuda.is_available", return_value=device is GPU):
                 loader = work.make_loader(dataset, batches, workers, device)
-            expect(isinstance(loader, DataLoader), f"make_loader returned a {type(loader).__name__}")
-            told = f"for the device {device}, with {workers} workers, pin_memory is {loader.pin_memory}"
-            expect(bool(loader.pin_memory) == (device is GPU), told)
+            is_loader = isinstance(loader, DataLoader)
+            seen.append((device.type, workers, type(loader).__name__, is_loader, is_loader and bool(loader.pin_memory)))
+    return seen
+
+
+@pinned.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == 4, "not all loaders were tried")
+    for device, workers, kind, is_loader, pins in seen:
+        expect(is_loader is True, f"make_loader returned a {kind}")
+        told = f"for the device {device}, with {workers} workers, pin_memory is {pins}"
+        expect(pins == (device == "cuda"), told)

@@ -177,7 +177,7 @@ def _(seen: Any) -> None:
 
 
 def prepared(work: ModuleType, shared: bool, slow: int) -> list[tuple[list[int], list[int]]]:
-    """On several layouts: this rank's downloads, and those done when it goes on. `slow`: a rank that downloads slowly."""
+    """On several layouts: this rank's downloads, and those done when it goes on. `slow`: the rank that is slow."""
     dist.init_process_group("gloo")
     rank, seen = dist.get_rank(), []
     for case, nodes in enumerate(LAYOUTS[1:5]):
