@@ -108,7 +108,7 @@ class CheckFunctions:
 
     def __init__(self, check: Check, observe: Callable[[ModuleType], object]) -> None:
         self.check, self.observe = check, observe
-        self.decide: Callable[..., None] | None = None
+        self.decide: Callable[..., None]  # set by `judge`
 
     def judge(self, function: Callable[..., None]) -> Callable[..., None]:
         """Marks the function that judges. It gets an argument for each rank, in order, and calls `expect`."""
@@ -181,7 +181,10 @@ class Place:
 
 def _describe(checks: Path, pipe: Connection) -> None:
     """Sends the checks of a file, by the names of their functions, in order."""
-    pipe.send({name: one.check for name, one in vars(load(checks)).items() if isinstance(one, CheckFunctions)})
+    found = {name: one for name, one in vars(load(checks)).items() if isinstance(one, CheckFunctions)}
+    if without := [name for name, one in found.items() if not hasattr(one, "decide")]:
+        raise ValueError(f"{checks}: without a judge: {', '.join(without)}")
+    pipe.send({name: one.check for name, one in found.items()})
 
 
 def _observe(place: Place, pipe: Connection) -> None:
@@ -199,8 +202,6 @@ def _observe(place: Place, pipe: Connection) -> None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a student's program may raise
         gap = re.search(r"gap \d+", str(error)) if isinstance(error, NotImplementedError) else None
         sent = {"gap": gap[0]} if gap else {"error": _one_line(error, place.work)}
-        if isinstance(error, NotPassedError):  # a check without a judge
-            sent = {"failed": str(error)}
     pipe.send_bytes(json.dumps(sent, ensure_ascii=False, default=_plain).encode(errors="replace"))
     if "data" in sent:
         time.sleep(GRACE_SECONDS)  # a rank that is slower may still be connecting; when all are done, this one is ended
@@ -223,8 +224,7 @@ def _judge(task: tuple[Path, str, list[Any]], pipe: Connection) -> None:
     checks, name, data = task
     module = load(checks)
     try:
-        if decide := getattr(module, name).decide:
-            decide(*data)
+        getattr(module, name).decide(*data)
         seen = Seen("passed")
     except NotPassedError as error:
         seen = Seen("FAILED", str(error), vague=1)
@@ -366,8 +366,6 @@ def _received(pipe: Connection, process: BaseProcess) -> Observed | None:
             return Observed(found["data"])
         if "gap" in found:
             return Observed(trouble=Seen("open", f"{found['gap']} is not filled"))
-        if "failed" in found:
-            return Observed(trouble=Seen("FAILED", str(found["failed"]), vague=1))
         return Observed(trouble=Seen("FAILED", str(found["error"]), vague=RAISED))
     except (ValueError, TypeError, LookupError, RecursionError):
         return Observed(trouble=Seen("FAILED", "the process has sent something else than a result", vague=3))

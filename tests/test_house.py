@@ -43,7 +43,6 @@ ALLOWED = {
     "exercises/tracking/*.py": {"exercises", "lightning", "torch"},
     "exercises/PT_*.py": {"exercises", "torch"},
     "exercises/*/*.py": {"exercises", "torch"},
-    "exercises/ranks.py": {"exercises", "torch"},
     "exercises/*.py": {"exercises"},
 }
 

@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from exercises.checking import check, expect
-from exercises.ranks import gathered
 
 CPU = torch.device("cpu")
 
@@ -55,8 +54,10 @@ def seen_by(model: nn.Module) -> list[list[float]]:
 @check("two processes make one group", "which variables does torchrun set?", ranks=2)
 def joins(work: ModuleType) -> object:
     rank, world_size, device = work.join()
-    has_group = dist.is_initialized()
-    return rank, world_size, device.type, str(device), has_group, gathered(rank) if has_group else None
+    everyone = [None] * 2
+    if has_group := dist.is_initialized():
+        dist.all_gather_object(everyone, rank)
+    return rank, world_size, device.type, str(device), has_group, everyone
 
 
 @joins.judge

@@ -19,7 +19,6 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from exercises.checking import check, expect
-from exercises.ranks import gathered
 
 RANKS = 3
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -83,9 +82,9 @@ def killed_at(step: int) -> Callable[[int], None]:
     return before_step
 
 
-def same(one: Any, other: Any) -> bool:
-    pairs = zip(one.model.state_dict().values(), other.model.state_dict().values(), strict=True)
-    return all(torch.equal(values, others) for values, others in pairs)
+def weights(training: Any) -> list[Any]:
+    """All values of the model's state dict."""
+    return [values.tolist() for values in training.model.state_dict().values()]
 
 
 def numbers(folder: Path) -> list[int]:
@@ -100,21 +99,35 @@ def shown(found: list[int]) -> str:
 
 # --- The signal ---
 
+CHOSEN = (SIGNALS[:1], SIGNALS[1:], SIGNALS, SIGNALS * 2, SIGNALS[:1] * 3)
+
 
 @check("both signals are noticed, however often they come", "what does signal.signal want? what is in SIGNALS?")
-def noticed(work: ModuleType) -> None:
-    for chosen in (SIGNALS[:1], SIGNALS[1:], SIGNALS, SIGNALS * 2, SIGNALS[:1] * 3):
+def noticed(work: ModuleType) -> object:
+    seen = []
+    for chosen in CHOSEN:
         notice = work.Notice()
-        expect(not notice.received, "a signal is noticed before one has come")
+        flags = [repr(notice.received)], [bool(notice.received)]
         for number in chosen:
             signal.raise_signal(number)
-            expect(bool(notice.received), f"after {signal.Signals(number).name} `received` is {notice.received!r}")
+            flags[0].append(repr(notice.received))
+            flags[1].append(bool(notice.received))
+        seen.append(flags)
+    return seen
+
+
+@noticed.judge
+def _(seen: Any) -> None:
+    for chosen, (shown, (before, *flags)) in zip(CHOSEN, seen, strict=True):
+        expect(before is False, "a signal is noticed before one has come")
+        for number, flag, text in zip(chosen, flags, shown[1:], strict=True):
+            expect(flag is True, f"after {signal.Signals(number).name} `received` is {text}")
 
 
 @check("the signal sets the flag and does nothing else", "between which two lines of the program does it run?")
-def nothing_else(work: ModuleType) -> None:
-    before = make_training(work)
-    training, folder = make_training(work), Path("job")
+def nothing_else(work: ModuleType) -> object:
+    training, folder, raised = make_training(work), Path("job"), None
+    before = weights(training)
     alone()
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
         folder.mkdir()
@@ -127,13 +140,28 @@ def nothing_else(work: ModuleType) -> None:
             try:
                 for number in SIGNALS:
                     signal.raise_signal(number)
-            except Killed:
-                expect(False, "it saves, or calls the other ranks, in the middle of whatever the program does")
             except BaseException as error:  # noqa: BLE001 - SystemExit, and whatever else
-                expect(False, f"it raises {type(error).__name__} in the middle of whatever the program does")
-    expect(bool(notice.received), "the flag is not set")
-    expect(not printed.getvalue(), "it prints, in the middle of another print perhaps")
-    expect(same(training, before) and not list(folder.iterdir()), "it changes the training")
+                raised = type(error).__name__
+    return {
+        "raised": raised,
+        "flag": bool(notice.received),
+        "printed": printed.getvalue(),
+        "weights": (before, weights(training)),
+        "files": [path.name for path in folder.iterdir()],
+    }
+
+
+@nothing_else.judge
+def _(seen: Any) -> None:
+    raised, (before, after) = seen["raised"], seen["weights"]
+    expect(raised != "Killed", "it saves, or calls the other ranks, in the middle of whatever the program does")
+    expect(raised is None, f"it raises {raised} in the middle of whatever the program does")
+    expect(seen["flag"] is True, "the flag is not set")
+    expect(seen["printed"] == "", "it prints, in the middle of another print perhaps")
+    expect(before == after and seen["files"] == [], "it changes the training")
+
+
+FLAGS = [[bool(case >> rank & 1) for rank in range(RANKS)] for case in range(2**RANKS)]
 
 
 @check(
@@ -142,12 +170,19 @@ def nothing_else(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=6,
 )
-def agreement(work: ModuleType) -> None:
+def agreement(work: ModuleType) -> object:
     dist.init_process_group("gloo")
-    for case in range(2**RANKS):
-        flags = [bool(case >> rank & 1) for rank in range(RANKS)]
-        found = gathered(bool(work.agreed(flags[dist.get_rank()])))
-        expect(found == [any(flags)] * RANKS, f"where the ranks' flags are {flags}, they agree on {found}")
+    return [bool(work.agreed(flags[dist.get_rank()])) for flags in FLAGS]
+
+
+@agreement.judge
+def _(*ranks: Any) -> None:
+    for flags, found in zip(FLAGS, zip(*ranks, strict=True), strict=True):
+        expect(found == (any(flags),) * RANKS, f"where the ranks' flags are {flags}, they agree on {list(found)}")
+
+
+# For each rank the step before which it receives a signal.
+SIGNALLED = ({2: 1}, {1: 6, 2: 7}, {0: 9}, {0: 3, 1: 3, 2: 3})
 
 
 @check(
@@ -156,21 +191,31 @@ def agreement(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=10,
 )
-def end_together(work: ModuleType) -> None:
+def end_together(work: ModuleType) -> object:
     dist.init_process_group("gloo")
-    whole = start(work, Path("whole"), seed=0)[1]
-    # For each rank the step before which it receives a signal.
-    for case, steps in enumerate(({2: 1}, {1: 6, 2: 7}, {0: 9}, {0: 3, 1: 3, 2: 3})):
+    whole, seen = weights(start(work, Path("whole"), seed=0)[1]), []
+    for case, steps in enumerate(SIGNALLED):
         folder = Path(f"job-{case}")
         at = steps.get(dist.get_rank(), -1)
         status, _, made = start(work, folder, signal_at(at, SIGNALS[case % 2]), seed=0)
+        first = [made[-1] if made else None, int(status)]
+        status, again, _ = start(work, folder, seed=2)
+        seen.append((first, int(status), weights(again)))
+        dist.barrier()
+    return whole, seen
+
+
+@end_together.judge
+def _(*ranks: Any) -> None:
+    for case, steps in enumerate(SIGNALLED):
         told = f"signals to {', '.join(f'rank {rank} in step {step}' for rank, step in steps.items())}"
-        found = gathered([made[-1] if made else None, int(status)])
+        found = [seen[case][0] for _, seen in ranks]
         wanted = [[min(steps.values()), 143]] * RANKS
         expect(found == wanted, f"{told}: the ranks' last step and status: {found} instead of {wanted}")
-        status, again, _ = start(work, folder, seed=2)
-        expect(all(gathered(status == 0)), f"{told}: started again, the statuses are {gathered(int(status))}")
-        expect(all(gathered(same(again, whole))), f"{told}: started again, the weights are not those of a whole one")
+        statuses = [seen[case][1] for _, seen in ranks]
+        expect(statuses == [0] * RANKS, f"{told}: started again, the statuses are {statuses}")
+        same = all(seen[case][2] == whole for whole, seen in ranks)
+        expect(same, f"{told}: started again, the weights are not those of a whole one")
 
 
 # --- The checkpoint ---
@@ -188,25 +233,38 @@ def saved(work: ModuleType, folder: Path, done: int, steps: int) -> Any:
     return training
 
 
+THERE = ([], [7], [9, 10, 11], [2, 10, 99, 100, 1000], [8, 25, 138])
+
+
 @check(
     "checkpoints are sorted by number, and other files do not count", "which one is first if both are text: 10 or 9?"
 )
-def sorted_numbers(work: ModuleType) -> None:
-    for case, wanted in enumerate(([], [7], [9, 10, 11], [2, 10, 99, 100, 1000], [8, 25, 138])):
+def sorted_numbers(work: ModuleType) -> object:
+    seen = []
+    for case, there in enumerate(THERE):
         folder = Path(f"job-{case}")
         folder.mkdir()
-        for number in wanted[::2] + wanted[1::2]:
+        for number in there[::2] + there[1::2]:
             work.path_of(folder, number).write_text("a checkpoint")
         for name in ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp", "notes.txt", "step-a.pt", "last-step-14.pt"):
             (folder / name).write_text("something else")
-        found = list(work.saved_steps(folder))
+        seen.append(list(work.saved_steps(folder)))
+    return seen
+
+
+@sorted_numbers.judge
+def _(seen: Any) -> None:
+    for wanted, found in zip(THERE, seen, strict=True):
         expect(found == wanted, f"the folder has {shown(wanted)} and other files, and found are {found}")
+
+
+MADE = ((3, 3), (5, 17), (6, 138))  # the steps that were made, and the number that is saved
 
 
 @check(
     "weights, momentum, rate and the number of steps come back", "which parts does a training have? what sets the rate?"
 )
-def comes_back(work: ModuleType) -> None:
+def comes_back(work: ModuleType) -> object:
     alone()
 
     def make(seed: int) -> Any:
@@ -223,74 +281,113 @@ def comes_back(work: ModuleType) -> None:
             training.optimizer.step()
             training.schedule.step()
 
-    for case, (made, done) in enumerate(((3, 3), (5, 17), (6, 138))):
+    seen = []
+    for case, (made, done) in enumerate(MADE):
         folder = Path(f"job-{case}")
         folder.mkdir()
         training, again = make(0), make(1)
         steps(training, made)
         work.save(folder, training, done)
         found = work.load_latest(folder, again)
-        expect(found == done, f"saved after {done} steps, it goes on after {found}")
-        expect(same(again, training), "the weights (or what else is in the state dict) are not those that were saved")
-        for more in range(1, 4):
+        states = [(weights(training), weights(again))]
+        rates = []
+        for _ in range(3):
             steps(training, 1)
             steps(again, 1)
-            rates = [one.optimizer.param_groups[0]["lr"] for one in (training, again)]
-            expect(rates[0] == rates[1], f"{more} step(s) later the rate is {rates[1]:g} instead of {rates[0]:g}")
-            expect(same(again, training), f"{more} step(s) later the weights are different: what does a step read?")
+            rates.append([one.optimizer.param_groups[0]["lr"] for one in (training, again)])
+            states.append((weights(training), weights(again)))
+        seen.append((found, states, rates))
+    return seen
+
+
+@comes_back.judge
+def _(seen: Any) -> None:
+    for (_, done), (found, states, rates) in zip(MADE, seen, strict=True):
+        expect(found == done, f"saved after {done} steps, it goes on after {found}")
+        (saved_weights, loaded), *later = states
+        expect(saved_weights == loaded, "the weights (or what else is in the state dict) are not those that were saved")
+        for more, (rate, (whole, again)) in enumerate(zip(rates, later, strict=True), start=1):
+            expect(rate[0] == rate[1], f"{more} step(s) later the rate is {rate[1]:g} instead of {rate[0]:g}")
+            expect(whole == again, f"{more} step(s) later the weights are different: what does a step read?")
 
 
 @check(
     "no whole checkpoint: training starts from the beginning",
     "what does torch.load raise for an empty file? what does load_latest return then?",
 )
-def from_scratch(work: ModuleType) -> None:
+def from_scratch(work: ModuleType) -> object:
     alone()
-    folder = Path("job")
+    folder, seen = Path("job"), []
     folder.mkdir()
     for name, content in ((None, b""), ("unfinished.tmp", b"ha"), ("step-3.pt", b""), ("step-10.pt", b"ha")):
         if name:
             (folder / name).write_bytes(content)
         training = make_training(work)
+        before = weights(training)
         found = work.load_latest(folder, training)
-        there = ", ".join(path.name for path in folder.iterdir()) or "nothing"
+        seen.append(([path.name for path in folder.iterdir()], found, before == weights(training)))
+    return seen
+
+
+@from_scratch.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == 4, "not all folders were tried")
+    for names, found, unchanged in seen:
+        there = ", ".join(names) or "nothing"
         expect(found == 0, f"the folder has {there}, no whole checkpoint, and training goes on after step {found}")
-        expect(same(training, make_training(work)), f"the folder has {there}, and the weights are changed")
+        expect(unchanged is True, f"the folder has {there}, and the weights are changed")
+
+
+DAMAGES = (
+    "",
+    "is empty",
+    "is cut off in the middle",
+    "has lost its end",
+    "is full of zeros",
+    "is a text",
+)  # of the checkpoint of step 11; at first there is none
 
 
 @check("the latest whole checkpoint is taken", "what does torch.load raise for a damaged file, and which file is next?")
-def latest_whole(work: ModuleType) -> None:
+def latest_whole(work: ModuleType) -> object:
     alone()
     folder, other = Path("job"), Path("other")
     folder.mkdir()
     other.mkdir()
-    trainings = {9: saved(work, folder, 9, 1), 10: saved(work, folder, 10, 2)}
+    made = [weights(saved(work, folder, 9, 1)), weights(saved(work, folder, 10, 2))]
     saved(work, other, 11, 3)
     whole = work.path_of(other, 11).read_bytes()
     # What else may lie there: unfinished, and newer.
     for name in ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp"):
         (folder / name).write_bytes(whole[: len(whole) // 2])
-    damages = {
-        "": None,
-        "is empty": b"",
-        "is cut off in the middle": whole[: len(whole) // 2],
-        "has lost its end": whole[:-30],
-        "is full of zeros": bytes(len(whole)),
-        "is a text": b"disk quota exceeded\n" * 9,
-    }
-    for damage, content in damages.items():
+    contents = (
+        None,
+        b"",
+        whole[: len(whole) // 2],
+        whole[:-30],
+        bytes(len(whole)),
+        b"disk quota exceeded\n" * 9,
+    )
+    seen = []
+    for content in contents:
         if content is not None:
             work.path_of(folder, 11).write_bytes(content)
         training = make_training(work, seed=3)
-        found = work.load_latest(folder, training)
-        told = f"steps 9 and 10 are whole{f', step 11 {damage}' if damage else ''}: training goes on after step {found}"
-        expect(found == 10, told)
-        expect(same(training, trainings[10]), "the weights are not those of step 10")
+        seen.append((work.load_latest(folder, training), weights(training)))
     work.path_of(folder, 10).write_bytes(b"ha")
     training = make_training(work, seed=3)
-    found = work.load_latest(folder, training)
-    expect(found == 9, f"steps 10 and 11 are damaged, 9 is whole: training goes on after step {found}")
-    expect(same(training, trainings[9]), "the weights are not those of step 9")
+    return made, seen, (work.load_latest(folder, training), weights(training))
+
+
+@latest_whole.judge
+def _(seen: Any) -> None:
+    (of_9, of_10), loaded, (last, last_weights) = seen
+    for damage, (found, values) in zip(DAMAGES, loaded, strict=True):
+        told = f"steps 9 and 10 are whole{f', step 11 {damage}' if damage else ''}: training goes on after step {found}"
+        expect(found == 10, told)
+        expect(values == of_10, "the weights are not those of step 10")
+    expect(last == 9, f"steps 10 and 11 are damaged, 9 is whole: training goes on after step {last}")
+    expect(last_weights == of_9, "the weights are not those of step 9")
 
 
 def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
@@ -312,14 +409,14 @@ def renames(before: Callable[[Path, Path], None]) -> contextlib.ExitStack:
 
 
 @check("killed while it writes: the older checkpoints are whole", "what is the name of the unfinished file?")
-def killed_writing(work: ModuleType) -> None:
+def killed_writing(work: ModuleType) -> object:
     alone()
     folder = Path("job")
     folder.mkdir()
     saved(work, folder, 8, 1)
     training = saved(work, folder, 9, 2)
     before = {path.name: path.read_bytes() for path in folder.glob("step-*.pt")}
-    expect(sorted(before) == ["step-8.pt", "step-9.pt"], f"saved were steps 8 and 9, there are {sorted(before)}")
+    seen = []
 
     def cut_off(obj: object, f: object, *_: object, **__: object) -> None:
         with opened(f) as file:
@@ -330,71 +427,102 @@ def killed_writing(work: ModuleType) -> None:
     for done in (10, 9):  # another one, and one that is there already
         with mock.patch("torch.save", cut_off), contextlib.suppress(Killed):
             saved(work, folder, done, 3)
-        expect(
-            all((folder / name).exists() and (folder / name).read_bytes() == old for name, old in before.items()),
-            f"killed while it wrote step {done}: steps 8 and 9 are not both whole",
-        )
+        whole = all((folder / name).exists() and (folder / name).read_bytes() == old for name, old in before.items())
         again = make_training(work, seed=3)
-        found = work.load_latest(folder, again)
-        expect(
-            found == 9 and same(again, training), f"killed while it wrote step {done}, it goes on after step {found}"
-        )
+        seen.append((whole, work.load_latest(folder, again), weights(again)))
+    return sorted(before), weights(training), seen
+
+
+@killed_writing.judge
+def _(seen: Any) -> None:
+    names, of_9, after = seen
+    expect(names == ["step-8.pt", "step-9.pt"], f"saved were steps 8 and 9, there are {names}")
+    for done, (whole, found, values) in zip((10, 9), after, strict=True):
+        expect(whole is True, f"killed while it wrote step {done}: steps 8 and 9 are not both whole")
+        expect(found == 9 and values == of_9, f"killed while it wrote step {done}, it goes on after step {found}")
 
 
 @check(
     "a checkpoint gets its name when it is whole, and older ones go after that",
     "in which order: write, rename, remove? in which folder does the unfinished file lie?",
 )
-def renamed_whole(work: ModuleType) -> None:
+def renamed_whole(work: ModuleType) -> object:
     alone()
     folder = Path("job").resolve()
     folder.mkdir()
-    seen: list[str] = []
+    seen = []
     for done in (9, 10, 11, 12, 12):
         there = set(numbers(folder))
-        target = work.path_of(folder, done).resolve()
+        target, events = work.path_of(folder, done).resolve(), []
 
-        def before(source: Path, name: Path, target: Path = target, there: set[int] = there) -> None:
+        def before(
+            source: Path, name: Path, target: Path = target, there: set[int] = there, events: list = events
+        ) -> None:
             if name != target:
                 return
-            seen.append(name.name)
-            expect(source.parent == folder, "the unfinished file lay in another folder, maybe on another disk")
-            missing = sorted(there - set(numbers(folder)))
-            expect(not missing, f"just before the rename {shown(missing)} was gone already")
             try:
                 torch.load(source, weights_only=True)
+                whole = True
             except Exception:  # noqa: BLE001 - however it can't be read
-                expect(False, "when it got its name, the file was not whole")
+                whole = False
+            events.append((source.parent == folder, sorted(there - set(numbers(folder))), whole))
 
         with renames(before):
             saved(work, folder, done, 1)
-        expect(target.name in seen, f"{target.name} did not get its name by a rename of a whole file")
-        expect(target.exists(), f"{target.name} is not there when save() returns")
-        seen.clear()
+        seen.append((target.name, events, target.exists()))
+    return seen
+
+
+@renamed_whole.judge
+def _(seen: Any) -> None:
+    expect(len(seen) == 5, "not all steps were saved")
+    for name, events, is_there in seen:
+        for beside, missing, whole in events:
+            expect(beside is True, "the unfinished file lay in another folder, maybe on another disk")
+            expect(not missing, f"just before the rename {shown(missing)} was gone already")
+            expect(whole is True, "when it got its name, the file was not whole")
+        expect(bool(events), f"{name} did not get its name by a rename of a whole file")
+        expect(is_there is True, f"{name} is not there when save() returns")
+
+
+BEFORE = ([], [3], [3, 5], [5, 6], [2, 8, 9], [9, 10, 11], [5, 6, 99, 100], [5, 7, 9])  # step 7 is saved
+IN_TURN = (8, 9, 10, 11, 100, 1000)
 
 
 @check(
     "the last two are kept, and the new one is one of them", "which numbers can be in the folder when step 7 is saved?"
 )
-def two_kept(work: ModuleType) -> None:
+def two_kept(work: ModuleType) -> object:
     alone()
-    for case, there in enumerate(([], [3], [3, 5], [5, 6], [2, 8, 9], [9, 10, 11], [5, 6, 99, 100], [5, 7, 9])):
+    seen, in_turn = [], []
+    for case, there in enumerate(BEFORE):
         folder = Path(f"job-{case}")
         folder.mkdir()
         (folder / "notes.txt").write_text("mine")
         for number in there:
             work.path_of(folder, number).write_bytes(b"ha")
         saved(work, folder, 7, 1)
-        earlier = [number for number in there if number < 7]
-        wanted, found = sorted([*earlier[-1:], 7]), numbers(folder)
-        expect(found == wanted, f"there were {shown(there)}; with step 7 saved there are {shown(found)}")
-        expect((folder / "notes.txt").exists(), "a file that is no checkpoint was removed")
-    folder, kept = Path("job"), []
+        seen.append((numbers(folder), (folder / "notes.txt").exists()))
+    folder = Path("job")
     folder.mkdir()
-    for done in (8, 9, 10, 11, 100, 1000):
+    for done in IN_TURN:
         saved(work, folder, done, 1)
+        in_turn.append(numbers(folder))
+    return seen, in_turn
+
+
+@two_kept.judge
+def _(seen: Any) -> None:
+    cases, in_turn = seen
+    for there, (found, has_notes) in zip(BEFORE, cases, strict=True):
+        earlier = [number for number in there if number < 7]
+        wanted = sorted([*earlier[-1:], 7])
+        expect(found == wanted, f"there were {shown(there)}; with step 7 saved there are {shown(found)}")
+        expect(has_notes is True, "a file that is no checkpoint was removed")
+    kept: list[int] = []
+    for done, found in zip(IN_TURN, in_turn, strict=True):
         kept = [*kept[-1:], done]
-        expect(numbers(folder) == kept, f"after step {done} there are {shown(numbers(folder))}")
+        expect(found == kept, f"after step {done} there are {shown(found)}")
 
 
 @check(
@@ -403,7 +531,7 @@ def two_kept(work: ModuleType) -> None:
     ranks=RANKS,
     seconds=8,
 )
-def one_writer(work: ModuleType) -> None:
+def one_writer(work: ModuleType) -> object:
     dist.init_process_group("gloo")
     rank, folder, savers = dist.get_rank(), Path("job"), []
     folder.mkdir(exist_ok=True)
@@ -423,45 +551,71 @@ def one_writer(work: ModuleType) -> None:
         saved(work, folder, 7, 1)
     there = work.path_of(folder, 7).exists()
     Path(f"returned-{rank}").touch()
-    everyone = sum(gathered(savers), [])
-    expect(everyone == [0], f"torch.save was called by ranks {everyone or 'none'}")
-    expect(all(gathered(there)), f"when save() returned, the file was there, by rank: {gathered(there)}")
+    dist.barrier()
     training = make_training(work, seed=3 + rank)
-    found = gathered(work.load_latest(folder, training))
-    expect(found == [7] * RANKS, f"saved after step 7, the ranks go on after {found}")
-    sums = gathered([values.sum().item() for values in training.model.parameters()])
+    return savers, there, work.load_latest(folder, training), [one.sum().item() for one in training.model.parameters()]
+
+
+@one_writer.judge
+def _(*ranks: Any) -> None:
+    savers, there, found, sums = zip(*ranks, strict=True)
+    everyone = sum(savers, [])
+    expect(everyone == [0], f"torch.save was called by ranks {everyone or 'none'}")
+    expect(all(there), f"when save() returned, the file was there, by rank: {list(there)}")
+    expect(found == (7,) * RANKS, f"saved after step 7, the ranks go on after {list(found)}")
     expect(all(one == sums[0] for one in sums), "the ranks have not loaded the same weights")
 
 
 # --- The training ---
+
+PLANS = ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2))  # examples, epochs, batch size, seed
 
 
 @check(
     "the batches after k steps are those of a whole training",
     "after k steps: which epoch, and how many of its batches?",
 )
-def same_batches(work: ModuleType) -> None:
-    for length, epochs, batch_size, seed in ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2)):
+def same_batches(work: ModuleType) -> object:
+    seen = []
+    for length, epochs, batch_size, seed in PLANS:
         plan = work.Plan(epochs, batch_size, 5, seed)
-        state = torch.get_rng_state()
+        state = torch.get_rng_state().tolist()
         whole = [list(map(int, batch)) for batch in work.batches(length, plan, 0)]
+        later = [
+            [list(map(int, batch)) for batch in work.batches(length, plan, done)] for done in range(len(whole) + 1)
+        ]
+        seen.append((whole, later, state == torch.get_rng_state().tolist()))
+    return seen
+
+
+@same_batches.judge
+def _(seen: Any) -> None:
+    for (length, epochs, batch_size, _), (whole, later, untouched) in zip(PLANS, seen, strict=True):
         told = f"{length} examples, {epochs} epochs, batches of {batch_size}"
         sizes = [len(batch) for batch in whole]
         per_epoch = [min(batch_size, length - first) for first in range(0, length, batch_size)]
         expect(sizes == per_epoch * epochs, f"{told}: batches of {sizes}")
-        for done in range(len(whole) + 1):
-            found = [list(map(int, batch)) for batch in work.batches(length, plan, done)]
+        expect(len(later) == len(whole) + 1, f"{told}: not all steps were tried")
+        for done, found in enumerate(later):
             expect(found == whole[done:], f"{told}: after {done} steps come {found[:2]}..., not {whole[done:][:2]}...")
-        untouched = torch.equal(state, torch.get_rng_state())
-        expect(untouched, "the order changes other random numbers of the program: use a generator for the order alone")
+        expect(
+            untouched is True,
+            "the order changes other random numbers of the program: use a generator for the order alone",
+        )
+
+
+SEEDS = (0, 12347, 77)  # no round numbers: seed + 1000 * epoch is right too
 
 
 @check("every epoch has all examples, in its own order", "what does the seed of the generator depend on?")
-def orders(work: ModuleType) -> None:
+def orders(work: ModuleType) -> object:
+    return [[list(map(int, batch)) for batch in work.batches(50, work.Plan(4, 16, 5, seed), 0)] for seed in SEEDS]
+
+
+@orders.judge
+def _(seen: Any) -> None:
     found: dict[tuple[int, int], list[int]] = {}
-    for seed in (0, 12347, 77):  # no round numbers: seed + 1000 * epoch is right too
-        plan = work.Plan(4, 16, 5, seed)
-        parts = [list(map(int, batch)) for batch in work.batches(50, plan, 0)]
+    for seed, parts in zip(SEEDS, seen, strict=True):
         expect(len(parts) == 16, f"4 epochs of 50 examples in batches of 16 are {len(parts)} batches")
         for epoch in range(4):
             order = sum(parts[4 * epoch : 4 * epoch + 4], [])
@@ -476,83 +630,142 @@ def orders(work: ModuleType) -> None:
     "interrupted after any step and started again, it ends with the same weights",
     "which values does a step read, besides the weights? which step comes next?",
 )
-def same_end(work: ModuleType) -> None:
+def same_end(work: ModuleType) -> object:
     alone()
-    status, whole, made = start(work, Path("whole"), seed=0)
-    expect(made == list(range(LAST)), f"a training of {LAST} steps made steps {made}")
+    _, whole, made = start(work, Path("whole"), seed=0)
+    interrupted = []
     for step in range(LAST - 1):
         folder = Path(f"job-{step}")
-        status, _, made = start(work, folder, signal_at(step, SIGNALS[step % 2]), seed=0)
-        seen = f"a signal before step {step}: "
-        expect(made == list(range(step + 1)), f"{seen}the last step made is {made[-1] if made else 'none'}")
-        expect(step + 1 in numbers(folder), f"{seen}there is no checkpoint after {step + 1} steps")
-        status, again, made = start(work, folder)
-        expect(made == list(range(step + 1, LAST)), f"{seen}started again, it made steps {made}")
-        expect(same(again, whole), f"{seen}started again, it ended with other weights")
+        _, _, before = start(work, folder, signal_at(step, SIGNALS[step % 2]), seed=0)
+        there = numbers(folder)
+        _, again, after = start(work, folder)
+        interrupted.append((before, there, after, weights(again)))
     folder = Path("often")
     for step in (2, 3, 4, 9):
         start(work, folder, signal_at(step), seed=0)
-    expect(same(start(work, folder)[1], whole), "interrupted four times, it ended with other weights")
+    return made, weights(whole), interrupted, weights(start(work, folder)[1])
+
+
+@same_end.judge
+def _(seen: Any) -> None:
+    made, whole, interrupted, often = seen
+    expect(made == list(range(LAST)), f"a training of {LAST} steps made steps {made}")
+    expect(len(interrupted) == LAST - 1, "not all steps were interrupted")
+    for step, (before, there, after, again) in enumerate(interrupted):
+        told = f"a signal before step {step}: "
+        expect(before == list(range(step + 1)), f"{told}the last step made is {before[-1] if before else 'none'}")
+        expect(step + 1 in there, f"{told}there is no checkpoint after {step + 1} steps")
+        expect(after == list(range(step + 1, LAST)), f"{told}started again, it made steps {after}")
+        expect(again == whole, f"{told}started again, it ended with other weights")
+    expect(often == whole, "interrupted four times, it ended with other weights")
+
+
+KILLED = ((5, 3), (5, 7), (5, 11), (3, 7), (2, 9), (100, 11))  # save_every, and the step before which it is killed
 
 
 @check(
     "killed without a signal, it goes on after the last periodic checkpoint",
     "does it count the steps of the whole training?",
 )
-def periodic(work: ModuleType) -> None:
+def periodic(work: ModuleType) -> object:
     alone()
     _, whole, _ = start(work, Path("whole"), seed=0)
-    for save_every, step in ((5, 3), (5, 7), (5, 11), (3, 7), (2, 9), (100, 11)):
+    seen = []
+    for save_every, step in KILLED:
         folder = Path(f"job-{save_every}-{step}")
         with contextlib.suppress(Killed):
             start(work, folder, killed_at(step), save_every, seed=0)
-        wanted = list(range(save_every, step + 1, save_every))[-2:]
-        told = f"save_every={save_every}, killed before step {step}: there are {shown(numbers(folder))}"
-        expect(numbers(folder) == wanted, f"{told}, not {shown(wanted)}")
-        _, again, made = start(work, folder, save_every=save_every, seed=1 if wanted else 0)
-        expect(made == list(range(wanted[-1] if wanted else 0, LAST)), f"{told}; started again, it made steps {made}")
-        expect(same(again, whole), f"{told}; started again, it ended with other weights")
+        there = numbers(folder)
+        _, again, made = start(work, folder, save_every=save_every, seed=1 if kept_of(save_every, step) else 0)
+        seen.append((there, made, weights(again)))
     folder = Path("signal")
     for before_step in (signal_at(6), signal_at(-1)):
         start(work, folder, before_step, save_every=5, seed=0)
+    return weights(whole), seen, numbers(folder)
+
+
+def kept_of(save_every: int, step: int) -> list[int]:
+    return list(range(save_every, step + 1, save_every))[-2:]
+
+
+@periodic.judge
+def _(seen: Any) -> None:
+    whole, killed, at_the_end = seen
+    for (save_every, step), (there, made, again) in zip(KILLED, killed, strict=True):
+        wanted = kept_of(save_every, step)
+        told = f"save_every={save_every}, killed before step {step}: there are {shown(there)}"
+        expect(there == wanted, f"{told}, not {shown(wanted)}")
+        expect(made == list(range(wanted[-1] if wanted else 0, LAST)), f"{told}; started again, it made steps {made}")
+        expect(again == whole, f"{told}; started again, it ended with other weights")
     told = "save_every=5, a signal before step 6, started again: at the end there are"
-    expect(numbers(folder) == [10, LAST], f"{told} {shown(numbers(folder))}, not {shown([10, LAST])}")
+    expect(at_the_end == [10, LAST], f"{told} {shown(at_the_end)}, not {shown([10, LAST])}")
+
+
+INTERRUPTED = ((5, 0), (5, LAST - 2), (100, 4), (1, 4))  # save_every, and the step of the signal
 
 
 @check("the exit status says whether to start it again", "after which step is no work left?")
-def statuses(work: ModuleType) -> None:
+def statuses(work: ModuleType) -> object:
     alone()
-    for save_every, step in ((5, 0), (5, LAST - 2), (100, 4), (1, 4)):
+    seen = []
+    for save_every, step in INTERRUPTED:
         folder = Path(f"job-{save_every}-{step}")
-        status = start(work, folder, signal_at(step), save_every)[0]
+        first = start(work, folder, signal_at(step), save_every)[0]
+        seen.append((first, start(work, folder, save_every=save_every)[0]))
+    return seen, start(work, Path("last"), signal_at(LAST - 1))[0]
+
+
+@statuses.judge
+def _(seen: Any) -> None:
+    interrupted, last = seen
+    for (_, step), (first, second) in zip(INTERRUPTED, interrupted, strict=True):
         told = "SIGTERM would have given 128 + 15"
-        expect(status == 143, f"interrupted in step {step} of {LAST}, the exit status is {status}; {told}")
-        status = start(work, folder, save_every=save_every)[0]
-        expect(status == 0 and status is not False, f"finished, the exit status is {status!r}")
-    status = start(work, Path("last"), signal_at(LAST - 1))[0]
-    expect(status == 0, f"a signal in the last step: no step is left, and the exit status is {status}")
+        expect(first == 143, f"interrupted in step {step} of {LAST}, the exit status is {first}; {told}")
+        expect(second == 0 and second is not False, f"finished, the exit status is {second!r}")
+    expect(last == 0, f"a signal in the last step: no step is left, and the exit status is {last}")
+
+
+FINISHED = ((5, -1), (LAST, -1), (100, LAST - 1))  # save_every, and the step of a signal
 
 
 @check("a finished job that is started again does nothing more", "what is saved after the last step?")
-def finished(work: ModuleType) -> None:
+def finished(work: ModuleType) -> object:
     alone()
-    for save_every, last_signal in ((5, -1), (LAST, -1), (100, LAST - 1)):
+    seen = []
+    for save_every, last_signal in FINISHED:
         folder = Path(f"job-{save_every}")
         _, whole, _ = start(work, folder, signal_at(last_signal), save_every, seed=0)
-        expect(LAST in numbers(folder), f"save_every={save_every}: after the last step there are {numbers(folder)}")
+        there = numbers(folder)
         before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
         status, again, made = start(work, folder, save_every=save_every)
+        after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+        seen.append((there, made, status, weights(again), weights(whole), before, after))
+    return seen
+
+
+@finished.judge
+def _(seen: Any) -> None:
+    for (save_every, _), (there, made, status, again, whole, before, after) in zip(FINISHED, seen, strict=True):
+        expect(LAST in there, f"save_every={save_every}: after the last step there are {there}")
         expect(made == [], f"started again, it made steps {made}")
         expect(status == 0, f"started again, its exit status is {status}")
-        expect(same(again, whole), "started again, it has other weights")
-        after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+        expect(again == whole, "started again, it has other weights")
         expect(before == after, "started again, it changed files")
 
 
+# Seconds of a checkpoint, seconds between failures of a node, nodes.
+FAILURES = ((60.0, 1e6, 1), (30.0, 5e7, 16), (2.0, 8.64e7, 1000), (600.0, 1e6, 3))
+
+
 @check("the interval loses the least time", "how often does the whole job fail? set the slope of `lost_share` to zero")
-def interval(work: ModuleType) -> None:
-    for cost, between, nodes in ((60.0, 1e6, 1), (30.0, 5e7, 16), (2.0, 8.64e7, 1000), (600.0, 1e6, 3)):
-        wanted, found = math.sqrt(2 * cost * between / nodes), float(work.best_interval(cost, between, nodes))
+def interval(work: ModuleType) -> object:
+    return [float(work.best_interval(*failures)) for failures in FAILURES]
+
+
+@interval.judge
+def _(seen: Any) -> None:
+    for (cost, between, nodes), found in zip(FAILURES, seen, strict=True):
+        wanted = math.sqrt(2 * cost * between / nodes)
         told = (
             f"{cost:g} s a checkpoint, {between:g} s between failures of each of {nodes} node(s): every {found:.4g} s"
         )
