@@ -167,7 +167,7 @@ def scrolled_through(page):
     page.evaluate("() => window.scrollTo(0, 0)")
 
 
-@pytest.mark.quick("simple-light-400", "turns-dark-1400")
+@pytest.mark.quick("turns-dark-1400")
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["simple", "sweep", "turns"])
