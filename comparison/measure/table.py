@@ -738,9 +738,9 @@ def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
     def by_round(of_row: Row) -> dict[tuple[int, ...], Run]:
         runs = sorted((run for run in of_row.runs if run.is_measured), key=lambda run: run.round_key)
         if reference.in_table.variant == row.in_table.variant:
-            return {run.round_key: run for run in runs}
+            return {(*run.round_key,): run for run in runs}
         counts = Counter[int]()
-        undisturbed = {}
+        undisturbed: dict[tuple[int, ...], Run] = {}
         for run in runs:
             if not of_row.leaves_out(run):
                 undisturbed[run.record.seed, counts[run.record.seed]] = run

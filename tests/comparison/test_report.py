@@ -2,14 +2,17 @@
 
 import ast
 import html
+import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
+from jsonschema import ValidationError
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
@@ -552,6 +555,17 @@ def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep, turns):
         assert kinds == {"module", "application/json"} and page.count("<script") == page.count("</script>")
         words = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
         assert "@@" not in words and "None" not in words and "nan" not in words
+
+
+def test_every_chart_fits_the_schema_of_vega_lite(simple, sweep, turns):
+    for folder in (simple, sweep, turns):
+        page = (folder / "report.html").read_text()
+        descriptions = re.findall(r'<script type="application/json" id="[^"]*">(.*?)</script>', page, flags=re.DOTALL)
+        assert len(descriptions) == page.count('-description"')
+        for description in map(json.loads, descriptions):
+            alt.Chart.from_dict(description, validate=True)
+        with pytest.raises(ValidationError):
+            alt.Chart.from_dict(json.loads(descriptions[0]) | {"autosize": "no such size"}, validate=True)
 
 
 def test_figures_are_files_too(simple):

@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
+import platformdirs
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import title_of
+from common.platform.errors import FileError
 from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
@@ -74,6 +78,18 @@ class Section:
     profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
 
 
+def _vega() -> str:
+    """Vega and vegaEmbed as one script. Bundling takes more than a second, so the user's cache folder keeps it."""
+    cached = platformdirs.user_cache_path("cnn-in-lockstep") / f"vega-{metadata.version('vl-convert-python')}.js"
+    with suppress(OSError, UnicodeError):  # there is none yet
+        return cached.read_text(encoding="utf-8")
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with suppress(OSError, FileError):  # if the folder can't be written to, the next report bundles it again
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_text(cached, script)
+    return script
+
+
 def write_report(summary: Summary) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = summary.folder / FIGURES_DIR
@@ -121,7 +137,7 @@ def write_report(summary: Summary) -> None:
         remarks=remarks(summary),
         figures_dir=FIGURES_DIR,
         descriptions=[chart for group in (study_figures, *charts) for chart in group],
-        vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        vega=_vega(),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
         versions=_versions(summary),
