@@ -9,11 +9,13 @@ from common.record.results import RunResult
 from comparison.intervals import Ratio, unpaired_ratio
 from comparison.lockstep import different_settings
 from comparison.measure.columns import shown
-from comparison.measure.numbers import points, rate, span, text
 from comparison.measure.table import Row, Table
+from comparison.numbers import ACCURACY, DIFFERENCE, RATIO, between, points, rate, span, text
 from comparison.plan.jobs import in_brackets
 from comparison.prove.judging import Proof, judge_folders
 from comparison.prove.proof import proof_path
+
+BESIDE = "beside"  # the table of text of all changes
 
 
 def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list["Change"]:
@@ -85,32 +87,33 @@ class Change:
 
     # --- In a table, for rows that are comparable ---
 
-    @shown("accuracy\npoints", "beside")
-    def accuracy(self) -> str:
+    @shown("accuracy\npoints", BESIDE, form=points)
+    def accuracy_change(self) -> float | None:
         assert self.then
-        return points(self.then.test_accuracy, self.now.test_accuracy)
+        then, now = self.then.test_accuracy, self.now.test_accuracy
+        return None if then is None or now is None else now - then
 
-    @shown("images/s\nthen", "beside")
-    def speed_then(self) -> str:
-        return rate(median(self._speeds[0])) if self._speeds else ""
+    @shown("images/s\nthen", BESIDE, form=rate)
+    def speed_then(self) -> float | None:
+        return median(self._speeds[0]) if self._speeds else None
 
-    @shown("images/s\nnow", "beside")
-    def speed_now(self) -> str:
-        return rate(median(self._speeds[1])) if self._speeds else ""
+    @shown("images/s\nnow", BESIDE, form=rate)
+    def speed_now(self) -> float | None:
+        return median(self._speeds[1]) if self._speeds else None
 
-    @shown("\nratio", "beside")
-    def ratio(self) -> str:
-        return text(self._ratio and self._ratio.estimate, "{:.2f}")
+    @shown("\nratio", BESIDE, form=RATIO)
+    def ratio(self) -> float | None:
+        return self._ratio and self._ratio.estimate
 
-    @shown("95 %\ninterval", "beside")
+    @shown("95 %\ninterval", BESIDE)
     def interval(self) -> str:
-        return span(self._ratio.low, self._ratio.high, "{:.2f}".format) if self._ratio else ""
+        return span(self._ratio.low, self._ratio.high) if self._ratio else ""
 
-    @shown("\nverdict", "beside")
+    @shown("\nverdict", BESIDE)
     def verdict(self) -> str:
         return (self._ratio and self._ratio.verdict) or "none"
 
-    @shown("same\ntraining", "beside")
+    @shown("same\ntraining", BESIDE)
     def same_training(self) -> str:
         return {True: "yes", False: "no", None: ""}[self._proof.same]
 
@@ -127,8 +130,8 @@ class Change:
         old, new, _ = self._results
         yield self._about_training()
         yield (
-            f"accuracy {text(self.then.test_accuracy, '{:.2%}')}, now {text(self.now.test_accuracy, '{:.2%}')}"
-            f" ({self.accuracy} points)"
+            f"accuracy {text(self.then.test_accuracy, ACCURACY)}, now {text(self.now.test_accuracy, ACCURACY)}"
+            f" ({text(self.accuracy_change, points)} points)"
         )
         versions = _versions(old, new)
         # With uncommitted changes, the code may differ although the commit is the same.
@@ -149,7 +152,8 @@ class Change:
             return f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
         if not proof.same:
             return f"not the same training: {proof.note}"
-        largest = text(proof.difference, " (largest difference in a loss in 64 bits {:.0e})")
+        known = proof.difference is not None
+        largest = f" (largest difference in a loss in 64 bits {proof.difference:{DIFFERENCE}})" if known else ""
         return f"the same training{largest}"
 
     def _about_speed(self, versions: bool, code: bool) -> str:
@@ -160,12 +164,12 @@ class Change:
         changes = (("versions", versions), ("code", code), ("--turns", turns))
         changed = [name for name, true in changes if true] or ["nothing that is recorded"]
         if ratio.estimate is None:
-            found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
+            found = f"{between(ratio.least, ratio.most)} times the baseline's, by single runs, too few for a ratio"
         elif ratio.low is None or ratio.high is None:
-            found = f"{ratio.estimate:.2f} times the baseline's, without spread for an interval"
+            found = f"{ratio.estimate:{RATIO}} times the baseline's, without spread for an interval"
         else:
-            interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
-            found = f"{ratio.estimate:.2f} times the baseline's, {interval}: {ratio.verdict}"
+            interval = f"95 % interval {between(ratio.low, ratio.high)}"
+            found = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
         return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
 
 

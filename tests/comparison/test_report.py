@@ -13,13 +13,14 @@ import pytest
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
+from comparison.measure.lines_of_code import count_lines, lines_of_training
 from comparison.show.report.charts import draw
-from comparison.show.report.findings import decision, findings
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.page import table_charts, write_report
-from comparison.show.report.training_code import count_lines, lines_of_training, training_steps
+from comparison.show.report.training_code import training_steps
 from comparison.show.report.turn_figures import MAX_TURNS, ticks
-from comparison.show.tables import row_tables
+from comparison.show.sentences import findings
+from comparison.show.tables import decision, row_tables
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -429,7 +430,7 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
     assert trust.startswith("Speed is not measured: other programs used 60% of the cores; end other programs, leave")
     assert step.startswith("On a quieter machine, python compare.py --resume DIR --repeats 5") and shares is None
     (table,) = comparison(tmp_path / "again", make, implementations=["tf", "pt"], target_accuracy=0.5).tables
-    assert [heading for heading, _ in decision(table).headings][:2] == ["test accuracy", "memory, MiB"]
+    assert [heading for heading, _ in decision(table).headings][:2] == ["test accuracy", "memory MiB"]
     for cells in row_tables(table.rows, details=False):
         assert not any(word in heading for heading in cells.columns for word in ("images/s", "ratio", "interval"))
     trust, _, _ = trusted(tmp_path / "keep", make, repeats=2, disturbed="keep")
@@ -443,7 +444,9 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
 @pytest.mark.parametrize(("verify", "others"), [("auto", ["yes", "no"]), ("never", ["not checked"] * 2)])
 def test_only_the_first_row_is_called_the_first_row(tmp_path, verify, others):
     summary = comparison(tmp_path, in_turns, verify=verify)
-    assert [cells[-1].shown for _, cells, _ in decision(summary.tables[0]).lines] == ["first row", *others]
+    table = decision(summary.tables[0])
+    assert [cells[-1].shown for _, cells, _ in table.lines] == ["first row", *others]
+    assert all(meaning for _, meaning in table.headings)
 
 
 @pytest.mark.slow
