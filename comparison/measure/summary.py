@@ -24,8 +24,8 @@ class Summary:
       folder: the comparison's folder.
       runs: all runs that have ended, including those for tuning.
       missing: how many runs are still to be made.
-      baseline: the changes as lines of text, or why there are none.
       changes: the changes of the rows since the baseline.
+      no_baseline: why a baseline that was asked for can't be read; None if it can, or if there is none.
     """
 
     folder: Path
@@ -34,8 +34,8 @@ class Summary:
     runs: Sequence[Run]
     missing: int
     warnings: list[str]
-    baseline: list[str]
     changes: list[Change]
+    no_baseline: str | None
 
     @property
     def rows(self) -> list[Row]:
@@ -79,20 +79,19 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
     """Tables, warnings and changes since the baseline, from the runs that have ended so far."""
     request, corrections = _as_trained(request, runs)
     tables = make_tables(folder, request, runs)
-    baseline: list[str] = []
     changes: list[Change] = []
+    no_baseline = None
     if request.options.baseline:
         try:
             earlier = Request.read(request.options.baseline, "--baseline")
             earlier_runs, _ = find_runs(request.options.baseline, earlier)
             earlier_tables = make_tables(request.options.baseline, earlier, earlier_runs)
             changes = what_changed(tables, earlier_tables)
-            baseline = [f"{change.title}: {line}" for change in changes for line in change.lines()]
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
-            baseline = [str(error)]
+            no_baseline = str(error)
     warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
     warnings = [*corrections, *warnings]
-    return Summary(folder, request, tables, list(runs), missing, warnings, baseline, changes)
+    return Summary(folder, request, tables, list(runs), missing, warnings, changes, no_baseline)
 
 
 def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[str]]:

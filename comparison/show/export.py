@@ -18,7 +18,7 @@ from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_study
 from comparison.measure.table import MAIN, Row
 from comparison.run.program import Record
-from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
+from comparison.show.sentences import changes, conclusions, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
 
 FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
@@ -87,7 +87,7 @@ def _results(summary: Summary) -> Results:
         command=request.commands[-1],
         target_accuracy=request.options.target_accuracy,
         warnings=summary.warnings,
-        baseline=summary.baseline,
+        baseline=changes(summary),
         rows=[StoredRow(**{one.name: getattr(row, one.name) for one in columns_of(Row)}) for row in summary.rows],
         runs=[
             RunSample(table=table, run_dir=run.shown_dir(summary.folder), record=run.record, result=run.result)

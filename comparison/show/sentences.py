@@ -11,12 +11,13 @@ from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
 from comparison.intervals import MIN_CYCLES, MIN_ROUNDS, Ratio
+from comparison.measure.baseline import Change
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, StudyRow
 from comparison.measure.table import Row, Table, have_turns, num_pairs, speed_ratio
-from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
+from comparison.numbers import ACCURACY, COUNT, DIFFERENCE, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import in_brackets, shown_variant
 from comparison.prove.learning import Learned
 from comparison.run.load_meter import QUIETER
@@ -131,7 +132,7 @@ def _log_lines(row: Row) -> list[str]:
 def remarks(summary: Summary) -> list[str]:
     """All lines below the tables."""
     lines = [f"warning: {line}" for line in summary.warnings]
-    return lines + [f"baseline: {line}" for line in summary.baseline] + notes(summary.tables)
+    return lines + [f"baseline: {line}" for line in changes(summary)] + notes(summary.tables)
 
 
 # --- Conclusions ---
@@ -285,6 +286,61 @@ def _fastest_by_value(study: Study) -> list[str]:
     if len(said) == 1:
         said = [f"{next(iter(best))}, with each value of {study.option}"]
     return [f"highest median speed: {'; '.join(said)}"] if said else []
+
+
+# --- Since the baseline ---
+
+
+def changes(summary: Summary) -> list[str]:
+    """What has changed since the baseline, a sentence each; empty without a baseline."""
+    if summary.no_baseline:
+        return [summary.no_baseline]
+    return [f"{change.title}: {line}" for change in summary.changes for line in _change(change)]
+
+
+def _change(change: Change) -> Iterator[str]:
+    now, then = change.now, change.then
+    if then is None:
+        yield "not in the baseline"
+        return
+    if change.settings:
+        yield f"not the same experiment, so nothing is set side by side: {'; '.join(change.settings)}"
+        return
+    proof = change.proof
+    if proof.same is None:
+        yield f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
+    elif not proof.same:
+        yield f"not the same training: {proof.note}"
+    else:
+        known = proof.difference is not None
+        largest = f" (largest difference in a loss in 64 bits {proof.difference:{DIFFERENCE}})" if known else ""
+        yield f"the same training{largest}"
+    accuracies = f"{Row.test_accuracy.text(then)}, now {Row.test_accuracy.text(now)}"
+    yield f"accuracy {accuracies} ({Change.accuracy_change.text(change)} points)"
+    if change.versions:
+        yield f"versions changed: {'; '.join(change.versions)}"
+    if change.code:
+        yield f"code changed: commit {change.code[0]}, now {change.code[1]}"
+    if change.machines:
+        yield f"the machine changed ({'; '.join(change.machines)}), so speeds are not compared"
+    else:
+        yield _change_of_speed(change)
+
+
+def _change_of_speed(change: Change) -> str:
+    ratio = change.speed_ratio
+    if ratio is None:
+        return "no speed to compare: it is not measured in both"
+    causes = (("versions", change.versions), ("code", change.code), ("--turns", not change.same_turns))
+    changed = [name for name, has_changed in causes if has_changed] or ["nothing that is recorded"]
+    if ratio.estimate is None:
+        found = f"{between(ratio.least, ratio.most)} times the baseline's, by single runs, too few for a ratio"
+    elif ratio.low is None or ratio.high is None:
+        found = f"{ratio.estimate:{RATIO}} times the baseline's, without spread for an interval"
+    else:
+        interval = f"95 % interval {between(ratio.low, ratio.high)}"
+        found = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
+    return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
 
 
 # --- What a reader asks ---
