@@ -43,7 +43,7 @@ def rows_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 def runs_frame(summary: Summary) -> pd.DataFrame:
     """A line for each run, the earliest first: the raw samples, with the options of the run."""
-    columns = {**WHICH_RUN, **_fields(Record), **_fields(TrainConfig, OPTIONS)}
+    columns = {"run_dir": str, "table": int, **_fields(Record), **_fields(TrainConfig, OPTIONS)}
     numbers = {name: kind for name, kind in _fields(RunResult).items() if _leaves(kind) <= DTYPES.keys()}
     # The result also has a number called warmup_steps; the column has the option with this name.
     columns |= {name: kind for name, kind in numbers.items() if name not in columns}

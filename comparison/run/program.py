@@ -108,17 +108,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Record(Ended):
-    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
+class Which(BaseModel):
+    """Which run of a comparison it is; see `Job`.
 
     Attributes:
-      implementation, mode, variant, seed, round, tuning: which run of the comparison it is, see `Job`.
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
-      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
-      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
     """
 
-    schema_version: Literal[5]
     implementation: str
     mode: Mode
     variant: Values
@@ -126,7 +122,6 @@ class Record(Ended):
     seed: int
     round: int = Field(gt=0)
     tuning: bool
-    files_sha256: str | None = None
 
     @property
     def contender(self) -> Contender:
@@ -139,6 +134,18 @@ class Record(Ended):
     @property
     def title(self) -> str:
         return self.contender.title
+
+
+class Record(Ended, Which):
+    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
+
+    Attributes:
+      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
+      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
+    """
+
+    schema_version: Literal[5]
+    files_sha256: str | None = None
 
     @staticmethod
     def identity_of(job: Job) -> dict[str, Any]:
