@@ -430,7 +430,8 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
     assert trust.startswith("Speed is not measured: other programs used 60% of the cores; end other programs, leave")
     assert step.startswith("On a quieter machine, python compare.py --resume DIR --repeats 5") and shares is None
     (table,) = comparison(tmp_path / "again", make, implementations=["tf", "pt"], target_accuracy=0.5).tables
-    assert [heading for heading, _ in decision(table).headings][:2] == ["test accuracy", "memory MiB"]
+    headings = [heading for heading, _ in decision(table).headings]
+    assert headings == ["test accuracy", "memory MiB", "lines of code", "same training"]  # no speed, no seconds
     for cells in row_tables(table.rows, details=False):
         assert not any(word in heading for heading in cells.columns for word in ("images/s", "ratio", "interval"))
     trust, _, _ = trusted(tmp_path / "keep", make, repeats=2, disturbed="keep")
@@ -512,6 +513,12 @@ def test_the_ratio_is_drawn_over_the_turns(tmp_path):
     }
     assert 0 <= speeds["x"].min() < 1 and 79 < speeds["x"].max() < 82  # the hour between the rounds is left out
     assert speeds[speeds["round"] == 2]["x"].min() > speeds[speeds["round"] == 1]["x"].max()
+
+
+def test_the_target_of_the_chart_is_that_of_the_table(tmp_path):
+    (table,) = comparison(tmp_path, noisy, target_accuracy=0.95).tables
+    (chart,) = (one for one in table_charts(table) if one.name == "time-to-target")
+    assert "test accuracy of 95.00%" in chart.words
 
 
 def test_speeds_are_drawn_over_the_turns_where_there_is_no_ratio(tmp_path):
