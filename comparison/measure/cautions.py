@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from comparison.intervals import outliers, outlying
+from comparison.intervals import MIN_CYCLES, outliers, outlying
 from comparison.measure.rounds import is_disturbed, other_load
 from comparison.measure.table import Row, Table
 from comparison.numbers import COUNT, RATIO, SHARE, between
@@ -178,8 +178,10 @@ def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
 
 
 def _most_load(run: Run) -> float:
-    """The largest share of the cores that others used, in a turn or, without turns, while the run trained."""
-    return max([turn.other_load or 0.0 for turn in run.turns] or [other_load(run) or 0.0])
+    """The largest share of the cores that others used, in a turn or, with too few turns, while the run trained."""
+    if len(run.turns) >= MIN_CYCLES:
+        return max(turn.other_load or 0.0 for turn in run.turns)
+    return other_load(run) or 0.0
 
 
 def why_not_measured(rows: Sequence[Row]) -> str | None:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -786,9 +787,26 @@ def num_pairs(reference: Row, row: Row) -> int:
 
 
 def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
-    """The measured runs of a row, each with the reference's run of the same round, in the order of the rounds."""
-    others = {run.round_key: run for run in reference.runs if run.is_measured}
-    pairs = [(run, others[run.round_key]) for run in row.runs if run.is_measured and run.round_key in others]
+    """The measured runs of a row, each with the reference's run of the same round, in the order of the rounds.
+
+    A disturbed round is made again for its own variant only. So rows of different variants pair their undisturbed
+    rounds in order: the first with the first, and so on.
+    """
+
+    def by_round(of_row: Row) -> dict[tuple[int, ...], Run]:
+        runs = sorted((run for run in of_row.runs if run.is_measured), key=lambda run: run.round_key)
+        if reference.in_table.variant == row.in_table.variant:
+            return {run.round_key: run for run in runs}
+        counts = Counter[int]()
+        undisturbed = {}
+        for run in runs:
+            if not of_row.leaves_out(run):
+                undisturbed[run.record.seed, counts[run.record.seed]] = run
+                counts[run.record.seed] += 1
+        return undisturbed
+
+    others = by_round(reference)
+    pairs = [(run, others[key]) for key, run in by_round(row).items() if key in others]
     return sorted(pairs, key=lambda pair: (pair[0].record.round, pair[0].record.started))
 
 

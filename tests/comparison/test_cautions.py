@@ -1,7 +1,7 @@
 """Each warning is given where it should be, and nowhere else."""
 
 import pytest
-from made_up import MACHINE, MadeUp, comparison
+from made_up import MACHINE, MadeUp, comparison, made_up_turns
 
 from common.resolve import Settings, resolve_settings
 
@@ -46,6 +46,15 @@ def test_other_load(tmp_path):
     )
     (line,) = warnings(tmp_path / "keep", make, disturbed="keep")
     assert line.endswith("(Lightning, seed 0, round 3); they still count, because of --disturbed keep")
+
+
+def test_few_turns_say_nothing_of_a_load_that_a_whole_training_had(tmp_path):
+    def make(job):
+        disturbed = (job.implementation, job.round) == ("ptl", 3)
+        return steady(job, other_load=0.4 if disturbed else 0.02, turns=made_up_turns([1000.0], loads=[0.03]))
+
+    (line,) = warnings(tmp_path, make)
+    assert "other programs used up to 40% of the cores (Lightning, seed 0, round 3)" in line
 
 
 def test_a_spread_too_wide_for_the_difference(tmp_path):

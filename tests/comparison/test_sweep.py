@@ -2,6 +2,7 @@ import pytest
 from made_up import MadeUp, comparison
 
 from comparison.measure.sweep import make_study
+from comparison.measure.table import paired_runs
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.sentences import study_conclusions
 
@@ -28,6 +29,20 @@ def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path
     }
     batches = {table.first_result.config.batch_size for table in summary.tables if table.variant["scaling"] == "weak"}
     assert batches == {128, 256}
+
+
+def test_variants_whose_disturbed_rounds_differ_have_a_speed_up(tmp_path):
+    disturbed = {("1", 1), ("2", 3)}  # the number of devices, and the round
+
+    def make(job):
+        devices = dict(job.variant.values)["devices"]
+        return MadeUp(speed=1000 * float(devices), other_load=0.5 if (devices, job.round) in disturbed else 0.0)
+
+    options = {"repeats": 4, "implementations": ["pt"], "threads_per_device": 1, "scaling": "strong"}
+    study = make_study(comparison(tmp_path, make, sweep=["devices=1,2"], **options))
+    pairs = paired_runs(*(one.row for one in study.rows))
+    assert [(run.record.round, other.record.round) for run, other in pairs] == [(1, 2), (2, 3), (4, 4)]
+    assert study.rows[1].speed_up.estimate == pytest.approx(2.0)
 
 
 def test_nodes_are_swept_as_devices_are(tmp_path):
