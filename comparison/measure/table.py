@@ -798,7 +798,7 @@ def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
         if reference.in_table.variant == row.in_table.variant:
             return {run.round_key: run for run in runs}
         counts = Counter[int]()
-        undisturbed = {}
+        undisturbed: dict[tuple[int, ...], Run] = {}
         for run in runs:
             if not of_row.leaves_out(run):
                 undisturbed[run.record.seed, counts[run.record.seed]] = run
