@@ -16,13 +16,14 @@ from jsonschema import ValidationError
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
+from comparison.measure.lines_of_code import count_lines, lines_of_training
 from comparison.show.report.charts import draw
-from comparison.show.report.findings import decision, findings
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.page import table_charts, write_report
-from comparison.show.report.training_code import count_lines, lines_of_training, training_steps
+from comparison.show.report.training_code import training_steps
 from comparison.show.report.turn_figures import MAX_TURNS, ticks
-from comparison.show.tables import row_tables
+from comparison.show.sentences import findings
+from comparison.show.tables import decision, row_tables
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -432,7 +433,8 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
     assert trust.startswith("Speed is not measured: other programs used 60% of the cores; end other programs, leave")
     assert step.startswith("On a quieter machine, python compare.py --resume DIR --repeats 5") and shares is None
     (table,) = comparison(tmp_path / "again", make, implementations=["tf", "pt"], target_accuracy=0.5).tables
-    assert [heading for heading, _ in decision(table).headings][:2] == ["test accuracy", "memory, MiB"]
+    headings = [heading for heading, _ in decision(table).headings]
+    assert headings == ["test accuracy", "memory MiB", "lines of code", "same training"]  # no speed, no seconds
     for cells in row_tables(table.rows, details=False):
         assert not any(word in heading for heading in cells.columns for word in ("images/s", "ratio", "interval"))
     trust, _, _ = trusted(tmp_path / "keep", make, repeats=2, disturbed="keep")
@@ -446,7 +448,9 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
 @pytest.mark.parametrize(("verify", "others"), [("auto", ["yes", "no"]), ("never", ["not checked"] * 2)])
 def test_only_the_first_row_is_called_the_first_row(tmp_path, verify, others):
     summary = comparison(tmp_path, in_turns, verify=verify)
-    assert [cells[-1].shown for _, cells, _ in decision(summary.tables[0]).lines] == ["first row", *others]
+    table = decision(summary.tables[0])
+    assert [cells[-1].shown for _, cells, _ in table.lines] == ["first row", *others]
+    assert all(meaning for _, meaning in table.headings)
 
 
 @pytest.mark.slow
@@ -512,6 +516,12 @@ def test_the_ratio_is_drawn_over_the_turns(tmp_path):
     }
     assert 0 <= speeds["x"].min() < 1 and 79 < speeds["x"].max() < 82  # the hour between the rounds is left out
     assert speeds[speeds["round"] == 2]["x"].min() > speeds[speeds["round"] == 1]["x"].max()
+
+
+def test_the_target_of_the_chart_is_that_of_the_table(tmp_path):
+    (table,) = comparison(tmp_path, noisy, target_accuracy=0.95).tables
+    (chart,) = (one for one in table_charts(table) if one.name == "time-to-target")
+    assert "test accuracy of 95.00%" in chart.words
 
 
 def test_speeds_are_drawn_over_the_turns_where_there_is_no_ratio(tmp_path):

@@ -25,18 +25,18 @@ from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import Chart, draw
 from comparison.show.report.confusion import confusions
 from comparison.show.report.curve_figures import curves, learning_curves, lockstep
-from comparison.show.report.findings import decision, findings
 from comparison.show.report.gallery import Mistake, find_mistakes
 from comparison.show.report.speed_figures import breakdown, ratios, throughput, time_to_target
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.report.training_code import training_steps
 from comparison.show.report.turn_figures import turns
-from comparison.show.sentences import conclusions, learning_conclusions, remarks, study_conclusions, what_was_compared
+from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import (
     ABOUT_DETAILS,
     ABOUT_MAIN,
     ABOUT_STUDY,
     baseline_table,
+    decision,
     in_one_line,
     row_tables,
     study_tables,
@@ -99,9 +99,8 @@ def write_report(summary: Summary) -> None:
     study = make_study(summary)
     study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
-    target = summary.request.options.target_accuracy
     charts = [
-        draw(table_charts(table, target), folder, f"-{table.number}" if table.number > 1 else "")
+        draw(table_charts(table), folder, f"-{table.number}" if table.number > 1 else "")
         for table in summary.tables[:MAX_DRAWN]
     ]
     charts += [[] for _ in summary.tables[MAX_DRAWN:]]
@@ -169,7 +168,7 @@ def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Se
         for row in table.rows
         if (profile := read_profile(folder, table.variant, row.name))
     ]
-    lines, said = what_was_compared(table), [*learning_conclusions(table), *conclusions(table)] if found else []
+    lines, said = what_was_compared(table), conclusions(table) if found else []
     return Section(
         shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count, profiles
     )
@@ -194,7 +193,7 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
 
 
-def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
+def table_charts(table: Table) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
     rows = [row for row in table.rows if row.runs]
     if not rows:
@@ -202,7 +201,7 @@ def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator
     yield from throughput(rows)
     yield from ratios(rows)
     yield from turns(rows)
-    yield from time_to_target(rows, target_accuracy)
+    yield from time_to_target(rows)
     yield from breakdown(rows)
     yield from curves(rows)
     yield from learning_curves(rows)
