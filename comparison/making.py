@@ -21,6 +21,7 @@ from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.spec.options import TrainConfig
 from comparison.measure.rounds import further_rounds, is_disturbed, other_load
 from comparison.measure.summary import summarise
+from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
@@ -209,8 +210,8 @@ class RunMaker(Follower):
         busiest = "" if self.launcher.place else ", ".join(busiest_others())
         follows = "left out" if self.request.options.disturbed == "retake" else "kept (--disturbed keep)"
         self.view.say(
-            f"other programs use {load:.0%} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that they"
-            f" disturb are {follows}; {QUIETER}"
+            f"other programs use {load:{SHARE}} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that"
+            f" they disturb are {follows}; {QUIETER}"
         )
 
     def ended(self, program: Program, ended: Ended) -> None:

@@ -115,7 +115,7 @@ def make(exhibit: Exhibit, folder: Path, data_dir: Path) -> Summary:
 
 def pictures(exhibit: Exhibit, summary: Summary) -> list[Chart]:
     study = make_study(summary)
-    charts = study_charts(study) if study else table_charts(summary.tables[0], summary.request.options.target_accuracy)
+    charts = study_charts(study) if study else table_charts(summary.tables[0])
     found = {chart.name: chart for chart in charts if chart.name in exhibit.charts}
     return [found[name] for name in exhibit.charts]
 

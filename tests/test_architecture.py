@@ -20,6 +20,7 @@ FLOORS = [
     "common.main",
     "comparison.intervals",
     "comparison.lockstep",
+    "comparison.numbers",
     "comparison.plan",
     "comparison.run",
     "comparison.prove",

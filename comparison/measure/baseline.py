@@ -1,6 +1,6 @@
 """The changes between an earlier comparison, the baseline, and this one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -9,11 +9,13 @@ from common.record.results import RunResult
 from comparison.intervals import Ratio, unpaired_ratio
 from comparison.lockstep import different_settings
 from comparison.measure.columns import shown
-from comparison.measure.numbers import points, rate, span, text
 from comparison.measure.table import Row, Table
+from comparison.numbers import RATIO, points, rate, span
 from comparison.plan.jobs import in_brackets
 from comparison.prove.judging import Proof, judge_folders
 from comparison.prove.proof import proof_path
+
+BESIDE = "beside"  # the table of text of all changes
 
 
 def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list["Change"]:
@@ -36,7 +38,7 @@ class Change:
 
     @property
     def is_comparable(self) -> bool:
-        return self.then is not None and not self._settings
+        return self.then is not None and not self.settings
 
     @cached_property
     def _results(self) -> tuple[RunResult, RunResult, bool]:
@@ -49,19 +51,36 @@ class Change:
         return self.then.results[0], self.now.results[0], False
 
     @cached_property
-    def _settings(self) -> list[str]:
+    def settings(self) -> list[str]:
         """Why they are not the same experiment."""
         return different_settings(*self._results)
 
     @cached_property
-    def _proof(self) -> Proof:
+    def proof(self) -> Proof:
         """Whether both are exactly the same training, as proved by the runs in 64 bits."""
         path = proof_path(self.now.variant, self.now.name)
         assert self.then
         return judge_folders(self.then.in_table.folder / path, self.now.in_table.folder / path)
 
     @cached_property
-    def _machines(self) -> list[str]:
+    def versions(self) -> list[str]:
+        """How the versions of the software differ."""
+        old, new, _ = self._results
+        names = sorted({*old.versions, *new.versions})
+        pairs = ((name, old.versions.get(name, "none"), new.versions.get(name, "none")) for name in names)
+        return [f"{name} {before}, now {after}" for name, before, after in pairs if before != after]
+
+    @property
+    def code(self) -> tuple[str, str] | None:
+        """The code then and now; None if it is the same."""
+        old, new, _ = self._results
+        if old.code != new.code:
+            return old.code, new.code
+        # With uncommitted changes, the code may differ although the commit is the same.
+        return (old.code, "with other uncommitted changes") if old.code_sha256 != new.code_sha256 else None
+
+    @cached_property
+    def machines(self) -> list[str]:
         """How the machines differ."""
         old, new, _ = self._results
         found = old.machine.differences(new.machine)
@@ -74,102 +93,49 @@ class Change:
     @cached_property
     def _speeds(self) -> tuple[list[float], list[float]] | None:
         """Images per second of the runs then and now; None if speeds cannot be compared."""
-        if self.then is None or self._machines:
+        if self.then is None or self.machines:
             return None
         then, now = self.then.speeds, self.now.speeds
         return (then, now) if then and now else None
 
+    @property
+    def same_turns(self) -> bool:
+        """Whether both trained in turns, or neither."""
+        assert self.then
+        return bool(self.now.measured_runs[0].turns) == bool(self.then.measured_runs[0].turns)
+
     @cached_property
-    def _ratio(self) -> Ratio | None:
+    def speed_ratio(self) -> Ratio | None:
         return unpaired_ratio(*reversed(self._speeds)) if self._speeds else None
 
     # --- In a table, for rows that are comparable ---
 
-    @shown("accuracy\npoints", "beside")
-    def accuracy(self) -> str:
+    @shown("accuracy\npoints", BESIDE, form=points)
+    def accuracy_change(self) -> float | None:
         assert self.then
-        return points(self.then.test_accuracy, self.now.test_accuracy)
+        then, now = self.then.test_accuracy, self.now.test_accuracy
+        return None if then is None or now is None else now - then
 
-    @shown("images/s\nthen", "beside")
-    def speed_then(self) -> str:
-        return rate(median(self._speeds[0])) if self._speeds else ""
+    @shown("images/s\nthen", BESIDE, form=rate)
+    def speed_then(self) -> float | None:
+        return median(self._speeds[0]) if self._speeds else None
 
-    @shown("images/s\nnow", "beside")
-    def speed_now(self) -> str:
-        return rate(median(self._speeds[1])) if self._speeds else ""
+    @shown("images/s\nnow", BESIDE, form=rate)
+    def speed_now(self) -> float | None:
+        return median(self._speeds[1]) if self._speeds else None
 
-    @shown("\nratio", "beside")
-    def ratio(self) -> str:
-        return text(self._ratio and self._ratio.estimate, "{:.2f}")
+    @shown("\nratio", BESIDE, form=RATIO)
+    def ratio(self) -> float | None:
+        return self.speed_ratio and self.speed_ratio.estimate
 
-    @shown("95 %\ninterval", "beside")
+    @shown("95 %\ninterval", BESIDE)
     def interval(self) -> str:
-        return span(self._ratio.low, self._ratio.high, "{:.2f}".format) if self._ratio else ""
+        return span(self.speed_ratio.low, self.speed_ratio.high) if self.speed_ratio else ""
 
-    @shown("\nverdict", "beside")
+    @shown("\nverdict", BESIDE)
     def verdict(self) -> str:
-        return (self._ratio and self._ratio.verdict) or "none"
+        return (self.speed_ratio and self.speed_ratio.verdict) or "none"
 
-    @shown("same\ntraining", "beside")
+    @shown("same\ntraining", BESIDE)
     def same_training(self) -> str:
-        return {True: "yes", False: "no", None: ""}[self._proof.same]
-
-    # --- In words ---
-
-    def lines(self) -> Iterator[str]:
-        """All findings, a sentence each."""
-        if self.then is None:
-            yield "not in the baseline"
-            return
-        if self._settings:
-            yield f"not the same experiment, so nothing is set side by side: {'; '.join(self._settings)}"
-            return
-        old, new, _ = self._results
-        yield self._about_training()
-        yield (
-            f"accuracy {text(self.then.test_accuracy, '{:.2%}')}, now {text(self.now.test_accuracy, '{:.2%}')}"
-            f" ({self.accuracy} points)"
-        )
-        versions = _versions(old, new)
-        # With uncommitted changes, the code may differ although the commit is the same.
-        code = old.code != new.code or old.code_sha256 != new.code_sha256
-        if versions:
-            yield f"versions changed: {'; '.join(versions)}"
-        if code:
-            now = new.code if old.code != new.code else "with other uncommitted changes"
-            yield f"code changed: commit {old.code}, now {now}"
-        if self._machines:
-            yield f"the machine changed ({'; '.join(self._machines)}), so speeds are not compared"
-            return
-        yield self._about_speed(bool(versions), code)
-
-    def _about_training(self) -> str:
-        proof = self._proof
-        if proof.same is None:
-            return f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
-        if not proof.same:
-            return f"not the same training: {proof.note}"
-        largest = text(proof.difference, " (largest difference in a loss in 64 bits {:.0e})")
-        return f"the same training{largest}"
-
-    def _about_speed(self, versions: bool, code: bool) -> str:
-        ratio = self._ratio
-        if ratio is None or self.then is None:
-            return "no speed to compare: it is not measured in both"
-        turns = bool(self.now.measured_runs[0].turns) != bool(self.then.measured_runs[0].turns)
-        changes = (("versions", versions), ("code", code), ("--turns", turns))
-        changed = [name for name, true in changes if true] or ["nothing that is recorded"]
-        if ratio.estimate is None:
-            found = f"{ratio.least:.2f} to {ratio.most:.2f} times the baseline's, by single runs, too few for a ratio"
-        elif ratio.low is None or ratio.high is None:
-            found = f"{ratio.estimate:.2f} times the baseline's, without spread for an interval"
-        else:
-            interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
-            found = f"{ratio.estimate:.2f} times the baseline's, {interval}: {ratio.verdict}"
-        return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
-
-
-def _versions(old: RunResult, new: RunResult) -> list[str]:
-    names = sorted({*old.versions, *new.versions})
-    pairs = ((name, old.versions.get(name, "none"), new.versions.get(name, "none")) for name in names)
-    return [f"{name} {before}, now {after}" for name, before, after in pairs if before != after]
+        return {True: "yes", False: "no", None: ""}[self.proof.same]

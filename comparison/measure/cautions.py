@@ -7,6 +7,7 @@ from statistics import fmean, median
 from comparison.intervals import MIN_CYCLES, outliers, outlying
 from comparison.measure.rounds import is_disturbed, other_load
 from comparison.measure.table import Row, Table
+from comparison.numbers import COUNT, RATIO, SHARE, between
 from comparison.plan.jobs import in_brackets
 from comparison.run.load_meter import BUSY, QUIETER
 from comparison.run.store import Run
@@ -171,7 +172,7 @@ def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
         follows = f"no speed was measured: {QUIETER}"
     what = _of_rounds(disturbed, len(rounds)) if disturbed else f"{disturbed_turns} of {turns} turns were"
     yield (
-        f"{what} disturbed: other programs used up to {load:.0%} of the cores"
+        f"{what} disturbed: other programs used up to {load:{SHARE}} of the cores"
         f" ({worst.record.title}, {_place(worst)}); {follows}{f'; extra rounds made instead: {again}' if again else ''}"
     )
 
@@ -189,7 +190,7 @@ def why_not_measured(rows: Sequence[Row]) -> str | None:
     disturbed = [other_load(run) or 0.0 for run in runs if is_disturbed(run)]
     if not disturbed or not all(row.leaves_out(run) for row in rows for run in row.runs):
         return None
-    return f"other programs used {median(disturbed):.0%} of the cores; {QUIETER}"
+    return f"other programs used {median(disturbed):{SHARE}} of the cores; {QUIETER}"
 
 
 def _of_rounds(part: int, whole: int) -> str:
@@ -206,9 +207,9 @@ def _place(run: Run) -> str:
 def _stalled(row: Row, who: str) -> Iterator[str]:
     if (row.stalled or 0.0) > WORTH_A_WORD:
         yield (
-            f"{who}: stalls take {row.stalled:.0%} of the time of its turns, which now and then last much longer than"
-            " usual, though no other program was seen; images/s and ratios are of usual turns; waiting for turns may"
-            " lengthen stalls: --turns never shows what they cost in a training alone"
+            f"{who}: stalls take {row.stalled:{SHARE}} of the time of its turns, which now and then last much longer"
+            " than usual, though no other program was seen; images/s and ratios are of usual turns; waiting for turns"
+            " may lengthen stalls: --turns never shows what they cost in a training alone"
         )
 
 
@@ -223,7 +224,7 @@ def _throttled(row: Row, who: str) -> Iterator[str]:
     shares = [run.record.throttled for run in row.measured_runs if run.record.throttled is not None]
     if shares and fmean(shares) > THROTTLED:
         yield (
-            f"{who}: this container's CPU limit paused it in {fmean(shares):.0%} of the scheduler's periods,"
+            f"{who}: this container's CPU limit paused it in {fmean(shares):{SHARE}} of the scheduler's periods,"
             " so its speeds are too low; a smaller --threads-per-device or a higher limit avoids that"
         )
 
@@ -277,11 +278,11 @@ def _outliers(row: Row, who: str) -> Iterator[str]:
         load = other_load(runs[index])
         seen = "whether other programs ran is not known"
         if load is not None:
-            seen = f"other programs used {load:.0%} of the cores"
+            seen = f"other programs used {load:{SHARE}} of the cores"
         if index > 0:  # `_first_run` warns of the first run
             yield (
-                f"{who}: {speeds[index]:,.0f} images/s is an outlier ({_place(runs[index])}; the median"
-                f" is {median(speeds):,.0f}); {seen}; it still counts, but hardly changes medians and ratios"
+                f"{who}: {speeds[index]:{COUNT}} images/s is an outlier ({_place(runs[index])}; the median"
+                f" is {median(speeds):{COUNT}}); {seen}; it still counts, but hardly changes medians and ratios"
             )
 
 
@@ -292,8 +293,7 @@ def _too_wide(table: Table, where: str) -> Iterator[str]:
         if abs(math.log(row.ratio)) > math.log1p(WORTH_A_WORD):
             yield (
                 f"{row.title}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
-                f" {row.ratio:.2f}, 95 % interval {row.ratio_low:.2f} to {row.ratio_high:.2f};"
-                f" {rounds_needed(row)}"
+                f" {row.ratio:{RATIO}}, 95 % interval {between(row.ratio_low, row.ratio_high)}; {rounds_needed(row)}"
             )
 
 
@@ -319,7 +319,7 @@ def _contradictions(table: Table, where: str) -> Iterator[str]:
         medians = row.images_per_second / base
         if (row.ratio - 1) * (medians - 1) < 0 and abs(math.log(medians / row.ratio)) > WORTH_A_WORD:
             yield (
-                f"{row.title}{where}: the medians say {medians:.2f} times the speed of {first.title}, the pairs of the"
-                f" same round say {row.ratio:.2f}: speeds changed from round to round, so trust neither; make more"
-                " rounds on a quiet machine"
+                f"{row.title}{where}: the medians say {medians:{RATIO}} times the speed of {first.title}, the pairs of"
+                f" the same round say {row.ratio:{RATIO}}: speeds changed from round to round, so trust neither; make"
+                " more rounds on a quiet machine"
             )

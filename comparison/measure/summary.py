@@ -1,63 +1,19 @@
-"""The results of a comparison: the content of `results.json`, of tables, figures and the report."""
+"""From runs to the results of a comparison, which tables, files, figures and the report show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from common.platform.errors import UserError, option_name
-from common.record.results import RunResult
+from comparison.lockstep import different_settings
 from comparison.measure.baseline import Change, what_changed
 from comparison.measure.cautions import find_warnings
-from comparison.measure.columns import columns_of
-from comparison.measure.grouping import make_tables
-from comparison.measure.rounds import further_rounds
+from comparison.measure.rounds import disturbed_rounds, further_rounds
 from comparison.measure.table import Row, Table
-from comparison.plan.jobs import Job, comparison_jobs, make_variants, tuning_jobs, variant_name
+from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs, variant_name
 from comparison.plan.request import REQUEST_FILE, Request
-from comparison.run.program import Record
 from comparison.run.store import Run, read_run, read_runs_again
-
-# A row in `results.json`, which has the columns of `results.csv`.
-_fields: dict[str, Any] = {one.name: (one.type, Field(description=one.about)) for one in columns_of(Row)}
-StoredRow: Any = create_model("Row", __config__=ConfigDict(frozen=True, extra="forbid"), **_fields)
-
-
-class RunSample(BaseModel):
-    """A single run: its record and its own result, which is null if the run failed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    table: int = Field(ge=0)
-    run_dir: str
-    record: Record
-    result: RunResult | None
-
-
-class Results(BaseModel):
-    """`results.json`. `results.schema.json` beside it is its JSON schema.
-
-    Attributes:
-      command: the command that made the comparison; the last one if it was resumed.
-      rows: with the columns of `results.csv`.
-      runs: all runs, in the order in which they were made.
-      warnings: lines on what might mislead a reader of the rows.
-      baseline: lines on what has changed since the comparison named by --baseline.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
-    schema_version: Literal[4]
-    created: str
-    command: str
-    target_accuracy: float | None
-    warnings: list[str]
-    baseline: list[str]
-    rows: list[StoredRow]
-    runs: list[RunSample]
 
 
 @dataclass(frozen=True)
@@ -68,8 +24,8 @@ class Summary:
       folder: the comparison's folder.
       runs: all runs that have ended, including those for tuning.
       missing: how many runs are still to be made.
-      baseline: the changes as lines of text, or why there are none.
       changes: the changes of the rows since the baseline.
+      no_baseline: why a baseline that was asked for can't be read; None if it can, or if there is none.
     """
 
     folder: Path
@@ -78,8 +34,8 @@ class Summary:
     runs: Sequence[Run]
     missing: int
     warnings: list[str]
-    baseline: list[str]
     changes: list[Change]
+    no_baseline: str | None
 
     @property
     def rows(self) -> list[Row]:
@@ -97,21 +53,6 @@ class Summary:
         numbers = {id(run): table.number for table in self.tables for row in table.rows for run in row.runs}
         runs = sorted(self.runs, key=lambda run: run.record.started)
         return [(numbers.get(id(run), 0), run) for run in runs]
-
-    def results(self) -> Results:
-        return Results(
-            schema_version=4,
-            created=self.request.created,
-            command=self.request.commands[-1],
-            target_accuracy=self.request.options.target_accuracy,
-            warnings=self.warnings,
-            baseline=self.baseline,
-            rows=[StoredRow(**{one.name: getattr(row, one.name) for one in columns_of(Row)}) for row in self.rows],
-            runs=[
-                RunSample(table=table, run_dir=run.shown_dir(self.folder), record=run.record, result=run.result)
-                for table, run in self.numbered_runs
-            ],
-        )
 
 
 def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list[Run], list[Job]]:
@@ -138,20 +79,19 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
     """Tables, warnings and changes since the baseline, from the runs that have ended so far."""
     request, corrections = _as_trained(request, runs)
     tables = make_tables(folder, request, runs)
-    baseline: list[str] = []
     changes: list[Change] = []
+    no_baseline = None
     if request.options.baseline:
         try:
             earlier = Request.read(request.options.baseline, "--baseline")
             earlier_runs, _ = find_runs(request.options.baseline, earlier)
             earlier_tables = make_tables(request.options.baseline, earlier, earlier_runs)
             changes = what_changed(tables, earlier_tables)
-            baseline = [f"{change.title}: {line}" for change in changes for line in change.lines()]
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
-            baseline = [str(error)]
+            no_baseline = str(error)
     warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
     warnings = [*corrections, *warnings]
-    return Summary(folder, request, tables, list(runs), missing, warnings, baseline, changes)
+    return Summary(folder, request, tables, list(runs), missing, warnings, changes, no_baseline)
 
 
 def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[str]]:
@@ -175,3 +115,78 @@ def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[st
     ]
     config = request.config.model_copy(update={name: used for name, (_, used) in found.items()})
     return request.model_copy(update={"config": config}), lines
+
+
+# --- Tables: their rows can be compared with each other ---
+
+
+def make_tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Table]:
+    """The tables of the runs in a comparison's folder; the tables of one variant follow each other."""
+    options = request.options
+    names = [contender.name for contender in contenders(options)]
+    tables: list[Table] = []
+    in_tables = [run for run in runs if not run.record.tuning]
+    for variant in {str(run.record.variant): run.record.variant for run in in_tables}.values():
+        chosen = [run for run in in_tables if run.record.variant == variant]
+        # In the order of the rows: the reference is the row that was asked for first, even if another one ran first.
+        chosen.sort(key=lambda run: names.index(run.record.name))
+        empty = partial(
+            Table,
+            variant=variant,
+            folder=folder,
+            target_accuracy=options.target_accuracy,
+            verify=options.verify != "never",
+            keep_disturbed=options.disturbed == "keep",
+        )
+        tables += _group(chosen, empty, len(tables) + 1)
+    for table in tables:
+        table.disturbed = disturbed_rounds([run for row in table.rows for run in row.runs])
+    return tables
+
+
+def _group(runs: Sequence[Run], empty: "partial[Table]", number: int) -> list[Table]:
+    """The tables of one variant. A failed run is in the table of its row's other runs, else in the first table."""
+    tables: list[Table] = []
+    for run in runs:
+        if run.result is None:
+            continue
+        table = next((one for one in tables if not _apart(one, run)), None)
+        if table is None:
+            apart = _apart(tables[0], run) if tables else []
+            table = empty(number + len(tables), apart="; ".join(apart) or None)
+            tables.append(table)
+        _row(table, run).runs.append(run)
+    tables = tables or [empty(number)]
+    for run in runs:
+        if run.result is None:
+            table = next((one for one in tables if one.row(run.record.name)), tables[0])
+            _row(table, run).failed.append(run)
+    order = list(dict.fromkeys(run.record.name for run in runs))
+    tables[0].rows.sort(key=lambda row: order.index(row.name))
+    return tables
+
+
+def _row(table: Table, run: Run) -> Row:
+    """The row of a run, which is added to the table if it is missing."""
+    row = table.row(run.record.name)
+    if row is None:
+        row = Row(table, run.record.contender)
+        table.rows.append(row)
+    return row
+
+
+def _apart(table: Table, run: Run) -> list[str]:
+    """The reasons why a run can't be in a table; empty if it can."""
+    first, result = table.first_result, run.result
+    assert first is not None and result is not None
+    partner = table.same_seed(run)
+    if partner and partner.result:
+        found = different_settings(partner.result, result)
+    else:  # another seed: what depends on the seed may differ
+        found = different_settings(first, result, same_seed=False)
+    row = table.row(run.record.name)
+    # Only within the same row: frameworks may name the same device differently.
+    names = [row.runs[0].result.device_name, result.device_name] if row and row.runs[0].result else []
+    if len(set(names)) > 1:
+        found.append(f"device: {names[0]} and {names[1]}")
+    return found + first.machine.differences(result.machine)

@@ -6,9 +6,9 @@ from typing import Literal
 
 from comparison.intervals import Ratio
 from comparison.measure.columns import shown
-from comparison.measure.numbers import least_most, span
 from comparison.measure.summary import Summary
-from comparison.measure.table import Row, Table, speed_ratio
+from comparison.measure.table import SWEEP_SPEED, Row, Table, speed_ratio
+from comparison.numbers import RATIO, SHARE, least_most, span
 from comparison.plan.jobs import SCALED, Values
 
 Axis = Literal["devices", "batch-size", "other"]
@@ -31,21 +31,21 @@ class StudyRow:
     speed_up: Ratio | None = None
     ideal: float | None = None
 
-    @shown("\nspeed-up", "scaling")
+    @shown("\nspeed-up", SWEEP_SPEED)
     def shown_speed_up(self) -> str:
         if self.speed_up is None:
             return ""
         if self.speed_up.estimate is None:
-            return least_most(self.speed_up.least, self.speed_up.most)
-        return f"{self.speed_up.estimate:.2f}"
+            return least_most(self.speed_up.least, self.speed_up.most, to="-")
+        return format(self.speed_up.estimate, RATIO)
 
-    @shown("95 %\ninterval ", "scaling")  # with a space: the table has the interval of the ratio, too
+    @shown("95 %\ninterval ", SWEEP_SPEED)  # with a space: the table has the interval of the ratio, too
     def speed_up_interval(self) -> str:
-        return span(self.speed_up.low, self.speed_up.high, "{:.2f}".format) if self.speed_up else ""
+        return span(self.speed_up.low, self.speed_up.high) if self.speed_up else ""
 
-    @shown("\nefficiency", "scaling")
+    @shown("\nefficiency", SWEEP_SPEED)
     def efficiency(self) -> str:
-        return "-".join(dict.fromkeys(map("{:.0%}".format, self.efficiencies)))
+        return least_most(self.efficiencies[0], self.efficiencies[-1], SHARE, to="-") if self.efficiencies else ""
 
     @property
     def efficiencies(self) -> tuple[float, ...]:

@@ -28,16 +28,33 @@ from comparison.intervals import (
 )
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.columns import Column, column, shown
-from comparison.measure.numbers import difference, least_most, mebibytes, rate, seconds, short_rate, span
+from comparison.measure.lines_of_code import lines_of_training
+from comparison.numbers import (
+    ACCURACY,
+    COUNT,
+    LOSS,
+    RATIO,
+    SHARE,
+    difference,
+    least_most,
+    mebibytes,
+    rate,
+    seconds,
+    short_rate,
+    span,
+)
 from comparison.plan.jobs import Contender, Values
 from comparison.prove.judging import Proof, first_loss, is_of_others, judge
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
 from comparison.run.store import Reach, RoundKey, Run
 
 Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]
-# The groups of columns, each a table of text, in their order; those in DETAILED are not always printed.
-GROUPS = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
+# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not always printed:
+ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
 DETAILED = (DETAILS, TIMES, DEVICE)
+# Those of all rows of a sweep, in their order:
+SWEEP_TABLES = SWEEP_SPEED, SWEEP_ACCURACY, SWEEP_LEARNING = "sweep speed", "sweep accuracy", "sweep learning"
+DECISION = "decision"  # the report's table to choose by
 ABOUT_PHASES: dict[Phase, str] = {
     "imports": "Python and the framework's libraries",
     "data": "reading it",
@@ -84,6 +101,22 @@ class Table:
     def row(self, name: str) -> "Row | None":
         return next((row for row in self.rows if row.name == name), None)
 
+    @cached_property
+    def shares_of_fastest(self) -> dict[str, float]:
+        """Name of a row -> its speed as a share of the fastest row's, 1 for that row itself.
+
+        A row is left out if its ratio to the fastest row has no interval, or if the difference is not significant; if
+        that is so for all, the fastest is not known and there are no shares.
+        """
+        measured = [row for row in self.rows if row.ratio is not None]
+        if not measured:
+            return {}
+        fastest = max(measured, key=lambda row: row.ratio or 0.0)
+        ratios = {row.name: speed_ratio(fastest, row)[0] for row in measured if row is not fastest}
+        slower = {name: ratio.estimate for name, ratio in ratios.items() if ratio and ratio.verdict == "slower"}
+        shares = {name: share for name, share in slower.items() if share is not None}
+        return {fastest.name: 1.0, **shares} if shares else {}
+
     def same_seed(self, run: Run) -> Run | None:
         """The first run of the table with the same seed; None if there is none."""
         runs = (one for row in self.rows for one in row.runs if one.record.seed == run.record.seed)
@@ -123,7 +156,7 @@ def _phase_column(phase: Phase) -> Column[float | None]:
         return row.phases.get(phase)
 
     of_row.__doc__ = f"{ABOUT_PHASES[phase][0].upper()}{ABOUT_PHASES[phase][1:]}."
-    return column(f"{phase}\ns", TIMES, seconds)(of_row)
+    return column(f"{phase}\ns", TIMES, form=seconds)(of_row)
 
 
 @dataclass(eq=False)
@@ -326,17 +359,18 @@ class Row:
         return self.typical_run.phase_seconds if self.runs else {}
 
     @cached_property
-    def _reached(self) -> list[Reach] | None:
+    def reached_by(self) -> list[tuple[Run, Reach]] | None:
+        """The runs that reached the target accuracy, and when they first did; None without a target."""
         accuracy = self.in_table.target_accuracy
         if accuracy is None or not self.runs:
             return None
-        return [reach for run in self.runs if (reach := run.reach(accuracy))]
+        return [(run, reach) for run in self.runs if (reach := run.reach(accuracy))]
 
     def _of_all_reached(self, statistic: Callable[[list[float]], float], number: str) -> float | None:
         """None unless all runs reached the target: a mean over only those that did would look too good."""
-        if not self._reached or len(self._reached) < len(self.runs):
+        if not self.reached_by or len(self.reached_by) < len(self.runs):
             return None
-        return statistic([getattr(reach, number) for reach in self._reached])
+        return statistic([getattr(reach, number) for _, reach in self.reached_by])
 
     @cached_property
     def _loss_differences(self) -> tuple[float | None, float | None]:
@@ -395,7 +429,7 @@ class Row:
         """Precision, and whether compiled, as set by `--mode` or the options."""
         return describe_settings(self.results[0].config) if self.runs else None
 
-    @column("learning\nrate", form="{:g}".format)
+    @column("learning\nrate", SWEEP_ACCURACY, form="g")
     def learning_rate(self) -> float | None:
         """Its highest value."""
         return peak_rate(self.results[0].config) if self.runs else None
@@ -404,7 +438,7 @@ class Row:
 
     num_seeds = count("Number of seeds that accuracy and loss are averaged over.", lambda row: len(row._by_seed))
 
-    @column("test\naccuracy", MAIN, "{:.2%}".format)
+    @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
     def test_accuracy(self) -> float | None:
         """Share of test images that are right: mean over seeds."""
         return self._accuracy and self._accuracy.estimate
@@ -412,13 +446,14 @@ class Row:
     test_accuracy_low = number("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
     test_accuracy_high = number("Upper end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.high)
 
-    @shown("95 %\npoints", MAIN)
-    def plus_minus(self) -> str:
+    @shown("95 %\npoints", MAIN, SWEEP_ACCURACY, DECISION, form="±{:.2f}".format)
+    def plus_minus(self) -> float | None:
+        """Half of the accuracy's 95 % interval, in percentage points."""
         if self.test_accuracy_low is None or self.test_accuracy_high is None:
-            return ""
-        return f"±{50 * (self.test_accuracy_high - self.test_accuracy_low):.2f}"
+            return None
+        return 50 * (self.test_accuracy_high - self.test_accuracy_low)
 
-    @column("test\nloss", DETAILS, "{:.4f}".format)
+    @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
     def test_loss(self) -> float | None:
         """Mean over seeds."""
         losses = [statistics.fmean(one.test_loss for one in of_seed) for of_seed in self._by_seed]
@@ -426,9 +461,9 @@ class Row:
 
     # --- Columns: speed ---
 
-    @column("\nimages/s", MAIN, rate)
+    @column("\nimages/s", MAIN, SWEEP_SPEED, DECISION, form=rate, best="fastest")
     def images_per_second(self) -> float | None:
-        """Of training, in usual turns: the median over the runs of undisturbed rounds ([noise.md](noise.md))."""
+        """Training images per second in usual turns: the median over the runs of undisturbed rounds."""
         return statistics.median(self.speeds) if self.speeds else None
 
     images_per_second_min = number("Lowest value of the same runs.", lambda row: min(row.speeds, default=None))
@@ -446,7 +481,12 @@ class Row:
             return self._speed_quartiles[0], self._speed_quartiles[2]
         return (min(self.speeds), max(self.speeds)) if self.speeds else None
 
-    @shown("images/s\nspread", MAIN)
+    @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
+    def share_of_fastest(self) -> float | None:
+        """The ratio to the fastest row's speed, where the difference is significant."""
+        return self.in_table.shares_of_fastest.get(self.name)
+
+    @shown("images/s\nspread", MAIN, SWEEP_SPEED)
     def shown_spread(self) -> str:
         low, high = self.spread or (None, None)
         return span(low, high, short_rate) if low != high else ""
@@ -471,7 +511,7 @@ class Row:
     ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio[0] and row._ratio[0].least)
     ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio[0] and row._ratio[0].most)
 
-    @column("\nratio", MAIN, "{:.2f}".format)
+    @column("\nratio", MAIN, SWEEP_SPEED, form=RATIO)
     def ratio(self) -> float | None:
         """Of images per second to the table's first row; without turns, missing with fewer than three rounds."""
         if self.is_reference:
@@ -481,27 +521,28 @@ class Row:
     ratio_low = number("Lower end of its 95 % interval.", lambda row: row._ratio[0] and row._ratio[0].low)
     ratio_high = number("Upper end of its 95 % interval.", lambda row: row._ratio[0] and row._ratio[0].high)
 
-    @shown("95 %\ninterval", MAIN)
+    @shown("95 %\ninterval", MAIN, SWEEP_SPEED)
     def ratio_interval(self) -> str:
-        return span(self.ratio_low, self.ratio_high, "{:.2f}".format)
+        return span(self.ratio_low, self.ratio_high)
 
-    @shown("ratio in\nfew rounds", MAIN)
+    @shown("ratio in\nfew rounds", MAIN, SWEEP_SPEED)
     def few_rounds(self) -> str:
         if self.ratio is not None or self.ratio_min is None or self.ratio_max is None:
             return ""
-        return least_most(self.ratio_min, self.ratio_max)
+        return least_most(self.ratio_min, self.ratio_max, to="-")
 
-    @column("\nverdict", DETAILS, place=1)
+    @column("\nverdict", DETAILS)
     def verdict(self) -> Verdict | None:
         """`faster`, `slower` or `no difference shown`."""
         return self._ratio[0] and self._ratio[0].verdict
 
     # --- Columns: seconds ---
 
-    startup_seconds = number(
-        "To the end of the first step: median over runs.",
-        lambda row: _median(one.startup_seconds for one in row.measured),
-    )
+    @column("start-up\ns", DECISION, form=seconds, best="lowest")
+    def startup_seconds(self) -> float | None:
+        """From the command to the end of the first step: median over runs."""
+        return _median(one.startup_seconds for one in self.measured)
+
     train_seconds = number(
         "Of training: median over runs.", lambda row: _median(sum(one.epoch_train_seconds) for one in row.measured)
     )
@@ -509,7 +550,7 @@ class Row:
         "Of evaluation: median over runs.", lambda row: _median(sum(one.eval_seconds) for one in row.measured)
     )
 
-    @column("wall\ns", TIMES, seconds, place=1)
+    @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:
         """Of the run with the median duration, from before its process was started until it had ended; the next columns
         are phases of this run, which add up to it, see [comparison.md](comparison.md#where-the-time-goes)."""
@@ -521,29 +562,29 @@ class Row:
 
     # --- Columns: resources ---
 
-    @column("memory\nMiB", TIMES, mebibytes, place=3)
+    @column("memory\nMiB", TIMES, DECISION, form=mebibytes, best="lowest")
     def peak_memory_bytes(self) -> int | None:
-        """Of the processes: the largest of all runs."""
+        """The peak of all processes of a run together: the largest of all runs."""
         return _largest(one.peak_memory_bytes for one in self.results)
 
-    @column("GPU memory\nMiB", DEVICE, mebibytes, place=1)
+    @column("GPU memory\nMiB", DEVICE, DECISION, form=mebibytes, best="lowest")
     def device_peak_memory_bytes(self) -> int | None:
-        """Of the GPUs: the largest of all runs."""
+        """The peak on all GPUs of a run together: the largest of all runs."""
         return _largest(one.device_peak_memory_bytes for one in self.results)
 
-    @column("CPU\nuse", TIMES, "{:.0%}".format, place=2)
+    @column("CPU\nuse", TIMES, form=SHARE)
     def cpu_utilisation(self) -> float | None:
         """Share of the cores' time: median over runs."""
         return _median(one.cpu_utilisation for one in self.results)
 
-    @column("GPU\nuse", DEVICE, "{:.0%}".format)
+    @column("GPU\nuse", DEVICE, form=SHARE)
     def gpu_utilisation(self) -> float | None:
         """Share of the GPUs' time: median over runs."""
         return _median(one.gpu_utilisation for one in self.results)
 
-    @column("joules\nper image", DEVICE, "{:.2g}".format, place=2)
+    @column("joules\nper image", DEVICE, DECISION, form=".2g", best="lowest")
     def joules_per_image(self) -> float | None:
-        """Median over runs."""
+        """Energy of the machine for each training image: median over runs."""
         return _median(one.joules_per_image for one in self.measured)
 
     # --- Columns: the target ---
@@ -551,9 +592,9 @@ class Row:
     @column()
     def target_reached(self) -> int | None:
         """Number of runs that reached `--target-accuracy`."""
-        return None if self._reached is None else len(self._reached)
+        return None if self.reached_by is None else len(self.reached_by)
 
-    @shown("target\nreached", TARGET)
+    @shown("target\nreached", TARGET, SWEEP_ACCURACY)
     def reached(self) -> str:
         if self.target_reached is None:
             return ""
@@ -561,17 +602,17 @@ class Row:
             return "yes" if self.target_reached else "no"
         return f"{self.target_reached} of {self.num_runs}"
 
-    @column("target\nepochs", TARGET, "{:.1f}".format)
+    @column("target\nepochs", TARGET, SWEEP_ACCURACY, form=".1f")
     def target_epochs(self) -> float | None:
         """Until then: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "epochs")
 
-    @column("target\nsteps", TARGET, "{:,.0f}".format)
+    @column("target\nsteps", TARGET, SWEEP_ACCURACY, form=COUNT)
     def target_steps(self) -> float | None:
         """Until then: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "steps")
 
-    @column("target\ns", TARGET, seconds)
+    @column("target\ns", TARGET, SWEEP_ACCURACY, form=seconds)
     def target_seconds(self) -> float | None:
         """Of training and evaluation until then, without start-up: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "seconds")
@@ -588,9 +629,21 @@ class Row:
     def target_spread(self) -> str:
         return span(self.target_seconds_q1, self.target_seconds_q3, seconds) if self.num_runs > 1 else ""
 
-    @shown("start-up\ns", TARGET)
-    def startup_before_target(self) -> str:
-        return seconds(self.startup_seconds) if self.target_reached is not None else ""
+    @shown("start-up\ns", TARGET, form=seconds)
+    def startup_before_target(self) -> float | None:
+        return self.startup_seconds if self.target_reached is not None else None
+
+    @shown("time to\ntarget s", DECISION, form=seconds, best="lowest")
+    def measured_target_seconds(self) -> float | None:
+        """Training and evaluation until --target-accuracy was reached, without start-up: mean over runs."""
+        return self.target_seconds if self.images_per_second else None
+
+    # --- Columns: the code ---
+
+    @shown("lines\nof code", DECISION, best="lowest")
+    def lines_of_code(self) -> int | None:
+        """Of train.py and parts.py, and of tuning.py where it is tuned."""
+        return lines_of_training(self.implementation, self.mode)
 
     # --- Columns: lockstep ---
 
@@ -599,24 +652,29 @@ class Row:
         """Whether the runs in 64 bits prove that it is the first row's training; missing for the first row."""
         return self._proof.same
 
-    @shown("same\ntraining", MAIN)
+    @shown("same\ntraining", MAIN, SWEEP_ACCURACY)
     def same_as_first(self) -> str:
         if self.same_training is None:
             return "not proved" if self.status in ("not proved", "different training") else ""
         return "yes" if self.same_training else "no"
 
-    @column("largest difference\nin 64 bits", DETAILS, difference)
+    @shown("same\ntraining", DECISION)
+    def same_or_first(self) -> str:
+        """As the first row's, proved by the first steps in 64 bits."""
+        return self.same_as_first or ("first row" if self.is_reference else "not checked")
+
+    @column("largest difference\nin 64 bits", DETAILS, form=difference)
     def proof_difference(self) -> float | None:
         """Largest difference in the loss of a step in 64 bits."""
         return self._proof.difference
 
-    @column(f"rounding\n1-{FIRST_STEPS}", DETAILS, difference)
+    @column(f"rounding\n1-{FIRST_STEPS}", DETAILS, form=difference)
     def loss_difference_first_steps(self) -> float | None:
         """Largest difference in the loss of one of the first ten steps, between runs of this row and the first row with
         the same seed: by rounding in the runs' own precision."""
         return self._loss_differences[0]
 
-    @column("rounding\nall", DETAILS, difference)
+    @column("rounding\nall", DETAILS, form=difference)
     def loss_difference_all_steps(self) -> float | None:
         """The same, over all steps."""
         return self._loss_differences[1]
@@ -633,28 +691,28 @@ class Row:
         """Number of steps that this took; missing if it did not learn them ([learning.md](learning.md))."""
         return self.small_set.steps if self.runs and self.small_set else None
 
-    @shown("learned\nby heart", LEARNING)
+    @shown("learned\nby heart", LEARNING, SWEEP_LEARNING)
     def by_heart(self) -> str:
         count, steps = self.small_set_count, self.small_set_steps
         if count is None:
             return ""
         return f"{count} in {steps} steps" if steps is not None else f"not {count}"
 
-    @column("training\nloss", LEARNING, "{:.4f}".format)
+    @column("training\nloss", LEARNING, SWEEP_LEARNING, form=LOSS)
     def train_loss(self) -> float | None:
         """With `--check-learning`: of the trained network with the first seed, evaluated on training images."""
         return self.fit and self.fit.train[-1].test_loss
 
-    @shown("test\nloss", LEARNING)
-    def test_loss_beside(self) -> str:
-        return Row.test_loss.text(self) if self.learning else ""
+    @shown("test\nloss", LEARNING, form=LOSS)
+    def test_loss_beside(self) -> float | None:
+        return self.test_loss if self.learning else None
 
-    @column("training\naccuracy", LEARNING, "{:.2%}".format)
+    @column("training\naccuracy", LEARNING, SWEEP_LEARNING, form=ACCURACY)
     def train_accuracy(self) -> float | None:
         """Of the same network on the same images."""
         return self.fit and self.fit.train[-1].test_accuracy
 
-    @column("\nlearning", LEARNING)
+    @column("\nlearning", LEARNING, SWEEP_LEARNING)
     def learning(self) -> Learned | None:
         """With `--check-learning`: `fits`, `underfits`, `overfits` or `learns nothing`."""
         return self.fit and self.fit.verdict
@@ -738,9 +796,9 @@ def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
     def by_round(of_row: Row) -> dict[tuple[int, ...], Run]:
         runs = sorted((run for run in of_row.runs if run.is_measured), key=lambda run: run.round_key)
         if reference.in_table.variant == row.in_table.variant:
-            return {run.round_key: run for run in runs}
+            return {(*run.round_key,): run for run in runs}
         counts = Counter[int]()
-        undisturbed = {}
+        undisturbed: dict[tuple[int, ...], Run] = {}
         for run in runs:
             if not of_row.leaves_out(run):
                 undisturbed[run.record.seed, counts[run.record.seed]] = run

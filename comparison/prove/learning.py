@@ -22,6 +22,7 @@ from common.record.predictions import Predictions
 from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import TrainConfig
 from comparison.intervals import CONFIDENCE
+from comparison.numbers import ACCURACY, LOSS, SHARE
 from comparison.plan.jobs import Values, row_path
 from comparison.run.side_runs import SideRunner
 from comparison.run.store import FAILURE_FILE, Run
@@ -149,8 +150,8 @@ class Fit:
         """The numbers behind the verdict, and what to try next."""
         train, test = self.train[-1], self.test[-1]
         found = (
-            f"{train.test_accuracy:.2%} of training images and {test.test_accuracy:.2%} of test images are right,"
-            f" the losses are {train.test_loss:.4f} and {test.test_loss:.4f}"
+            f"{train.test_accuracy:{ACCURACY}} of training images and {test.test_accuracy:{ACCURACY}} of test images"
+            f" are right, the losses are {train.test_loss:{LOSS}} and {test.test_loss:{LOSS}}"
         )
         return "; ".join(filter(None, [found, self._advice]))
 
@@ -162,7 +163,7 @@ class Fit:
             stop = ""
             if self.rise:
                 epoch, share = self.rise
-                stop = f"the test loss was lowest after epoch {epoch} and has risen by {share:.0%} since; "
+                stop = f"the test loss was lowest after epoch {epoch} and has risen by {share:{SHARE}} since; "
             return f"{stop}try more images, augmentation, weight decay or dropout"
         if self.verdict == "underfits":
             losses = [line.test_loss for line in self.train]

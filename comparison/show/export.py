@@ -2,20 +2,29 @@
 
 import json
 from functools import cache
+from typing import Any, Literal
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from common.platform.files import write_text
 from common.record.loggers import make_tracker
 from common.record.loggers.logged_run import as_hyperparameters
 from common.record.loggers.tracker import told
+from common.record.results import RunResult
+from comparison.measure.columns import columns_of
 from comparison.measure.frames import rows_frame, runs_frame
-from comparison.measure.summary import Results, Summary
+from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_study
-from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
+from comparison.measure.table import MAIN, Row
+from comparison.run.program import Record
+from comparison.show.sentences import changes, conclusions, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
 
 FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
+
+
+# --- Files ---
 
 
 def write_tables(summary: Summary) -> None:
@@ -23,9 +32,68 @@ def write_tables(summary: Summary) -> None:
     folder = summary.folder
     write_text(folder / "results.csv", rows_frame(summary.rows).to_csv(index=False, lineterminator="\n"))
     write_text(folder / "runs.csv", runs_frame(summary).to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "results.json", summary.results().model_dump_json(indent=2, by_alias=True) + "\n")
+    write_text(folder / "results.json", _results(summary).model_dump_json(indent=2, by_alias=True) + "\n")
     write_text(folder / "results.schema.json", _schema())
     write_text(folder / "results.md", to_markdown(summary))
+
+
+# --- The schema of results.json ---
+
+# A row, which has the columns of `results.csv`.
+_fields: dict[str, Any] = {one.name: (one.type, Field(description=one.about)) for one in columns_of(Row)}
+StoredRow: Any = create_model("Row", __config__=ConfigDict(frozen=True, extra="forbid"), **_fields)
+
+
+class RunSample(BaseModel):
+    """A single run: its record and its own result, which is null if the run failed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    table: int = Field(ge=0)
+    run_dir: str
+    record: Record
+    result: RunResult | None
+
+
+class Results(BaseModel):
+    """`results.json`. `results.schema.json` beside it is its JSON schema.
+
+    Attributes:
+      command: the command that made the comparison; the last one if it was resumed.
+      rows: with the columns of `results.csv`.
+      runs: all runs, in the order in which they were made.
+      warnings: lines on what might mislead a reader of the rows.
+      baseline: lines on what has changed since the comparison named by --baseline.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
+    schema_version: Literal[4]
+    created: str
+    command: str
+    target_accuracy: float | None
+    warnings: list[str]
+    baseline: list[str]
+    rows: list[StoredRow]
+    runs: list[RunSample]
+
+
+def _results(summary: Summary) -> Results:
+    request = summary.request
+    return Results(
+        schema_version=4,
+        created=request.created,
+        command=request.commands[-1],
+        target_accuracy=request.options.target_accuracy,
+        warnings=summary.warnings,
+        baseline=changes(summary),
+        rows=[StoredRow(**{one.name: getattr(row, one.name) for one in columns_of(Row)}) for row in summary.rows],
+        runs=[
+            RunSample(table=table, run_dir=run.shown_dir(summary.folder), record=run.record, result=run.result)
+            for table, run in summary.numbered_runs
+        ],
+    )
 
 
 @cache
@@ -73,12 +141,8 @@ def log_comparison(summary: Summary) -> None:
     numbers: dict[str, float] = {}
     for row in summary.rows:
         where = "/".join([*(f"{option} {value}" for option, value in row.variant.items()), row.name])
-        values = {
-            "test_accuracy": row.test_accuracy,
-            "images_per_second": row.images_per_second,
-            "ratio": row.ratio,
-        }
-        numbers |= {f"{where}/{name}": value for name, value in values.items() if value is not None}
+        values = {one.name: getattr(row, one.name) for one in columns_of(Row, MAIN) if one.stored}
+        numbers |= {f"{where}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
     for name in request.options.logger:
         with told(name):
             tracker = make_tracker(name)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.record.results import EpochLine, MetricsLine, PlanLine, StepLine
+from comparison.numbers import ACCURACY, LOSS
 from comparison.plan.jobs import Job, variant_name
 from comparison.run.store import Run
 
@@ -91,10 +92,10 @@ class LiveView:
         elif isinstance(line, StepLine):
             self._bars.update(shown.task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
         elif isinstance(line, EpochLine):
-            state = f"epoch {line.epoch}/{shown.num_epochs}  accuracy {line.test_accuracy:.2%}"
+            state = f"epoch {line.epoch}/{shown.num_epochs}  accuracy {line.test_accuracy:{ACCURACY}}"
             self._bars.update(shown.task, state=state)
             if self._total <= 4 and line.epoch % math.ceil(shown.num_epochs / PLAIN_EPOCHS) == 0:
-                self._plain(job, f"{state}  test loss {line.test_loss:.4f}")
+                self._plain(job, f"{state}  test loss {line.test_loss:{LOSS}}")
         self._tell_time_left()
 
     def end(self, job: Job, run: Run) -> None:

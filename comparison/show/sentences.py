@@ -1,7 +1,8 @@
-"""The sentences of the terminal, Markdown and the page: above a table, below it, and the conclusions."""
+"""The sentences of the terminal, Markdown and the page: above a table, below it, the conclusions, and the answers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 from common.platform.errors import option_name
 from common.resolve import describe_batch, describe_devices
@@ -9,14 +10,17 @@ from common.spec.options import Mode, TrainConfig, fields_of_kind, neutral_value
 from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
-from comparison.intervals import Ratio
+from comparison.intervals import MIN_CYCLES, MIN_ROUNDS, Ratio
+from comparison.measure.baseline import Change
 from comparison.measure.cautions import why_not_measured
-from comparison.measure.numbers import difference, least_most, rate
+from comparison.measure.columns import Column
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, StudyRow
-from comparison.measure.table import Row, Table, speed_ratio
+from comparison.measure.table import Row, Table, have_turns, num_pairs, speed_ratio
+from comparison.numbers import ACCURACY, COUNT, DIFFERENCE, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import in_brackets, shown_variant
 from comparison.prove.learning import Learned
+from comparison.run.load_meter import QUIETER
 
 # --- Above a table, and below it ---
 
@@ -128,12 +132,11 @@ def _log_lines(row: Row) -> list[str]:
 def remarks(summary: Summary) -> list[str]:
     """All lines below the tables."""
     lines = [f"warning: {line}" for line in summary.warnings]
-    return lines + [f"baseline: {line}" for line in summary.baseline] + notes(summary.tables)
+    return lines + [f"baseline: {line}" for line in changes(summary)] + notes(summary.tables)
 
 
 # --- Conclusions ---
 
-PROOF = "same training"  # how the sentence about the proof begins
 LEARNED: dict[Learned, str] = {
     "fits": "neither under- nor overfitting",
     "underfits": "underfitting",
@@ -143,9 +146,27 @@ LEARNED: dict[Learned, str] = {
 
 
 def conclusions(table: Table) -> list[str]:
-    """The conclusions of a table, one sentence each; if several rows can be compared, the last is about the proof."""
-    alike = [row for row in table.rows if row.is_comparable]
-    good = [row for row in alike if row.images_per_second]
+    """The conclusions of a table, one sentence each: what `--check-learning` has found, speeds, the proof."""
+    return [*learning_conclusions(table), *speed_conclusions(table), *proof_conclusions(table)]
+
+
+def learning_conclusions(table: Table) -> list[str]:
+    """What `--check-learning` has found; none where it was not asked for."""
+    found: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.small_set_steps is not None:
+            steps = f"learned {row.small_set_count} training images by heart in {row.small_set_steps} steps"
+            found.setdefault(steps, []).append(row.title)
+    for row in table.rows:
+        if row.learning:
+            words = f"{LEARNED[row.learning]}: {row.learning_note}"
+            found.setdefault(words, []).append(row.title)
+    return [f"{', '.join(titles)}: {words}" for words, titles in found.items()]
+
+
+def speed_conclusions(table: Table) -> list[str]:
+    """Which row of each mode is the fastest, what tuning gains, and why a speed was not measured."""
+    good = [row for row in table.rows if row.is_comparable and row.images_per_second]
     lines: list[str] = []
     unmeasured = [row for row in table.rows if row.runs and not row.images_per_second]
     if why := why_not_measured(unmeasured):
@@ -153,10 +174,18 @@ def conclusions(table: Table) -> list[str]:
     modes: list[Mode] = ["plain", "tuned"]
     for mode in modes:
         lines += _fastest([row for row in good if row.mode == mode])
-    lines += [sentence for plain in good for tuned in good if (sentence := _tuning(plain, tuned))]
-    if len(alike) > 1:
-        lines.append(_same_training(table, alike))
-    return lines
+    return lines + [sentence for plain in good for tuned in good if (sentence := _tuning(plain, tuned))]
+
+
+def proof_conclusions(table: Table) -> list[str]:
+    """Whether the rows are the same training; none if fewer than two can be compared."""
+    rows = [row for row in table.rows if row.is_comparable]
+    if len(rows) < 2:
+        return []
+    if {row.same_training for row in rows if not row.is_reference} != {True}:
+        return ["same training: not proved"]
+    largest = max(row.proof_difference or 0.0 for row in rows)
+    return [f"same training: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"]
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
@@ -181,41 +210,19 @@ def _tuning(plain: Row, tuned: Row) -> str | None:
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
     """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
-        found = least_most(ratio.least, ratio.most, to=" to ")
+        found = least_most(ratio.least, ratio.most)
         rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
         return f"{name} trained {found} times as fast as {other} in {rounds}, too few to be sure"
     if ratio.low is None or ratio.high is None:
-        return f"{name} trained {ratio.estimate:.2f} times as fast as {other}"
+        return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other}"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
         name, other, ratio = other, name, ratio.inverse()
     of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
-    interval = f"({ratio.low:.2f} to {ratio.high:.2f}{of_these})"
+    interval = f"({between(ratio.low, ratio.high)}{of_these})"
     if ratio.verdict == "no difference shown":
-        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:.2f} {interval}"
-    return f"{name} trained {ratio.estimate:.2f} times as fast as {other} {interval}"
-
-
-def _same_training(table: Table, rows: Sequence[Row]) -> str:
-    answers = {row.same_training for row in rows if not row.is_reference}
-    if answers != {True}:
-        return f"{PROOF}: not proved"
-    largest = max(row.proof_difference or 0.0 for row in rows)
-    return f"{PROOF}: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"
-
-
-def learning_conclusions(table: Table) -> list[str]:
-    """What `--check-learning` has found; none where it was not asked for."""
-    found: dict[str, list[str]] = {}
-    for row in table.rows:
-        if row.small_set_steps is not None:
-            steps = f"learned {row.small_set_count} training images by heart in {row.small_set_steps} steps"
-            found.setdefault(steps, []).append(row.title)
-    for row in table.rows:
-        if row.learning:
-            words = f"{LEARNED[row.learning]}: {row.learning_note}"
-            found.setdefault(words, []).append(row.title)
-    return [f"{', '.join(titles)}: {words}" for words, titles in found.items()]
+        return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:{RATIO}} {interval}"
+    return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other} {interval}"
 
 
 # --- Of a sweep ---
@@ -241,26 +248,25 @@ def study_conclusions(study: Study) -> list[str]:
 def _scaled(study: Study, one: StudyRow) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
     assert one.speed_up
-    efficiency = " to ".join(dict.fromkeys(f"{share:.0%}" for share in one.efficiencies))
+    efficiency = least_most(one.efficiencies[0], one.efficiencies[-1], SHARE)
     if one.speed_up.estimate is None:
-        times = least_most(one.speed_up.least, one.speed_up.most, to=" to ")
-        between = ", in too few rounds to be sure"
+        times = least_most(one.speed_up.least, one.speed_up.most)
+        interval = ", in too few rounds to be sure"
     else:
-        times, between = f"{one.speed_up.estimate:.2f}", ""
-        if one.speed_up.low is not None and one.speed_up.high is not None:
-            between = f" ({one.speed_up.low:.2f} to {one.speed_up.high:.2f})"
+        times, ends = format(one.speed_up.estimate, RATIO), between(one.speed_up.low, one.speed_up.high)
+        interval = f" ({ends})" if ends else ""
     where = f"on {one.x} nodes" if study.option == "num-nodes" else f"with {one.x} devices"
-    return f"{one.series}: {times} times as fast {where}{between}, {efficiency} of the ideal"
+    return f"{one.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
 def _extremes(option: str, members: Sequence[StudyRow]) -> str:
     """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
     by_speed = sorted(members, key=lambda one: one.row.images_per_second or 0.0)
     slowest, fastest = by_speed[0], by_speed[-1]
-    said = f"fastest with {option} {fastest.x} ({rate(fastest.row.images_per_second)} images/s)"
-    said += f", slowest with {slowest.x} ({rate(slowest.row.images_per_second)})"
+    said = f"fastest with {option} {fastest.x} ({Row.images_per_second.text(fastest.row)} images/s)"
+    said += f", slowest with {slowest.x} ({Row.images_per_second.text(slowest.row)})"
     by_accuracy = sorted(members, key=lambda one: one.row.test_accuracy or 0.0)
-    least, most = (f"{one.row.test_accuracy or 0.0:.2%}" for one in (by_accuracy[0], by_accuracy[-1]))
+    least, most = (Row.test_accuracy.text(one.row) for one in (by_accuracy[0], by_accuracy[-1]))
     if least == most:
         return f"{said}; test accuracy {most} with each"
     return f"{said}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
@@ -280,3 +286,188 @@ def _fastest_by_value(study: Study) -> list[str]:
     if len(said) == 1:
         said = [f"{next(iter(best))}, with each value of {study.option}"]
     return [f"highest median speed: {'; '.join(said)}"] if said else []
+
+
+# --- Since the baseline ---
+
+
+def changes(summary: Summary) -> list[str]:
+    """What has changed since the baseline, a sentence each; empty without a baseline."""
+    if summary.no_baseline:
+        return [summary.no_baseline]
+    return [f"{change.title}: {line}" for change in summary.changes for line in _change(change)]
+
+
+def _change(change: Change) -> Iterator[str]:
+    now, then = change.now, change.then
+    if then is None:
+        yield "not in the baseline"
+        return
+    if change.settings:
+        yield f"not the same experiment, so nothing is set side by side: {'; '.join(change.settings)}"
+        return
+    proof = change.proof
+    if proof.same is None:
+        yield f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
+    elif not proof.same:
+        yield f"not the same training: {proof.note}"
+    else:
+        known = proof.difference is not None
+        largest = f" (largest difference in a loss in 64 bits {proof.difference:{DIFFERENCE}})" if known else ""
+        yield f"the same training{largest}"
+    accuracies = f"{Row.test_accuracy.text(then)}, now {Row.test_accuracy.text(now)}"
+    yield f"accuracy {accuracies} ({Change.accuracy_change.text(change)} points)"
+    if change.versions:
+        yield f"versions changed: {'; '.join(change.versions)}"
+    if change.code:
+        yield f"code changed: commit {change.code[0]}, now {change.code[1]}"
+    if change.machines:
+        yield f"the machine changed ({'; '.join(change.machines)}), so speeds are not compared"
+    else:
+        yield _change_of_speed(change)
+
+
+def _change_of_speed(change: Change) -> str:
+    ratio = change.speed_ratio
+    if ratio is None:
+        return "no speed to compare: it is not measured in both"
+    causes = (("versions", change.versions), ("code", change.code), ("--turns", not change.same_turns))
+    changed = [name for name, has_changed in causes if has_changed] or ["nothing that is recorded"]
+    if ratio.estimate is None:
+        found = f"{between(ratio.least, ratio.most)} times the baseline's, by single runs, too few for a ratio"
+    elif ratio.low is None or ratio.high is None:
+        found = f"{ratio.estimate:{RATIO}} times the baseline's, without spread for an interval"
+    else:
+        interval = f"95 % interval {between(ratio.low, ratio.high)}"
+        found = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
+    return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
+
+
+# --- What a reader asks ---
+
+DIR = "DIR is the folder of this page"  # not its path: the folder may be moved
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A question that a reader has, and the answers, a sentence each."""
+
+    question: str
+    answers: list[str]
+
+
+def findings(summary: Summary, table: Table) -> list[Finding]:
+    """The questions and answers for a table; an empty list if no run has succeeded."""
+    rows = [row for row in table.rows if row.num_runs]
+    if not rows:
+        return []
+    why = _why_no_ratio(table)
+    nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
+    found = [
+        Finding("Which is fastest?", speed_conclusions(table) or [nothing]),
+        Finding("Which starts fastest?", _least(rows, Row.startup_seconds, "s")),
+        Finding("Which needs the least memory?", _least(rows, Row.peak_memory_bytes, "MiB")),
+        Finding("Was it the same training?", [*proof_conclusions(table), *_accuracies(rows)]),
+        Finding("Does it learn?", learning_conclusions(table)),
+        Finding("How reliable is this?", [_trust(summary, table, why)]),
+        Finding("What next?", [_next_step(summary, table, why)]),
+    ]
+    return [one for one in found if one.answers]
+
+
+def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
+    """`PyTorch, 2.0 s (Lightning 5.1, TensorFlow 3.3)`."""
+    known = [(value, row.title, column.text(row)) for row in rows if (value := getattr(row, column.name)) is not None]
+    if len(known) < 2:
+        return []
+    (_, first, least), *others = sorted(known)
+    return [f"{first}, {least} {unit} ({', '.join(f'{name} {shown}' for _, name, shown in others)})."]
+
+
+def _accuracies(rows: Sequence[Row]) -> list[str]:
+    known = [row.test_accuracy for row in rows if row.test_accuracy is not None]
+    if not known:
+        return []
+    return [f"Test accuracy: {least_most(min(known), max(known), ACCURACY)}."]
+
+
+def _why_no_ratio(table: Table) -> str | None:
+    """Why no ratio was measured, and what to do; None if one was. For a single row: why it has no speed."""
+    reference, others = _compared(table)
+    if any(map(_has_ratio, others)):
+        return None
+    if not others:
+        return None if reference.images_per_second else why_not_measured([reference])
+    if why := why_not_measured([reference, *others]):
+        return why
+    if all(row.status in ("different training", "not proved") for row in others):
+        return "no other row is proved to be the same training as the first one"
+    if any(have_turns(reference, row) for row in others):
+        return f"no two rows had {MIN_CYCLES} undisturbed turns of the same cycle; {QUIETER}"
+    if not any(run.images_per_second for row in (reference, *others) for run in row.runs):
+        return "the training is too short for a speed; make it longer (--epochs)"
+    return "no round has an undisturbed speed of both rows"
+
+
+def _compared(table: Table) -> tuple[Row, list[Row]]:
+    """The first row's row and the others, of those with runs."""
+    reference = table.reference
+    assert reference is not None
+    return reference, [row for row in table.rows if row.runs and row is not reference]
+
+
+def _has_ratio(row: Row) -> bool:
+    """Whether a row has a ratio to the first row or, with too few rounds, the lowest and the highest of the rounds."""
+    return row.ratio_max is not None
+
+
+def _trust(summary: Summary, table: Table, why: str | None) -> str:
+    """How many rounds, turns and seeds count; `why`: why no ratio was measured."""
+    reference, others = _compared(table)
+    rows = [reference, *others]
+    runs = [run for row in rows for run in row.runs]
+    made, counting = len({run.round_key for run in runs}), _num_rounds(table)
+    seeds = len({run.record.seed for run in runs})
+    of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
+    if why:
+        return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
+    rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
+    if pairs := sorted(filter(None, (num_pairs(reference, row) for row in filter(_has_ratio, others)))):
+        turns = sum(len(run.turns) for run in runs)
+        left = turns - sum(len(row.turns(run)) for row in rows for run in row.runs)
+        counts = least_most(pairs[0], pairs[-1], COUNT)
+        said = [f"{rounds} on one machine, with {counts} pairs of turns"]
+        said += [f"{left:,} of {turns:,} turns are left out: other programs disturbed them"] if left else []
+        few = " With one round they hold for these processes only: --repeats 5 makes more." if counting == 1 else ""
+    else:
+        said, few = [f"{rounds} of pairs on one machine"], ""
+        if disturbed := len({run.round_key for row in rows for run in row.runs if row.leaves_out(run)}):
+            said.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
+        if counting < MIN_ROUNDS:
+            return f"Not very: {'; '.join([*said, of_seeds])}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+    count = len(summary.warnings)
+    read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
+    return f"{'; '.join([*said, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
+
+
+def _num_rounds(table: Table) -> int:
+    """The number of rounds that the ratios are from; that of the speeds if there is only one row."""
+    reference, others = _compared(table)
+    return max(row.num_rounds for row in others or [reference])
+
+
+def _next_step(summary: Summary, table: Table, why: str | None) -> str:
+    repeats, model = summary.request.options.repeats, summary.request.config.model
+    again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
+    if why:
+        if why.endswith(QUIETER):
+            return f"On a quieter machine, {again} makes more rounds; {DIR}."
+        return "Remove that cause, and begin a new comparison."
+    reference, others = _compared(table)
+    enough = 2 if any(have_turns(reference, row) for row in others) else MIN_ROUNDS
+    if others and _num_rounds(table) < enough:
+        return f"{again} makes more rounds; {DIR}."
+    if any(row.verdict == "no difference shown" for row in table.rows):
+        more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
+        return f"Where the difference is not significant, more rounds may tell: {more}; {DIR}."
+    return f"Measure your own case: another network than {model}, batch size or machine may change the ranking."

@@ -1,15 +1,16 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from comparison.lockstep import FIRST_STEPS
-from comparison.measure.baseline import Change
-from comparison.measure.columns import Column, columns_of, text_table
+from comparison.measure.baseline import BESIDE, Change
+from comparison.measure.columns import Column, columns_of
 from comparison.measure.sweep import Study, StudyRow
-from comparison.measure.table import DETAILED, GROUPS, Row
+from comparison.measure.table import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row, Table
 
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
@@ -34,34 +35,77 @@ def in_one_line(heading: str) -> str:
     return heading.replace("\n", " ").replace("- ", "").strip()
 
 
+def text_table(columns: Sequence[Column[Any]], rows: Sequence[object], names: Sequence[str]) -> pd.DataFrame:
+    """Text: a line for each row, with its name as the index. Columns without any text are left out."""
+    cells = [[one.text(row) for one in columns] for row in rows]
+    table = pd.DataFrame(cells, [*names], [one.heading for one in columns])
+    return table.loc[:, (table != "").any()]
+
+
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     """The numbers of `rows` in several tables, the main one first; tables without any text are left out."""
-    groups = [columns_of(Row, group) for group in GROUPS if details or group not in DETAILED]
-    tables = [text_table(columns, rows, [row.label for row in rows]) for columns in groups]
+    names = [row.label for row in rows]
+    chosen = [name for name in ROW_TABLES if details or name not in DETAILED]
+    tables = [text_table(columns_of(Row, name), rows, names) for name in chosen]
     return [table for table in tables if not table.empty]
 
 
 def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
     """The changes since an earlier comparison as a table; empty if no row can be compared."""
     known = [change for change in changes if change.is_comparable]
-    return text_table(columns_of(Change, "beside"), known, [change.title for change in known])
+    return text_table(columns_of(Change, BESIDE), known, [change.title for change in known])
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [one.row for one in study.rows], [f"{one.x} {one.series}" for one in study.rows]
-    speed: list[Column[Any]] = [Row.images_per_second, Row.shown_spread, Row.ratio, Row.ratio_interval, Row.few_rounds]
-    target: list[Column[Any]] = [Row.reached, Row.target_epochs, Row.target_steps, Row.target_seconds]
-    accuracy: list[Column[Any]] = [
-        Row.learning_rate,
-        Row.test_accuracy,
-        Row.plus_minus,
-        Row.test_loss,
-        *target,
-        Row.same_as_first,
-    ]
-    learned: list[Column[Any]] = [Row.by_heart, Row.train_loss, Row.train_accuracy, Row.learning]
-    scaling = text_table(columns_of(StudyRow, "scaling"), study.rows, names)
-    tables = [text_table(columns, rows, names) for columns in (speed, accuracy, learned)]
+    tables = [text_table(columns_of(Row, name), rows, names) for name in SWEEP_TABLES]
+    scaling = text_table(columns_of(StudyRow, SWEEP_SPEED), study.rows, names)
     tables[0] = pd.concat([tables[0], scaling], axis=1)
     return [table for table in tables if not table.empty]
+
+
+# --- To decide by ---
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the table to decide by.
+
+    Attributes:
+      shown: the text; empty if the value is not known.
+      value: for sorting; None if it is not known, or no number.
+      share: compared with the best value: 1 for the best, less for the others; None if there is nothing to compare.
+    """
+
+    shown: str
+    value: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The table to decide by: headings with their meanings, and for each row its title, cells, and whether it is ok."""
+
+    headings: list[tuple[str, str]]
+    lines: list[tuple[str, list[Cell], bool]]
+
+
+def decision(table: Table) -> Decision:
+    """The table to decide by: numbers, each compared with the best one of its column."""
+    rows = [row for row in table.rows if row.runs]
+    columns = [one for one in columns_of(Row, DECISION) if any(map(one.text, rows))]
+    lines = [(row.title, [_cell(one, row, rows) for one in columns], row.status == "ok") for row in rows]
+    return Decision([(in_one_line(one.heading), one.about) for one in columns], lines)
+
+
+def _cell(column: Column[Any], row: Row, rows: Sequence[Row]) -> Cell:
+    found = getattr(row, column.name)
+    value = found if isinstance(found, int | float) else None
+    share = None
+    if column.best == "fastest":
+        share = row.share_of_fastest
+    elif column.best == "lowest" and value:
+        known = [number for one in rows if (number := getattr(one, column.name)) is not None]
+        share = min(known) / value if len(known) > 1 else None
+    return Cell(column.text(row), value, share)

@@ -13,7 +13,6 @@ from comparison.measure.sweep import Study, make_study
 from comparison.measure.table import Row
 from comparison.show.sentences import (
     conclusions,
-    learning_conclusions,
     remarks,
     study_conclusions,
     what_was_compared,
@@ -62,7 +61,7 @@ def print_conclusions(console: Console, summary: Summary) -> None:
     study = make_study(summary)
     found = study_conclusions(study) if study else []
     for table in () if study else summary.tables:
-        found += [*learning_conclusions(table), *conclusions(table)]
+        found += conclusions(table)
     for line in found:
         console.print(line, soft_wrap=not console.is_terminal)
 

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
+from comparison.show.sentences import changes
 from comparison.show.tables import baseline_table
 from comparison.show.terminal import print_tables
 
@@ -15,7 +16,7 @@ def beside(tmp_path, now, then=lambda job: wobbly(job), **options):
     """The lines that compare a comparison, `now`, with an earlier one, `then`."""
     options = {"repeats": 5, "implementations": ["pt"], **options}
     comparison(tmp_path / "then", then, **options)
-    return comparison(tmp_path / "now", now, **options, baseline=tmp_path / "then").baseline
+    return changes(comparison(tmp_path / "now", now, **options, baseline=tmp_path / "then"))
 
 
 def wobbly(job, factor=1.0, **more):
@@ -32,8 +33,8 @@ def test_the_same_again(tmp_path):
 
 
 def test_a_change_of_speed_versions_and_code(tmp_path):
-    changes = {"versions": {"python": "3.11.0", "made-up": "2.0"}, "git": {"commit": "b" * 40, "dirty": False}}
-    lines = beside(tmp_path, lambda job: wobbly(job, 1.5, changes=changes))
+    changed = {"versions": {"python": "3.11.0", "made-up": "2.0"}, "git": {"commit": "b" * 40, "dirty": False}}
+    lines = beside(tmp_path, lambda job: wobbly(job, 1.5, changes=changed))
     assert "PyTorch: versions changed: made-up 1.0, now 2.0" in lines
     assert f"PyTorch: code changed: commit {'a' * 12}, now {'b' * 12}" in lines
     assert "speed 1.50 times" in lines[-1] and "faster" in lines[-1] and "versions, code" in lines[-1]
@@ -60,7 +61,7 @@ def test_a_difference_of_machines_is_not_called_one_of_code(tmp_path):
 def test_another_experiment_is_not_set_beside_it(tmp_path, options):
     comparison(tmp_path / "then", wobbly, implementations=["pt"])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then", **options)
-    (line,) = now.baseline
+    (line,) = changes(now)
     assert "not the same experiment" in line and next(iter(options)) in line
 
 
@@ -79,7 +80,7 @@ def test_another_training_and_another_accuracy(tmp_path):
 def test_what_the_baseline_lacks(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["tf"])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
-    assert now.baseline == ["PyTorch: not in the baseline"] and baseline_table(now.changes).empty
+    assert changes(now) == ["PyTorch: not in the baseline"] and baseline_table(now.changes).empty
 
 
 def test_a_verdict_for_each_row(tmp_path):
@@ -106,10 +107,10 @@ def test_a_verdict_for_each_row(tmp_path):
 def test_seeds_of_which_none_is_in_both(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["pt"], seeds=[0])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], seeds=[1], baseline=tmp_path / "then")
-    assert now.baseline[0].startswith("PyTorch: not known whether it is the same training: not the same settings: ")
+    assert changes(now)[0].startswith("PyTorch: not known whether it is the same training: not the same settings: ")
 
 
 def test_a_baseline_that_is_gone_loses_nothing_but_itself(tmp_path):
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], baseline=tmp_path / "then")
-    (line,) = now.baseline
+    (line,) = changes(now)
     assert "holds no comparison" in line and now.rows[0].images_per_second

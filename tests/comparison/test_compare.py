@@ -79,7 +79,7 @@ def test_a_run_that_counted_other_test_examples_has_a_table_of_its_own(project, 
     assert text.count("cnn on digits") == 2 and "354 test images" in text
 
 
-@pytest.mark.quick("crash", "broken")
+@pytest.mark.quick("crash")
 @pytest.mark.parametrize(
     ("name", "reason", "log"),
     [

@@ -8,7 +8,7 @@ from made_up import comparison
 
 PLACE = "    # --- Columns: speed ---\n"
 ADDED = '''
-    @column("runs\\nin all", MAIN, "{:,} runs".format)
+    @column("runs\\nin all", MAIN, SWEEP_SPEED, DECISION, form="{:,} runs".format)
     def runs_in_all(self) -> int:
         """Number of runs, with those that have failed."""
         return len(self.runs + self.failed)
@@ -17,9 +17,11 @@ ADDED = '''
 
 def test_a_new_column_is_one_method(tmp_path):
     comparison(tmp_path / "made", implementations=["tf", "pt"], repeats=2)
+    comparison(tmp_path / "sweep", implementations=["tf", "pt"], repeats=2, sweep=["batch-size=16,32"])
     code = changed_code(tmp_path / "code", "comparison/measure/table.py", PLACE, PLACE + ADDED)
-    printed = run(sys.executable, "compare.py", "--report-only", tmp_path / "made", cwd=code).stdout
-    assert "in all" in printed and "2 runs" in printed
+    for name in ("made", "sweep"):
+        printed = run(sys.executable, "compare.py", "--report-only", tmp_path / name, cwd=code).stdout
+        assert "in all" in printed and "2 runs" in printed
 
     def text(name):
         return (tmp_path / "made" / name).read_text()
@@ -27,6 +29,8 @@ def test_a_new_column_is_one_method(tmp_path):
     assert "runs_in_all" in text("results.csv").splitlines()[0].split(",")
     assert [row["runs_in_all"] for row in json.loads(text("results.json"))["rows"]] == [2, 2]
     assert "Number of runs, with those that have failed." in text("results.schema.json")
-    assert "runs in all" in text("results.md") and "<td>2 runs</td>" in text("report.html")
+    page = text("report.html")
+    assert "runs in all" in text("results.md") and "<td>2 runs</td>" in page
+    assert '<td data-value="2">2 runs</td>' in page and "Number of runs, with those that have failed." in page
     loads = f"import comparison; print(*comparison.load({str(tmp_path / 'made')!r}).rows['runs_in_all'])"
     assert run(sys.executable, "-c", loads, cwd=code).stdout == "2 2\n"

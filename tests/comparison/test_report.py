@@ -2,24 +2,28 @@
 
 import ast
 import html
+import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
+from jsonschema import ValidationError
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
+from comparison.measure.lines_of_code import count_lines, lines_of_training
 from comparison.show.report.charts import draw
-from comparison.show.report.findings import decision, findings
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.page import table_charts, write_report
-from comparison.show.report.training_code import count_lines, lines_of_training, training_steps
+from comparison.show.report.training_code import training_steps
 from comparison.show.report.turn_figures import MAX_TURNS, ticks
-from comparison.show.tables import row_tables
+from comparison.show.sentences import findings
+from comparison.show.tables import decision, row_tables
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -167,7 +171,7 @@ def scrolled_through(page):
     page.evaluate("() => window.scrollTo(0, 0)")
 
 
-@pytest.mark.quick("simple-light-400", "turns-dark-1400")
+@pytest.mark.quick("turns-dark-1400")
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["simple", "sweep", "turns"])
@@ -429,7 +433,8 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
     assert trust.startswith("Speed is not measured: other programs used 60% of the cores; end other programs, leave")
     assert step.startswith("On a quieter machine, python compare.py --resume DIR --repeats 5") and shares is None
     (table,) = comparison(tmp_path / "again", make, implementations=["tf", "pt"], target_accuracy=0.5).tables
-    assert [heading for heading, _ in decision(table).headings][:2] == ["test accuracy", "memory, MiB"]
+    headings = [heading for heading, _ in decision(table).headings]
+    assert headings == ["test accuracy", "memory MiB", "lines of code", "same training"]  # no speed, no seconds
     for cells in row_tables(table.rows, details=False):
         assert not any(word in heading for heading in cells.columns for word in ("images/s", "ratio", "interval"))
     trust, _, _ = trusted(tmp_path / "keep", make, repeats=2, disturbed="keep")
@@ -443,7 +448,9 @@ def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
 @pytest.mark.parametrize(("verify", "others"), [("auto", ["yes", "no"]), ("never", ["not checked"] * 2)])
 def test_only_the_first_row_is_called_the_first_row(tmp_path, verify, others):
     summary = comparison(tmp_path, in_turns, verify=verify)
-    assert [cells[-1].shown for _, cells, _ in decision(summary.tables[0]).lines] == ["first row", *others]
+    table = decision(summary.tables[0])
+    assert [cells[-1].shown for _, cells, _ in table.lines] == ["first row", *others]
+    assert all(meaning for _, meaning in table.headings)
 
 
 @pytest.mark.slow
@@ -511,6 +518,12 @@ def test_the_ratio_is_drawn_over_the_turns(tmp_path):
     assert speeds[speeds["round"] == 2]["x"].min() > speeds[speeds["round"] == 1]["x"].max()
 
 
+def test_the_target_of_the_chart_is_that_of_the_table(tmp_path):
+    (table,) = comparison(tmp_path, noisy, target_accuracy=0.95).tables
+    (chart,) = (one for one in table_charts(table) if one.name == "time-to-target")
+    assert "test accuracy of 95.00%" in chart.words
+
+
 def test_speeds_are_drawn_over_the_turns_where_there_is_no_ratio(tmp_path):
     def make(job):
         return replace(in_turns(job), proof_factor=1.0 if job.implementation == "tf" else 2.0)
@@ -552,6 +565,17 @@ def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep, turns):
         assert kinds == {"module", "application/json"} and page.count("<script") == page.count("</script>")
         words = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
         assert "@@" not in words and "None" not in words and "nan" not in words
+
+
+def test_every_chart_fits_the_schema_of_vega_lite(simple, sweep, turns):
+    for folder in (simple, sweep, turns):
+        page = (folder / "report.html").read_text()
+        descriptions = re.findall(r'<script type="application/json" id="[^"]*">(.*?)</script>', page, flags=re.DOTALL)
+        assert len(descriptions) == page.count('-description"')
+        for description in map(json.loads, descriptions):
+            alt.Chart.from_dict(description, validate=True)
+        with pytest.raises(ValidationError):
+            alt.Chart.from_dict(json.loads(descriptions[0]) | {"autosize": "no such size"}, validate=True)
 
 
 def test_figures_are_files_too(simple):

@@ -54,7 +54,7 @@ def test_solutions_pass_and_gaps_and_mistakes_do_not(name):
     assert check("check", name, "--solutions").startswith(f"passed  {name}: ")
 
 
-@pytest.mark.quick("ddp", "batch_norm", "scaling")
+@pytest.mark.quick("ddp", "scaling")
 @pytest.mark.parametrize("name", LONG)
 def test_the_solution_passes(name):
     number = len(make_checker(name).checks)

@@ -6,11 +6,12 @@ import sys
 import time
 
 import pytest
-from conftest import CPU, REPOSITORY, train
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, train
 from ctrl_c import press_ctrl_c
 
 from common.record.results import read_result
 
+PARTS = 6
 SHORT = (*CPU, "--train-size", 500, "--epochs", 3, "--checkpoint-every", 20)
 
 
@@ -29,23 +30,15 @@ def seconds_of(tmp_path_factory):
     return measure
 
 
-@pytest.mark.parametrize(
-    ("implementation", "devices", "moments"),
-    [
-        ("pt", 2, 3),
-        *(
-            pytest.param(implementation, devices, 6, marks=pytest.mark.slow)
-            for implementation in ("tf", "keras", "pt", "ptl")
-            for devices in (1, 2)
-        ),
-    ],
-)
-def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devices, moments):
-    """Ctrl-C is pressed at a random moment in each of `moments` parts of a run: once, twice and three times in turn."""
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devices):
+    """Ctrl-C is pressed at a random moment in each of PARTS parts of a run: once, twice and three times in turn."""
     whole, program = seconds_of(implementation, devices), f"python -m {implementation}_impl"
-    for part in range(moments):
+    for part in range(PARTS):
         folder, options = tmp_path / f"r{part}", (*SHORT, "--devices", devices)
-        pauses = [whole * (part + random.random()) / moments, *(random.uniform(0, 1.5) for _ in range(part % 3))]
+        pauses = [whole * (part + random.random()) / PARTS, *(random.uniform(0, 1.5) for _ in range(part % 3))]
         command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
         ended = press_ctrl_c(command, pauses, tmp_path / f"temporary{part}", REPOSITORY)
         status, lines, told = ended.status, ended.lines("python -m "), f"{whole} seconds in all; {ended.told}"

@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
     return train("pt", tmp_path_factory.mktemp("run"), *options, "--random-crop", 1, "--devices", 2)
 
 
-@pytest.mark.quick("keras", "pt")
+@pytest.mark.quick("keras")
 @pytest.mark.xdist_group("trained")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_evaluation_says_what_the_training_said(trained, implementation):

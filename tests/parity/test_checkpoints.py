@@ -70,7 +70,7 @@ def checkpoint(run_dir, step):
     )
 
 
-@pytest.mark.quick("sgd")
+@pytest.mark.quick("sgd-('pt', 'plain', 2)")
 @pytest.mark.xdist_group("checkpoints")
 @pytest.mark.parametrize(("scenario", "begins", "step", "goes_on"), CASES, ids=str)
 def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes_on):

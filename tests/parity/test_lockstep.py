@@ -153,7 +153,7 @@ def rule_options(rule):
     return (*CNN, "--precision", 64, "--optimizer", rule, *RULES[rule])
 
 
-@pytest.mark.quick("adamw-pt-tuned-2", "adam-ptl-plain-1", "adadelta-keras-tuned-2", "rmsprop-tf-tuned-3")
+@pytest.mark.quick("adamw-pt-tuned-2", "adadelta-keras-tuned-2", "rmsprop-tf-tuned-3")
 @pytest.mark.parametrize(
     ("rule", "implementation", "mode", "devices"),
     [
@@ -187,11 +187,12 @@ def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, 
     assert message is None, message
 
 
+@pytest.mark.quick("tf-tuned---max-steps", "ptl-plain---verify-steps")
 @pytest.mark.xdist_group("cut")
 @pytest.mark.parametrize("options", [("--max-steps", 33), ("--verify-steps", 20)], ids=lambda one: one[0])
 @pytest.mark.parametrize(
     ("implementation", "mode"),
-    [("tf", "tuned"), ("ptl", "plain"), pytest.param("keras", "tuned", marks=pytest.mark.slow)],
+    [("tf", "tuned"), ("ptl", "plain"), ("keras", "tuned")],
 )
 def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode, options):
     """An epoch has 27 batches, so 33 steps end in the second epoch, as a proof does; no step follows the last one."""
@@ -224,7 +225,7 @@ def test_the_first_ten_steps_agree_in_float32(runs, scenario, implementation, mo
         assert arrays[name].dtype == np.float32 and relative(arrays[name], other[name]) <= 1e-5, name
 
 
-@pytest.mark.quick("tf-pt-3", "keras-pt-1", "pt-ptl-2")
+@pytest.mark.quick("keras-pt-1")
 @pytest.mark.parametrize(
     ("source", "implementation", "devices"),
     [("tf", "pt", 3), ("tf", "ptl", 1), ("pt", "keras", 2), ("pt", "ptl", 2), ("ptl", "tf", 3), ("keras", "pt", 1)],

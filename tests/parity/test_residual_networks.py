@@ -53,7 +53,7 @@ def references(tmp_path_factory):
     return trained
 
 
-@pytest.mark.quick("keras-tuned-1-False", "pt-plain-2-True")
+@pytest.mark.quick("pt-plain-2-True")
 @pytest.mark.xdist_group("resnet8")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices", "sync"),

@@ -55,7 +55,7 @@ QUICK_MIXED = {
 }
 
 
-@pytest.mark.quick("16-mixed-tf-tuned-1", "bf16-mixed-pt-plain-2")
+@pytest.mark.quick("bf16-mixed-pt-plain-2")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(
     ("precision", "implementation", "mode", "devices"),
@@ -76,7 +76,7 @@ def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implemen
     assert result.first_loss_tolerance is None
 
 
-@pytest.mark.quick("tf-plain", "keras-tuned", "pt-tuned", "ptl-plain")
+@pytest.mark.quick("keras-tuned", "pt-tuned")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -137,14 +137,9 @@ def test_fewer_bits_by_accident_show_in_the_first_loss(runs, tmp_path, mistake, 
 
 
 @pytest.mark.xdist_group("settings")
-@pytest.mark.parametrize(
-    ("implementation", "mode"),
-    [
-        pytest.param(name, mode, marks=() if (name in TORCH) == (mode == "plain") else pytest.mark.slow)
-        for name in IMPLEMENTATIONS
-        for mode in MODES
-    ],
-)
+@pytest.mark.quick("tf-tuned", "ptl-plain")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode):
     # With a batch of one example, the gradient of the scaled loss overflows float16.
     options = ("--precision", "16-mixed", "--batch-size", 1, "--train-size", 40, "--epochs", 1)
@@ -154,6 +149,7 @@ def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode
     assert np.allclose(*first_losses(reference, other, steps=20), rtol=0.05, atol=0.05)
 
 
+@pytest.mark.quick("keras-tuned")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("keras", "tuned"), ("ptl", "plain")])
 def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
@@ -230,6 +226,7 @@ def test_keras_has_no_data_on_the_device(tmp_path):
     assert "--data-on device: Keras's fit reads from a tf.data pipeline" in run(*command, *CPU, expect=2).stderr
 
 
+@pytest.mark.quick("tf", "pt")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_tuned_mode_leaves_nothing_at_auto(runs, implementation):

@@ -34,7 +34,7 @@ def references(tmp_path_factory):
     return functools.cache(lambda options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
 
 
-@pytest.mark.quick("tf-plain-2", "ptl-tuned-1")
+@pytest.mark.quick("tf-plain-2")
 @pytest.mark.xdist_group("clipped")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
@@ -52,7 +52,7 @@ def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_pat
     assert_the_same(reference, other, TOLERANCE, steps=112)
 
 
-@pytest.mark.quick("tf-tuned-2", "pt-plain-2")
+@pytest.mark.quick("pt-plain-2")
 @pytest.mark.xdist_group("accumulated")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),

@@ -64,7 +64,7 @@ def references(tmp_path_factory):
     return functools.cache(lambda *options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
 
 
-@pytest.mark.quick("averaged-tf-tuned-pipeline-2", "accumulated-pt-plain-fsdp-2", "averaged-pt-plain-pipeline-2")
+@pytest.mark.quick("averaged-tf-tuned-pipeline-2", "accumulated-pt-plain-fsdp-2")
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "mode", "strategy", "devices"),

@@ -84,7 +84,7 @@ class Chart:
             fit = {"autosize": {"type": "fit", "contains": "padding"}}
         chart = chart.properties(background=PAPER)
         with alt.data_transformers.enable("default", max_rows=None):
-            found: dict[str, Any] = chart.to_dict()
+            found: dict[str, Any] = chart.to_dict(validate=False)  # a test validates them; it takes as long as drawing
         return found | {"config": STYLE} | fit
 
     @cached_property

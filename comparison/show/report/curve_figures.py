@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from common.record.results import EpochLine
 from common.spec.options import TrainConfig
+from comparison import numbers
 from comparison.lockstep import loss_differences, roundoff
 from comparison.measure.table import Row
 from comparison.run.store import Run
@@ -33,11 +34,11 @@ class Quantity:
     test: Callable[[EpochLine], float | None]
 
 
-LOSS = Quantity("loss", "Loss", ".4f", lambda line: line.train_loss, lambda line: line.test_loss)
+LOSS = Quantity("loss", "Loss", numbers.LOSS, lambda line: line.train_loss, lambda line: line.test_loss)
 ACCURACY = Quantity(
     "accuracy",
     "Accuracy, %",
-    ".2f",
+    numbers.PERCENT,
     lambda line: None if line.train_accuracy is None else 100 * line.train_accuracy,
     lambda line: None if line.test_accuracy is None else 100 * line.test_accuracy,
 )
@@ -72,7 +73,7 @@ def _over_seconds(rows: Sequence[Row], quantity: Quantity) -> Chart:
     table, looks = pd.DataFrame(found), looks_of(rows)
     axis = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("epoch:Q")]
-    told += [alt.Tooltip("x:Q", title="seconds", format=".2f")]
+    told += [alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
     told += [alt.Tooltip("value:Q", title=quantity.label, format=quantity.form)]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
     points = points.encode(axis, value_axis(rows, quantity, table), tooltip=told)
@@ -140,8 +141,9 @@ def value_axis(rows: Sequence[Row], quantity: Quantity, table: pd.DataFrame) -> 
 
 def _chart(rows: Sequence[Row], quantity: Quantity, axis: str, layers: Sequence[alt.Chart], looks: Looks) -> Chart:
     ends = ", ".join(
-        f"{row.title} {row.runs[0].epochs[-1].test_accuracy:.2%} with loss {row.runs[0].epochs[-1].test_loss:.4f}"
+        f"{row.title} {line.test_accuracy:{numbers.ACCURACY}} with loss {line.test_loss:{numbers.LOSS}}"
         for row in rows
+        for line in row.runs[0].epochs[-1:]
     )
     title = f"{quantity.label.partition(',')[0]} over {axis}"
     about = (
@@ -181,14 +183,14 @@ def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
         drawn = np.maximum(largest, unit / 50)
         columns = {"row": row.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
         found.append(pd.DataFrame(columns))
-        words.append(f"{row.title} at most {differences.max():.0e}")
+        words.append(f"{row.title} at most {differences.max():{numbers.DIFFERENCE}}")
     table, looks = pd.concat(found), looks_of(rows)
     looks = Looks({row.title: looks.of[row.title] for row, _ in others})
     axis = alt.X("x:Q", title="Step").scale(nice=False)
     if len(others[0][1]) > 200:
         axis = axis.scale(type="log").axis(format="~s", tickCount=5)
     value = alt.Y("drawn:Q", title=f"Difference in loss from {rows[0].title}")
-    value = value.scale(type="log", nice=False).axis(format=".0e", tickCount=6)
+    value = value.scale(type="log", nice=False).axis(format=numbers.DIFFERENCE, tickCount=6)
     chosen = switch()
     lines = alt.Chart(table).mark_line().encode(axis, value, *looks.line()).add_params(chosen).transform_filter(chosen)
     rounding = alt.Chart(pd.DataFrame({"drawn": [unit]})).mark_rule(color=INK, strokeDash=[4, 3])
@@ -196,7 +198,8 @@ def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
         "lockstep",
         "Lockstep",
         f"Same weights, same examples: only rounding makes the losses of a step differ. The dashed line is the rounding"
-        f" error of a single number, {unit:.0e}; each step adds to it. Equal losses are drawn at the bottom.",
+        f" error of a single number, {unit:{numbers.DIFFERENCE}}; each step adds to it. Equal losses are drawn at"
+        " the bottom.",
         f"Difference of every step's loss from {rows[0].title}, logarithmic: {', '.join(words)}",
         [
             lines,
@@ -235,14 +238,15 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
                 | {"accuracy": line.test_accuracy}
                 for line in lines
             ]
-        ends = f"{fit.train[-1].test_loss:.4f} on training and {fit.test[-1].test_loss:.4f} on test images"
-        words.append(f"{row.title} ends at {ends}: {fit.verdict}")
+        train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
+        words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
     if not found:
         return
     table, looks = pd.DataFrame(found), looks_of(rows)
     x, y = epoch_axis(table), value_axis(rows, LOSS, table)
     told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
-    told += [alt.Tooltip("value:Q", title="loss", format=".4f"), alt.Tooltip("accuracy:Q", format=".2%")]
+    told += [alt.Tooltip("value:Q", title="loss", format=numbers.LOSS)]
+    told.append(alt.Tooltip("accuracy:Q", format=numbers.ACCURACY))
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0).encode(x, y, tooltip=told)
     yield Chart(
         "learning",

@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
+import platformdirs
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import title_of
+from common.platform.errors import FileError
 from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
@@ -21,18 +25,18 @@ from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import Chart, draw
 from comparison.show.report.confusion import confusions
 from comparison.show.report.curve_figures import curves, learning_curves, lockstep
-from comparison.show.report.findings import decision, findings
 from comparison.show.report.gallery import Mistake, find_mistakes
 from comparison.show.report.speed_figures import breakdown, ratios, throughput, time_to_target
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.report.training_code import training_steps
 from comparison.show.report.turn_figures import turns
-from comparison.show.sentences import conclusions, learning_conclusions, remarks, study_conclusions, what_was_compared
+from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import (
     ABOUT_DETAILS,
     ABOUT_MAIN,
     ABOUT_STUDY,
     baseline_table,
+    decision,
     in_one_line,
     row_tables,
     study_tables,
@@ -74,6 +78,18 @@ class Section:
     profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
 
 
+def _vega() -> str:
+    """Vega and vegaEmbed as one script. Bundling takes more than a second, so the user's cache folder keeps it."""
+    cached = platformdirs.user_cache_path("cnn-in-lockstep") / f"vega-{metadata.version('vl-convert-python')}.js"
+    with suppress(OSError, UnicodeError):  # there is none yet
+        return cached.read_text(encoding="utf-8")
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with suppress(OSError, FileError):  # if the folder can't be written to, the next report bundles it again
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_text(cached, script)
+    return script
+
+
 def write_report(summary: Summary) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = summary.folder / FIGURES_DIR
@@ -83,9 +99,8 @@ def write_report(summary: Summary) -> None:
     study = make_study(summary)
     study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
-    target = summary.request.options.target_accuracy
     charts = [
-        draw(table_charts(table, target), folder, f"-{table.number}" if table.number > 1 else "")
+        draw(table_charts(table), folder, f"-{table.number}" if table.number > 1 else "")
         for table in summary.tables[:MAX_DRAWN]
     ]
     charts += [[] for _ in summary.tables[MAX_DRAWN:]]
@@ -121,7 +136,7 @@ def write_report(summary: Summary) -> None:
         remarks=remarks(summary),
         figures_dir=FIGURES_DIR,
         descriptions=[chart for group in (study_figures, *charts) for chart in group],
-        vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        vega=_vega(),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
         versions=_versions(summary),
@@ -153,7 +168,7 @@ def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Se
         for row in table.rows
         if (profile := read_profile(folder, table.variant, row.name))
     ]
-    lines, said = what_was_compared(table), [*learning_conclusions(table), *conclusions(table)] if found else []
+    lines, said = what_was_compared(table), conclusions(table) if found else []
     return Section(
         shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count, profiles
     )
@@ -178,7 +193,7 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
 
 
-def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator[Chart]:
+def table_charts(table: Table) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
     rows = [row for row in table.rows if row.runs]
     if not rows:
@@ -186,7 +201,7 @@ def table_charts(table: Table, target_accuracy: float | None = None) -> Iterator
     yield from throughput(rows)
     yield from ratios(rows)
     yield from turns(rows)
-    yield from time_to_target(rows, target_accuracy)
+    yield from time_to_target(rows)
     yield from breakdown(rows)
     yield from curves(rows)
     yield from learning_curves(rows)

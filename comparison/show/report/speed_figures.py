@@ -8,6 +8,7 @@ import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
 from comparison.measure.table import ABOUT_PHASES, Row
+from comparison.numbers import ACCURACY, COUNT, RATIO, SECONDS, SHARE, between
 from comparison.run.store import Run
 from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height
@@ -34,7 +35,7 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         low, high = row.spread
         medians.append({"row": row.title, "value": row.images_per_second, "low": low, "high": high})
         dots += [_dot(row, run, run.images_per_second) for run in row.runs if run.images_per_second]
-        words.append(f"{row.title} {row.images_per_second:,.0f}")
+        words.append(f"{row.title} {row.images_per_second:{COUNT}}")
     about = "A bar ends at the median of the rounds. A dot is a round"
     about += ", a ring a disturbed one, which does not count" if shown[0].in_table.disturbed else ""
     about += "; the line is the middle half of them, or from the least to the most where they are few."
@@ -45,31 +46,31 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         "Throughput",
         about,
         f"Images per second, a bar for each implementation: {', '.join(words)}",
-        _bars(medians, dots, looks_of(rows), "Images per second", ",.0f"),
+        _bars(medians, dots, looks_of(rows), "Images per second", COUNT),
         AXIS + LINE * len(shown),
     )
 
 
-def time_to_target(rows: Sequence[Row], accuracy: float | None) -> Iterator[Chart]:
+def time_to_target(rows: Sequence[Row]) -> Iterator[Chart]:
     """Like `throughput`, for the seconds until the target accuracy is reached; of rows whose runs all reached it."""
     shown = [row for row in rows if row.target_seconds is not None]
-    if accuracy is None or not shown:
+    if not shown:
         return
+    target = format(shown[0].in_table.target_accuracy, ACCURACY)
     means, dots, words = [], [], []
     for row in shown:
         ends = {"low": row.target_seconds_q1, "high": row.target_seconds_q3}
         means.append({"row": row.title, "value": row.target_seconds, **ends})
-        reached = [(run, run.reach(accuracy)) for run in row.runs]
-        dots += [_dot(row, run, reach.seconds) for run, reach in reached if reach]
-        words.append(f"{row.title} {row.target_seconds:.2f}")
-    about = f"Training and evaluation until the test accuracy was first at least {accuracy:.2%}, without start-up."
+        dots += [_dot(row, run, reach.seconds) for run, reach in row.reached_by or ()]
+        words.append(f"{row.title} {row.target_seconds:{SECONDS}}")
+    about = f"Training and evaluation until the test accuracy was first at least {target}, without start-up."
     about += " A bar ends at the mean, a dot is a run." if len(dots) > len(shown) else ""
     yield Chart(
         "time-to-target",
         "Time to the target accuracy",
         about,
-        f"Seconds until a test accuracy of {accuracy:.2%}, a bar for each implementation: {', '.join(words)}",
-        _bars(means, dots if len(dots) > len(shown) else [], looks_of(rows), "Seconds", ".2f"),
+        f"Seconds until a test accuracy of {target}, a bar for each implementation: {', '.join(words)}",
+        _bars(means, dots if len(dots) > len(shown) else [], looks_of(rows), "Seconds", SECONDS),
         AXIS + LINE * len(shown),
     )
 
@@ -81,7 +82,7 @@ def _dot(row: Row, run: Run, value: float | None) -> dict[str, Any]:
         "value": value,
         "round": run.record.round,
         "seed": run.record.seed,
-        "load": "unknown" if load is None else f"{load:.0%} of all cores",
+        "load": "unknown" if load is None else f"{load:{SHARE}} of all cores",
         "counts": "no: disturbed" if row.leaves_out(run) else "yes",
     }
 
@@ -116,7 +117,7 @@ def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
             {"row": row.title, "ratio": row.ratio, "low": row.ratio_low, "high": row.ratio_high}
             | {"verdict": row.verdict, "rounds": row.num_rounds}
         )
-        words.append(f"{row.title} {row.ratio:.2f}, {row.ratio_low:.2f} to {row.ratio_high:.2f}, {row.verdict}")
+        words.append(f"{row.title} {row.ratio:{RATIO}}, {between(row.ratio_low, row.ratio_high)}, {row.verdict}")
     looks = looks_of(rows)
     table = pd.DataFrame(found)
     low, high = min(1.0, table["low"].min()), max(1.0, table["high"].max())
@@ -126,7 +127,7 @@ def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
         value = value.scale(type="log", domain=[low, high], nice=False)
         value = value.axis(values=[tick for tick in RATIO_TICKS if low <= tick <= high], format="~g")
     told = [alt.Tooltip("row:N", title="framework")]
-    told += [alt.Tooltip(f"{name}:Q", format=".2f") for name in ("ratio", "low", "high")]
+    told += [alt.Tooltip(f"{name}:Q", format=RATIO) for name in ("ratio", "low", "high")]
     told += [alt.Tooltip("verdict:N"), alt.Tooltip("rounds:Q")]
     place = Looks({row.title: looks.of[row.title] for row in shown}).place
     base = alt.Chart(table).encode(place, looks.colour())
@@ -155,9 +156,9 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
             {"row": row.title, "phase": phase, "seconds": seconds[phase], "order": order}
             for order, phase in enumerate(SHOWN_PHASES)
         ]
-        words.append(f"{row.title} " + ", ".join(f"{phase} {seconds[phase]:.2f}" for phase in SHOWN_PHASES))
+        words.append(f"{row.title} " + ", ".join(f"{phase} {seconds[phase]:{SECONDS}}" for phase in SHOWN_PHASES))
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
-    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("phase:N"), alt.Tooltip("seconds:Q", format=".2f")]
+    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("phase:N"), alt.Tooltip("seconds:Q", format=SECONDS)]
     bars = (
         alt.Chart(pd.DataFrame(found))
         .mark_bar(size=22)

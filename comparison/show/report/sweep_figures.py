@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from comparison import numbers
 from comparison.measure.sweep import Study, StudyRow
 from comparison.show.report.charts import HEIGHT, INK, Chart
 from comparison.show.report.curve_figures import accuracy_scale
@@ -37,7 +38,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
         SweepChart(
             "speed-up",
             "Speed-up in images per second",
-            ".2f",
+            numbers.RATIO,
             _speed_up,
             _speed_up_spread,
             "Times as fast as with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
@@ -47,7 +48,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
         SweepChart(
             "images-per-second",
             "Images per second",
-            ",.0f",
+            numbers.COUNT,
             lambda one: one.row.images_per_second,
             lambda one: one.row.spread or (None, None),
             "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
@@ -63,7 +64,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
         SweepChart(
             "target-steps",
             "Steps to the target accuracy",
-            ",.0f",
+            numbers.COUNT,
             lambda one: one.row.target_steps,
             None,
             REACHED,
@@ -71,7 +72,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
         SweepChart(
             "target-seconds",
             "Seconds to the target accuracy",
-            ".2f",
+            numbers.SECONDS,
             lambda one: one.row.target_seconds,
             lambda one: (one.row.target_seconds_q1, one.row.target_seconds_q3),
             "Of training and evaluation, without start-up. Bands: the middle half of the runs.",
@@ -79,12 +80,12 @@ def study_charts(study: Study) -> Iterator[Chart]:
         SweepChart(
             "final-accuracy",
             "Final test accuracy, %",
-            ".2f",
+            numbers.PERCENT,
             lambda one: _percent(one.row.test_accuracy),
             lambda one: (_percent(one.row.test_accuracy_low), _percent(one.row.test_accuracy_high)),
             "Means over seeds. Bands: 95 % intervals.",
         ),
-        SweepChart("final-loss", "Final test loss", ".4f", lambda one: one.row.test_loss),
+        SweepChart("final-loss", "Final test loss", numbers.LOSS, lambda one: one.row.test_loss),
     ]
     for quantity in quantities:
         if any(quantity.value(one) is not None for one in study.rows):
@@ -149,7 +150,7 @@ def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
     ideal = {float(one.x): one.ideal for one in study.rows if one.ideal}
     table = pd.DataFrame({"x": [*ideal], "value": [1.0 if shares else value for value in ideal.values()]})
     line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
-    return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=".2f")])
+    return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=numbers.RATIO)])
 
 
 def _looks(study: Study) -> Looks:

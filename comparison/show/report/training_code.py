@@ -1,10 +1,7 @@
-"""The code that users of a framework write: the training step with syntax highlighting, and the number of lines."""
+"""The training step of each implementation, which users of a framework write, with syntax highlighting."""
 
 import ast
-import io
-import tokenize
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from pygments import highlight
@@ -14,8 +11,6 @@ from pygments.lexers import PythonLexer
 from common.implementations import title_of
 from common.platform.machine import REPOSITORY, code_sha256
 from comparison.measure.table import Table
-
-# --- The step ---
 
 # The training step of each implementation, as a student would call it: functions and methods of `train.py`.
 STEPS = {
@@ -66,31 +61,3 @@ def pieces(text: str) -> dict[str, str]:
             methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
             found |= {f"{node.name}.{one.name}": source(one) for one in methods}
     return found
-
-
-# --- Lines ---
-
-LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-NO_CODE = LAYOUT | {tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
-
-
-@cache
-def lines_of_training(implementation: str, mode: str) -> int | None:
-    """Lines of code in `train.py`, `parts.py` and, in the tuned mode, `tuning.py`; None if one of them is missing."""
-    names = ["train.py", "parts.py", *(["tuning.py"] if mode == "tuned" else [])]
-    paths = [REPOSITORY / f"{implementation}_impl" / name for name in names]
-    return sum(count_lines(path.read_text()) for path in paths) if all(path.exists() for path in paths) else None
-
-
-def count_lines(source: str) -> int:
-    """The number of lines with a Python token that is neither a comment nor a docstring."""
-    lines: set[int] = set()
-    begins = True  # whether a statement begins here: a string at its beginning is a docstring
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in NO_CODE:
-            begins = begins or token.type in LAYOUT
-            continue
-        if not (begins and token.type == tokenize.STRING):
-            lines.update(range(token.start[0], token.end[0] + 1))
-        begins = False
-    return len(lines)

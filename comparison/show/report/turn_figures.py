@@ -13,6 +13,7 @@ import pandas as pd
 from common.record.results import TurnLine
 from comparison.intervals import MIN_CYCLES
 from comparison.measure.table import Row, paired_runs
+from comparison.numbers import COUNT, RATIO, SHARE, between
 from comparison.run.store import Run
 from comparison.show.report.charts import INK, Chart
 from comparison.show.report.looks import Looks, switch
@@ -45,7 +46,7 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     about += " Dotted: a new round, with new processes." if clock.num_rounds > 1 else ""
     about += f" Shown is one turn in {every}." if every > 1 else ""
     about += " Marks at an edge lie beyond it."
-    words = [f"{row.title} {_middle(speeds, row.title, ',.0f')}" for row in rows]
+    words = [f"{row.title} {_middle(speeds, row.title, COUNT)}" for row in rows]
     described = f"Images per second in the turns of {clock.num_rounds} rounds, half of the turns: {', '.join(words)}"
     if not compared:
         layers = [*borders, marks.add_params(chosen)]
@@ -65,8 +66,8 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
         base.mark_rule(strokeWidth=1.5).encode(y, looks.colour(legend=True)),
     ]
     words = [
-        f"{row.title} {row.ratio:.2f}, {row.ratio_low:.2f} to"
-        f" {row.ratio_high:.2f}, half of the pairs {_middle(ratios, row.title, '.2f')}"
+        f"{row.title} {row.ratio:{RATIO}}, {between(row.ratio_low, row.ratio_high)},"
+        f" half of the pairs {_middle(ratios, row.title, RATIO)}"
         for row in compared
     ]
     yield Chart(
@@ -152,7 +153,7 @@ def _mark(row: Row, run: Run, turn: TurnLine, clock: Clock, value: float, counts
         "value": float(f"{value:.4g}"),
         "round": run.record.round,
         "turn": turn.cycle,
-        "load": "unknown" if turn.other_load is None else f"{turn.other_load:.0%}",
+        "load": "unknown" if turn.other_load is None else format(turn.other_load, SHARE),
         "counts": COUNTS if counts else LEFT_OUT,
     }
 
@@ -192,4 +193,7 @@ def ticks(low: float, high: float) -> list[float]:
 def _middle(table: pd.DataFrame, title: str, form: str) -> str:
     """`980 to 1,020`: the middle half of a row's turns that count; `none` if none counts."""
     values = table[(table["row"] == title) & (table["counts"] == COUNTS)]["value"]
-    return " to ".join(format(one, form) for one in np.quantile(values, [0.25, 0.75])) if len(values) else "none"
+    if not len(values):
+        return "none"
+    low, high = np.quantile(values, [0.25, 0.75]).tolist()
+    return between(low, high, form)

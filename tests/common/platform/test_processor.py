@@ -7,7 +7,7 @@ import sys
 from signal import SIGABRT, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
-from conftest import CPU, REPOSITORY, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
 
 from common.platform import processor
 from common.platform.errors import UserError
@@ -194,10 +194,8 @@ def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_
     assert result.processor_note == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
 
 
-@pytest.mark.parametrize(
-    ("implementation", "devices"),
-    [("tf", 1), ("pt", 2), *(pytest.param(*one, marks=SLOW) for one in (("keras", 1), ("ptl", 2)))],
-)
+@pytest.mark.quick("pt")
+@pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 2), ("ptl", 2)])
 def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implementation, devices):
     machine.ends(dict.fromkeys(["", *LIMITS[:2]], -SIGILL))
     done, result = train(implementation, tmp_path, "--precision", "bf16-mixed", "--devices", devices)
@@ -209,7 +207,8 @@ def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implem
     assert done.stdout.count(f"note: {result.processor_note}") == 1 and machine.probed == ["", *LIMITS[:3]]
 
 
-@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(name, marks=SLOW) for name in ("keras", "ptl"))])
+@pytest.mark.quick("tf")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, fault, implementation):
     machine.ends(ALL_CRASH)
     done, _ = train(implementation, tmp_path, "--precision", "bf16-mixed", expect=2)
