@@ -11,6 +11,7 @@ bubblewrap is the usual tool for this. It is not used, since root marks in many 
 """
 
 import os
+import shutil
 import signal
 import site
 import subprocess
@@ -115,19 +116,19 @@ def run(
         _control_group(limits.memory_mib) as group,
     ):
         join = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)] if group else []
-        try:
-            process = subprocess.Popen(
-                [*join, *(_entrance(root, folder, shown, hidden, limits) if sandboxed else ()), *command],
-                cwd="/" if sandboxed else folder,
-                env=_environment() if sandboxed else None,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if sandboxed else subprocess.DEVNULL,
-                stderr=errors,
-                pass_fds=[result.fileno()] if result else [],
-                start_new_session=True,
-            )
-        except FileNotFoundError as error:
-            raise SandboxError(f"there is no {error.filename}") from error
+        whole = [*(_entrance(root, folder, shown, hidden, limits) if sandboxed else ()), *command]
+        if shutil.which(whole[0]) is None:
+            raise SandboxError(f"there is no {whole[0]}")
+        process = subprocess.Popen(
+            [*join, *whole],
+            cwd="/" if sandboxed else folder,
+            env=_environment() if sandboxed else None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if sandboxed else subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=[result.fileno()] if result else [],
+            start_new_session=True,
+        )
         with process:
             if ended := _watch(process, limits, stop, group):
                 return ended
@@ -234,7 +235,18 @@ def _control_group(memory_mib: int) -> Iterator[Path | None]:
         yield group
     finally:
         if group:
-            group.rmdir()
+            _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """Removes a control group, and ends the processes that are left in it. OSError: they do not end within 10 s."""
+    deadline = time.monotonic() + 10
+    while (left := (group / "cgroup.procs").read_text().split()) and time.monotonic() < deadline:
+        for pid in map(int, left):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    group.rmdir()
 
 
 def _was_full(group: Path) -> bool:
