@@ -150,10 +150,9 @@ def test_training_files_know_nothing_of_mode_strategy_and_resuming(name):
             assert not names & {"parts", "tuning", "pipeline", "sharding"}
 
 
-def test_training_files_hold_steps_and_loop_and_stay_short():
+def test_training_files_hold_steps_and_loop():
     for name in (*LOOPS, *TRAINERS):
         text = (REPOSITORY / name / "train.py").read_text()
-        assert len(text.splitlines()) <= 200
         sections = re.findall(r"^# --- (\w+)", text, re.MULTILINE)
         assert sections == ["Steps", "Loop"]
 
