@@ -22,21 +22,41 @@ OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's um
 # library keeps them.
 RESERVE_BYTES, RESERVE_BLOCKS = 2**15, 64
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
 CLOSING_SECONDS = 5  # after a signal, for `at_signal`
 # If the first process has ended, the others get errors from closed connections, which tell nothing new. They wait so
 # long for their own end before they show an error.
 FIRST_SECONDS = 1.0
 
 
-class _Own:
-    """What the end of this process needs.
+class HeldSignal:
+    """A signal that asked this process to end while the program was inside `hold_signals`.
 
     Attributes:
-      program: the program's name, if this process prints the line about a signal.
+      number: the signal's number; None until a signal arrives.
+    """
+
+    number: int | None = None
+
+    def note(self, number: int) -> bool:
+        """Stores the signal. Returns False for a second one after SAME_SECONDS: the process must then end at once."""
+        now = time.monotonic()
+        if self.number is None:
+            self.number, self.since = number, now
+        return now - self.since < SAME_SECONDS
+
+
+class _Own:
+    """What a signal finds in this process.
+
+    Attributes:
+      program: the program's name, if this process prints the line about the signal.
+      held: set inside `hold_signals`.
       closing: see `at_signal`.
     """
 
     program: str | None = None
+    held: HeldSignal | None = None
     closing: ClassVar[list[Callable[[], object]]] = []
 
 
@@ -108,29 +128,32 @@ def _lacks_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or loads
 
 
-def take_signals(handler: Callable[[int, FrameType | None], None] | None = None) -> None:
-    """Makes signals that ask this process to end call `handler`, by default `_end`; ignored signals stay ignored."""
+def _end(number: int, frame: FrameType | None) -> None:
+    if _Own.held is None or not _Own.held.note(number):
+        end_by_signal(number)
+
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+
+
+def take_signals(handler: Handler = _end) -> None:
+    """Sets what signals that ask this process to end do: by default they end it. Ignored signals stay ignored."""
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler or _end)
+            signal.signal(number, handler)
 
 
 def signals_as_ctrl_c() -> None:
     """Makes signals that ask this process to end raise KeyboardInterrupt.
 
-    For programs that have something to end or to keep first, and no compiled code through which the exception passes:
-    a framework's may lose it, replace it by an error of its own, or abort.
+    For programs that have something to end or to keep first. Not for those with a framework: its compiled code may lose
+    the exception, replace it by an error of its own, or abort.
     """
     take_signals(signal.default_int_handler)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    if not (_holding and _holding[-1].note(number)):
-        end_by_signal(number)
-
-
 def end_by_signal(number: int) -> NoReturn:
-    """Ends this process with a line that names the signal, after the calls that `at_signal` promises."""
+    """Ends this process with a line that names the signal; before, it does what `at_signal` asks for."""
 
     def end(*_: object) -> NoReturn:
         program, _Own.program = _Own.program, None
@@ -140,11 +163,10 @@ def end_by_signal(number: int) -> NoReturn:
                 os.write(2, f"{program}: {told}\n".encode())  # print may be what the signal has interrupted
         exit_now(128 + number)
 
-    for one in STOP_SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
+    take_signals(signal.SIG_IGN)
     signal.signal(signal.SIGALRM, end)
     signal.alarm(CLOSING_SECONDS)
-    for close in reversed(_Own.closing):
+    for close in [*_Own.closing][::-1]:
         with suppress(Exception):  # the line about the signal says why the program ends
             close()
     end()
@@ -152,32 +174,12 @@ def end_by_signal(number: int) -> NoReturn:
 
 @contextmanager
 def at_signal(close: Callable[[], object]) -> Iterator[None]:
-    """Calls `close` if a signal ends the process inside. It runs between two lines of Python of the main thread."""
+    """Calls `close` if a signal ends the process inside."""
     _Own.closing.append(close)
     try:
         yield
     finally:
         _Own.closing.remove(close)
-
-
-SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
-
-
-class HeldSignal:
-    """A signal that asked this process to end while the program was inside `hold_signals`.
-
-    Attributes:
-      number: the signal's number; None until a signal arrives.
-    """
-
-    number: int | None = None
-
-    def note(self, number: int) -> bool:
-        """Stores the signal. Returns False for a second one after SAME_SECONDS: the process must then end at once."""
-        now = time.monotonic()
-        if self.number is None:
-            self.number, self.since = number, now
-        return now - self.since < SAME_SECONDS
 
 
 def serve_pool() -> None:
@@ -188,8 +190,7 @@ def serve_pool() -> None:
     """
     if STARTED_BY not in os.environ:
         return
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    take_signals(signal.SIG_IGN)
     join_family(Launch.read())
 
 
@@ -204,25 +205,20 @@ def ctrl_c_waits() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_holding: list[HeldSignal] = []
-
-
 @contextmanager
 def hold_signals() -> Iterator[HeldSignal]:
     """Postpones a signal that asks this process to end, so that the program can end where it can be resumed.
 
     A second signal ends it at once. After a `StoppedAtCheckpoint` further signals are ignored.
     """
-    held = HeldSignal()
-    _holding.append(held)
+    _Own.held = HeldSignal()
     try:
-        yield held
+        yield _Own.held
     except StoppedAtCheckpoint:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        take_signals(signal.SIG_IGN)
         raise
     finally:
-        _holding.remove(held)
+        _Own.held = None
 
 
 def exit_now(status: int = 0) -> NoReturn:
@@ -232,8 +228,7 @@ def exit_now(status: int = 0) -> NoReturn:
     seconds with today's torch, TensorFlow and Lightning. TensorFlow also waits for its iterators' threads.
     """
     # Another signal would interrupt the next lines; torch sends one when the first process has ended.
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    take_signals(signal.SIG_IGN)
     if status == 0:  # otherwise some exit functions might wait for other processes
         atexit._run_exitfuncs()
     leave_family()
