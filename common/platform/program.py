@@ -18,9 +18,7 @@ from common.platform.launch import STARTED_BY, Launch
 from common.platform.output import LastingFile, make_output_last
 
 OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
-# A reserve for the end of a program that has run out of memory: it is freed first. The blocks are so small that the C
-# library keeps them.
-RESERVE_BYTES, RESERVE_BLOCKS = 2**15, 64
+RESERVE_BYTES = 2**15  # so small that the C library keeps it for small objects when it is freed
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
 CLOSING_SECONDS = 5  # after a signal, for `at_signal`
@@ -47,14 +45,16 @@ class HeldSignal:
 
 
 class _Own:
-    """What a signal finds in this process.
+    """What the end of this process needs.
 
     Attributes:
-      program: the program's name, if this process prints the line about the signal.
+      reserve: memory for the message that there is none left.
+      program: the program's name, if this process prints the line about a signal.
       held: set inside `hold_signals`.
       closing: see `at_signal`.
     """
 
+    reserve: bytes | None = None
     program: str | None = None
     held: HeldSignal | None = None
     closing: ClassVar[list[Callable[[], object]]] = []
@@ -79,7 +79,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
     os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
-    launch, status, reserve = None, 0, [bytes(RESERVE_BYTES) for _ in range(RESERVE_BLOCKS)]
+    launch, status, _Own.reserve = None, 0, bytes(RESERVE_BYTES)
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
@@ -92,7 +92,6 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         join_family(launch)
         yield
     except UserError as error:
-        reserve.clear()
         status = error.exit_status
         alone = launch is not None and launch.is_first_of_further_node and not error.met_by_all
         where = f"on {platform.node()}: " if alone else ""
@@ -110,15 +109,20 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
     except Exception as error:
+        free_reserve()
         if not _lacks_memory(error):
             if shown is False:
                 time.sleep(FIRST_SECONDS)
             raise
-        reserve.clear()
         told = " ".join(str(error).split()) or type(error).__name__
         print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({told})", file=sys.stderr)
         status = 1
     exit_now(status)
+
+
+def free_reserve() -> None:
+    """Makes a little memory available again when the process has run out of it."""
+    _Own.reserve = None
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -216,6 +216,32 @@ def test_ctrl_c_during_imports_shows_nothing():
     assert not done.stdout + done.stderr
 
 
+# --- Memory ---
+
+# Takes all memory down to the last byte before an error is raised.
+FULL = """
+import resource, sys
+from common.platform.program import as_program
+from common.record.memory import memory_told
+from common.spec.options import TrainConfig
+with as_program("program"), memory_told(TrainConfig(devices=1), "cpu", lambda error: isinstance(error, MemoryError)):
+    resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9))
+    taken, size = None, 2**24
+    while size:
+        try:
+            taken = taken, bytes(size)
+        except MemoryError:
+            size //= 2
+    raise MemoryError
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
+def test_a_program_without_any_memory_left_names_the_option():
+    (line,) = python(FULL, expect=1).stderr.splitlines()
+    assert line.startswith("program: error: out of memory with --batch-size 64 (")
+
+
 # --- Output ---
 
 PRINTS = """
