@@ -60,6 +60,8 @@ def join_family(launch: Launch) -> None:
         # The thread below needs Python, which compiled code of a framework may hold for minutes. The first process of a
         # group has no such signal: it must end the others of its group first.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and not _runs(parent):  # it has ended while this process started
+        os._exit(1)
     if parent is not None or launch.world_size is not None:
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
     os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
