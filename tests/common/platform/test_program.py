@@ -211,11 +211,6 @@ def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():
     assert (done.stdout, done.stderr) == ("130\n", "child: interrupted\n")
 
 
-def test_ctrl_c_during_imports_shows_nothing():
-    done = python(f"import common.platform.quiet_start{CHILD}", expect=-signal.SIGINT)
-    assert not done.stdout + done.stderr
-
-
 # --- Memory ---
 
 # Takes all memory down to the last byte before an error is raised.
