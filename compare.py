@@ -30,7 +30,7 @@ from rich.console import Console
 from common.platform.cli import parse_options
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
-from common.platform.program import STOP_SIGNALS, as_program, exit_now, signals_as_ctrl_c
+from common.platform.program import as_program, exit_now, signals_as_ctrl_c, take_signals
 from comparison.making import RunMaker, prepare, tuned
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
@@ -67,8 +67,7 @@ def main() -> int:
             failure = error
         except KeyboardInterrupt:
             interrupted = True
-            for number in STOP_SIGNALS:  # ignored until the report of the finished runs is made, in a second or two
-                signal.signal(number, signal.SIG_IGN)
+            take_signals(signal.SIG_IGN)  # until the report of the finished runs is made, in a second or two
 
     runs, missing = find_runs(folder, request)
     if runs:

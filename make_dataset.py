@@ -5,7 +5,7 @@ python compare.py --dataset arrays --data-dir data/photos
 """
 
 import common.platform.quiet_start  # noqa: F401 - see there
-from common.platform.program import as_program
+from common.platform.program import as_program, signals_as_ctrl_c
 
 if __name__ == "__main__":
     with as_program("make_dataset.py"):
@@ -17,4 +17,5 @@ if __name__ == "__main__":
         from common.platform.cli import parse_options
 
         about = "Turns a folder of images, a sub-folder for each class, into arrays that training maps into memory."
+        signals_as_ctrl_c()
         convert(parse_options(ImageFolderConfig, "make_dataset.py", about), Console(highlight=False, markup=False))

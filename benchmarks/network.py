@@ -26,7 +26,7 @@ from benchmarks.step_model import AllReduce, Network
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
-from common.platform.program import as_program
+from common.platform.program import as_program, signals_as_ctrl_c
 from tests.engines.nodes import Nodes
 
 PORT = 29500
@@ -120,4 +120,5 @@ def report(measured: list[AllReduce], network: Network, folder: Path, console: C
 
 if __name__ == "__main__":
     with as_program("python -m benchmarks.network"):
+        signals_as_ctrl_c()
         main()

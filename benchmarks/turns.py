@@ -42,7 +42,7 @@ from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.machine import REPOSITORY
-from common.platform.program import as_program
+from common.platform.program import as_program, signals_as_ctrl_c
 from common.record.results import TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
@@ -480,4 +480,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     with as_program("python -m benchmarks.turns"):
+        signals_as_ctrl_c()
         main()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.platform.machine import num_cores
-from common.platform.program import as_program
+from common.platform.program import as_program, signals_as_ctrl_c
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_program
 
@@ -87,5 +87,6 @@ def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:
 
 if __name__ == "__main__":
     with as_program("python -m exercises"):
+        signals_as_ctrl_c()
         sys.exit(main())
         sys.exit(130)

@@ -18,7 +18,7 @@ from common.experiment import Experiment
 from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.platform.program import as_program, ctrl_c_waits, hold_signals
+from common.platform.program import as_program, ctrl_c_waits, end_by_signal, hold_signals
 from common.platform.rendezvous import check_loopback
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
@@ -241,7 +241,7 @@ def wait_for(processes: multiprocessing.ProcessContext, config: TrainConfig) -> 
         except multiprocessing.ProcessExitedException as error:
             if held.number is None or error.exit_code != 128 + held.number:
                 raise
-            held.end()  # there was nothing yet to save in a checkpoint
+            end_by_signal(held.number)  # there was nothing yet to save in a checkpoint
 
 
 BACKEND = PyTorch()

@@ -38,12 +38,7 @@ class Lightning(Torch):
         self.device = replicas.find_device(experiment.config, launch.local_rank)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
-        try:
-            train(experiment, make_parts(experiment, self.device, recorder), recorder)
-        except SystemExit as end:
-            if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns it into exit status 1
-                raise KeyboardInterrupt from None
-            raise
+        train(experiment, make_parts(experiment, self.device, recorder), recorder)
 
 
 def quiet() -> None:

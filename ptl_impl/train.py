@@ -57,7 +57,7 @@ class Classifier(pl.LightningModule):
     def on_train_start(self) -> None:
         # Used instead of Lightning's signal handler. With that one, two replicas wait for each other, and one ends with
         # exit status 0.
-        take_signals(again=True)
+        take_signals()
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
         inputs, labels, count = batch

@@ -30,26 +30,17 @@ class UserError(ValueError):
     met_by_all = False  # whether every process of a run raises it, so that only the first one needs to print it
 
 
-class Stopped(BaseException):
-    """A signal has asked this process to end. Not an `Exception`, so that no code catches it by accident."""
+class StoppedAtCheckpoint(BaseException):
+    """A signal has asked this process to end; training can continue from a checkpoint that has just been written.
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-    @property
-    def exit_status(self) -> int:
-        return 128 + self.number  # the convention of shells
-
-
-class StoppedAtCheckpoint(Stopped):
-    """A signal has asked this process to end; training can continue from a checkpoint that has just been written."""
+    Not an `Exception`, so that no code catches it by accident.
+    """
 
     exit_status = os.EX_TEMPFAIL  # "temporary failure": the run may be started again
 
     def __init__(self, number: int, checkpoint: Path) -> None:
         super().__init__(number)
-        self.checkpoint = checkpoint
+        self.number, self.checkpoint = number, checkpoint
 
 
 def option_name(field: str) -> str:

@@ -26,24 +26,21 @@ from common.platform.launch import STARTED_BY, Launch
 PREFIX = "cnn-run-"  # of the temporary folders; short, since the paths of sockets in them have a maximum length
 PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent ends
 POLL_SECONDS = 0.2
+ENVIRONMENT = dict(os.environ)  # without the variables that `join_family` sets; for programs that outlive this process
 STOPPED_SECONDS = 10.0  # how long a process may be stopped (SIGSTOP) while the process that started it runs
 
 
 class _Own:
-    """What `join_family` has stored for the process `pid`.
-
-    A forked process finds the values of its parent process here.
+    """What `join_family` has stored for the process `pid`; a forked process finds the values of its parent here.
 
     Attributes:
-      folder: the temporary folder that this process made; None if another process made it.
+      folder: the temporary folder, in the process that has made it.
       remover: a shell that removes the folder when this process has ended.
-      environment: the environment variables before `join_family` changed them.
     """
 
     pid = 0
     folder: Path | None = None
     remover: "subprocess.Popen[bytes] | None" = None
-    environment: dict[str, str] | None = None
 
 
 def join_family(launch: Launch) -> None:
@@ -51,32 +48,29 @@ def join_family(launch: Launch) -> None:
 
     Must run before any temporary file is made. All processes of a family share one temporary folder, which is removed
     when the first process ends, even if it is killed.
-
-    Args:
-      launch: the launch of this process.
     """
     if _Own.pid == os.getpid():
         return
-    if _Own.remover is not None and _Own.remover.stdin is not None:  # of the process that this one was forked from
-        _Own.remover.stdin.close()
-        _Own.folder = _Own.remover = None
-    _Own.pid, parent = os.getpid(), _parent()
-    _Own.environment = dict(os.environ)
+    _Own.pid, _Own.folder = os.getpid(), None
+    parent = _parent()
     if parent is None:
         _make_temporary_folder()
         threading.Thread(target=_end_stopped, daemon=True).start()
-    if parent is not None and parent == os.getppid() and os.getpgrp() != os.getpid() and sys.platform == "linux":
+    elif parent == os.getppid() and os.getpgrp() != os.getpid() and sys.platform == "linux":
         # The thread below needs Python, which compiled code of a framework may hold for minutes. The first process of a
         # group has no such signal: it must end the others of its group first.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and not _runs(parent):  # it has ended while this process started
+        os._exit(1)
     if parent is not None or launch.world_size is not None:
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
     os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
 
 
-def environment_before() -> dict[str, str]:
-    """The environment without the variables that `join_family` has set, for programs that outlive this process."""
-    return dict(os.environ if _Own.environment is None else _Own.environment)
+def leave_family() -> None:
+    """Removes the temporary folder if this process has made it."""
+    if _Own.pid == os.getpid() and _Own.folder is not None:
+        shutil.rmtree(_Own.folder, ignore_errors=True)
 
 
 def _end_stopped() -> None:
@@ -85,49 +79,21 @@ def _end_stopped() -> None:
     Otherwise the other processes would wait for them; torch notices only after half an hour. If all processes are
     stopped, as by Ctrl-Z, then this process is stopped too.
     """
-    since: dict[int, float] = {}
+    looks: list[set[psutil.Process]] = [set(), set()]
     while True:
-        time.sleep(STOPPED_SECONDS / 4)
-        now = time.monotonic()
-        since = {pid: since.get(pid, now) for pid in _stopped()}
-        for pid, first in since.items():
-            if now - first >= STOPPED_SECONDS:
-                print(f"note: process {pid} was stopped by a signal and does not go on; it is ended", file=sys.stderr)
-                _kill(pid)
+        time.sleep(STOPPED_SECONDS / 2)
+        looks = [*looks[-2:], set(filter(_is_stopped, psutil.Process().children(recursive=True)))]
+        for process in set.intersection(*looks):
+            told = f"process {process.pid} was stopped by a signal and does not go on; it is ended"
+            print(f"note: {told}", file=sys.stderr)
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
-def _stopped() -> list[int]:
-    """Ids of those descendants of this process that are stopped."""
-    stopped = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if process.status() == psutil.STATUS_STOPPED:
-                stopped.append(process.pid)
-    return stopped
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def leave_family(failed: bool = False) -> None:
-    """Removes the temporary folder if this process has made it.
-
-    Args:
-      failed: whether this process ends with an error. If it has made the folder, it then kills its stopped descendants,
-        since these can't notice its end.
-    """
-    if _Own.pid != os.getpid() or _Own.folder is None:
-        return
-    for pid in _stopped() if failed else ():
-        _kill(pid)
-    shutil.rmtree(_Own.folder, ignore_errors=True)
-
-
-def wait_for_end_of_family() -> None:
-    """Waits a moment. If the process that started this one has ended, this process ends during the wait."""
-    time.sleep(5 * POLL_SECONDS)
+def _is_stopped(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_STOPPED
+    return False
 
 
 def _parent() -> int | None:

@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from common.platform.errors import FileError, UserError
+from common.platform.program import at_signal
 
 Arrays = dict[str, NDArray[Any]]
 Model = TypeVar("Model", bound=BaseModel)
@@ -31,13 +33,14 @@ def written_whole(path: Path) -> Iterator[Path]:
       FileError: the file can't be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a unique name, also on a shared disk
-    try:
-        with writing(path):
-            yield temporary
-            os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with at_signal(partial(temporary.unlink, missing_ok=True)):
+        try:
+            with writing(path):
+                yield temporary
+                os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -6,172 +6,25 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import parent_process, resource_tracker
-from threading import Timer
 from types import FrameType
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
-from common.platform.errors import OutOfMemoryError, Stopped, StoppedAtCheckpoint, UserError, describe_signal
-from common.platform.family import join_family, leave_family, wait_for_end_of_family
+from common.platform.errors import OutOfMemoryError, StoppedAtCheckpoint, UserError, describe_signal
+from common.platform.family import join_family, leave_family
 from common.platform.launch import STARTED_BY, Launch
 from common.platform.output import LastingFile, make_output_last
 
 OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
-# A reserve for the end of a program that has run out of memory: it is freed first. The blocks are so small that the C
-# library keeps them.
-RESERVE_BYTES, RESERVE_BLOCKS = 2**15, 64
-STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-STOP_SIGNALS = (signal.SIGINT, *STOPPING)  # Python itself handles SIGINT, the signal of Ctrl-C
-
-
-@contextmanager
-def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
-    """Prints a `UserError` as `PROGRAM: error: MESSAGE` on standard error, and exits with the error's exit status.
-
-    Ctrl-C and other signals that ask the process to end also print one line. Their exit status is 128 + number, as
-    shells expect. The process ends when the `with` block ends, see `exit_now`, or when the process that started it
-    ends, see `join_family`.
-
-    Args:
-      shown: whether this process prints; False for all but one of the processes that raise the same error. Two kinds of
-        errors are printed anyway. Each process prints its own out-of-memory error. The first process of each further
-        node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
-        according to the launcher's environment variables.
-    """
-    make_output_last(program)
-    if not os.environ.get("COLUMNS", "80").strip("0"):
-        del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
-    os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
-    launch, status, reserve = None, 0, [bytes(RESERVE_BYTES) for _ in range(RESERVE_BLOCKS)]
-    try:
-        launch = Launch.read()
-        shown = launch.is_first if shown is None else shown
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            # Lightning's further replicas end with the first one.
-            # If one of them ends earlier, Lightning kills the first one.
-            signal.signal(signal.SIGINT, signal.SIG_IGN if launch.started_by == "Lightning" else _stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
-        take_signals()
-        join_family(launch)
-        yield
-    except UserError as error:
-        reserve.clear()
-        status = error.exit_status
-        alone = launch is not None and launch.is_first_of_further_node and not error.met_by_all
-        where = f"on {platform.node()}: " if alone else ""
-        if shown is not False or alone or isinstance(error, OutOfMemoryError):
-            print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
-    except KeyboardInterrupt:
-        if shown is not False and parent_process() is None:  # otherwise the parent process prints
-            print(f"{program}: {_ended_by(signal.SIGINT)}", file=sys.stderr)
-        status = 128 + signal.SIGINT
-    except StoppedAtCheckpoint as stopped:
-        if shown is not False:
-            ended, again = describe_signal(stopped.number), f"--resume {stopped.checkpoint}"
-            print(f"{program}: ended by {ended}; add {again} to continue from there", file=sys.stderr)
-        status = stopped.exit_status
-    except Stopped as stopped:
-        if shown is not False and parent_process() is None:
-            print(f"{program}: {_ended_by(stopped.number)}", file=sys.stderr)
-        status = stopped.exit_status
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        status = 1 if isinstance(end.code, str) else end.code or 0
-    except Exception as error:
-        if _lacks_memory(error):
-            reserve.clear()
-            told = " ".join(str(error).split()) or type(error).__name__
-            print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({told})", file=sys.stderr)
-            exit_now(1)
-        if _asked:  # compiled code has turned the exception of the signal into an error of its own
-            if shown is not False and parent_process() is None:
-                print(f"{program}: {_ended_by(_asked[0])}", file=sys.stderr)
-            exit_now(128 + _asked[0])
-        if shown is False:
-            # If the first process has ended, the others get errors from closed connections, which tell nothing new.
-            wait_for_end_of_family()
-        raise
-    exit_now(status)
-
-
-def _lacks_memory(error: Exception) -> bool:
-    """Whether an error, as of loading a library, means that memory has run out."""
-    known = ("failed to map segment", "Cannot allocate memory")
-    loads = isinstance(error, ImportError | OSError) and any(text in str(error) for text in known)
-    return isinstance(error, MemoryError) or loads
-
-
-def take_signals(again: bool = False) -> None:
-    """Makes signals that ask this process to end raise `Stopped` in the main thread; ignored signals stay ignored.
-
-    Args:
-      again: whether to replace handlers that other code has installed.
-    """
-    for number in STOPPING:
-        if signal.getsignal(number) == signal.SIG_DFL or (again and signal.getsignal(number) != signal.SIG_IGN):
-            signal.signal(number, _stop)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    if _in_extension(frame):
-        Timer(LATER_SECONDS, os.kill, (os.getpid(), number)).start()
-        return
-    if _holding and _holding[-1].note(number):
-        return
-    _asked.append(number)
-    again = Timer(LOST_SECONDS, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
-    raise _asked_to_end(number)
-
-
-_asked: list[int] = []  # signals that have asked this process to end
-LATER_SECONDS = 0.05  # until the signal is sent again
-LOST_SECONDS = 5.0  # if a program has not ended by then, compiled code (as TensorFlow's may) has lost the exception
-
-
-# Modules written in Python that register classes of compiled code when they are imported. An exception meanwhile aborts
-# the process: "terminate called after throwing an instance of 'pybind11::error_already_set'".
-ABORTING_MODULES = frozenset({"torch.distributed"})
-
-
-def _in_extension(frame: FrameType | None) -> bool:
-    """Whether a module not written in Python is being imported: some, such as Triton's, abort on an exception."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_qualname.startswith("ExtensionFileLoader."):
-            return True
-        if code.co_name == "<module>" and frame.f_globals.get("__name__") in ABORTING_MODULES:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _ended_by(number: int) -> str:
-    return "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
-
-
-def _asked_to_end(number: int) -> BaseException:
-    return KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
-
-
-def signals_as_ctrl_c() -> None:
-    """Makes signals that ask this process to end raise KeyboardInterrupt.
-
-    For programs whose child processes are to end first.
-    """
-    for number in STOP_SIGNALS:
-        signal.signal(number, _interrupt)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
+RESERVE_BYTES = 2**15  # so small that the C library keeps it for small objects when it is freed
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
+CLOSING_SECONDS = 5  # after a signal, for `at_signal`
+# If the first process has ended, the others get errors from closed connections, which tell nothing new. They wait so
+# long for their own end before they show an error.
+FIRST_SECONDS = 1.0
 
 
 class HeldSignal:
@@ -190,10 +43,147 @@ class HeldSignal:
             self.number, self.since = number, now
         return now - self.since < SAME_SECONDS
 
-    def end(self) -> NoReturn:
-        """Ends the program as the signal would have without `hold_signals`."""
-        assert self.number is not None
-        raise _asked_to_end(self.number)
+
+class _Own:
+    """What the end of this process needs.
+
+    Attributes:
+      reserve: memory for the message that there is none left.
+      program: the program's name, if this process prints the line about a signal.
+      held: set inside `hold_signals`.
+      closing: see `at_signal`.
+    """
+
+    reserve: bytes | None = None
+    program: str | None = None
+    held: HeldSignal | None = None
+    closing: ClassVar[list[Callable[[], object]]] = []
+
+
+@contextmanager
+def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
+    """Prints a `UserError` as `PROGRAM: error: MESSAGE` on standard error, and exits with the error's exit status.
+
+    Ctrl-C and other signals that ask the process to end also print one line, and end it at once: no exception passes
+    through the `with` block, see `at_signal` and `signals_as_ctrl_c`. Their exit status is 128 + number, as shells
+    expect. The process ends when the `with` block ends, see `exit_now`, or when the process that started it ends, see
+    `join_family`.
+
+    Args:
+      shown: whether this process prints; False for all but one of the processes that raise the same error. Two kinds of
+        errors are printed anyway. Each process prints its own out-of-memory error. The first process of each further
+        node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
+        according to the launcher's environment variables.
+    """
+    make_output_last(program)
+    if not os.environ.get("COLUMNS", "80").strip("0"):
+        del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
+    os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
+    launch, status, _Own.reserve = None, 0, bytes(RESERVE_BYTES)
+    try:
+        launch = Launch.read()
+        shown = launch.is_first if shown is None else shown
+        if launch.started_by == "Lightning":
+            # Further replicas end with the first one. If one of them ends earlier, Lightning kills the first one.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _Own.program = program if shown and parent_process() is None else None  # otherwise the parent process prints
+        take_signals()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
+        join_family(launch)
+        yield
+    except UserError as error:
+        status = error.exit_status
+        alone = launch is not None and launch.is_first_of_further_node and not error.met_by_all
+        where = f"on {platform.node()}: " if alone else ""
+        if shown is not False or alone or isinstance(error, OutOfMemoryError):
+            print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
+    except KeyboardInterrupt:
+        end_by_signal(signal.SIGINT)
+    except StoppedAtCheckpoint as stopped:
+        if shown is not False:
+            ended, again = describe_signal(stopped.number), f"--resume {stopped.checkpoint}"
+            print(f"{program}: ended by {ended}; add {again} to continue from there", file=sys.stderr)
+        status = stopped.exit_status
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = 1 if isinstance(end.code, str) else end.code or 0
+    except Exception as error:
+        free_reserve()
+        if not _lacks_memory(error):
+            if shown is False:
+                time.sleep(FIRST_SECONDS)
+            raise
+        told = " ".join(str(error).split()) or type(error).__name__
+        print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({told})", file=sys.stderr)
+        status = 1
+    exit_now(status)
+
+
+def free_reserve() -> None:
+    """Makes a little memory available again when the process has run out of it."""
+    _Own.reserve = None
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether an error, as of loading a library, means that memory has run out."""
+    known = ("failed to map segment", "Cannot allocate memory")
+    loads = isinstance(error, ImportError | OSError) and any(text in str(error) for text in known)
+    return isinstance(error, MemoryError) or loads
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    if _Own.held is None or not _Own.held.note(number):
+        end_by_signal(number)
+
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
+
+
+def take_signals(handler: Handler = _end) -> None:
+    """Sets what signals that ask this process to end do: by default they end it. Ignored signals stay ignored."""
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def signals_as_ctrl_c() -> None:
+    """Makes signals that ask this process to end raise KeyboardInterrupt.
+
+    For programs that have something to end or to keep first. Not for those with a framework: its compiled code may lose
+    the exception, replace it by an error of its own, or abort.
+    """
+    take_signals(signal.default_int_handler)
+
+
+def end_by_signal(number: int) -> NoReturn:
+    """Ends this process with a line that names the signal; before, it does what `at_signal` asks for."""
+
+    def end(*_: object) -> NoReturn:
+        program, _Own.program = _Own.program, None
+        if program is not None:
+            told = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+            with suppress(OSError):
+                os.write(2, f"{program}: {told}\n".encode())  # print may be what the signal has interrupted
+        exit_now(128 + number)
+
+    take_signals(signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, end)
+    signal.alarm(CLOSING_SECONDS)
+    for close in [*_Own.closing][::-1]:
+        with suppress(Exception):  # the line about the signal says why the program ends
+            close()
+    end()
+
+
+@contextmanager
+def at_signal(close: Callable[[], object]) -> Iterator[None]:
+    """Calls `close` if a signal ends the process inside."""
+    _Own.closing.append(close)
+    try:
+        yield
+    finally:
+        _Own.closing.remove(close)
 
 
 def serve_pool() -> None:
@@ -204,8 +194,7 @@ def serve_pool() -> None:
     """
     if STARTED_BY not in os.environ:
         return
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    take_signals(signal.SIG_IGN)
     join_family(Launch.read())
 
 
@@ -220,25 +209,20 @@ def ctrl_c_waits() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_holding: list[HeldSignal] = []
-
-
 @contextmanager
 def hold_signals() -> Iterator[HeldSignal]:
     """Postpones a signal that asks this process to end, so that the program can end where it can be resumed.
 
     A second signal ends it at once. After a `StoppedAtCheckpoint` further signals are ignored.
     """
-    held = HeldSignal()
-    _holding.append(held)
+    _Own.held = HeldSignal()
     try:
-        yield held
+        yield _Own.held
     except StoppedAtCheckpoint:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        take_signals(signal.SIG_IGN)
         raise
     finally:
-        _holding.remove(held)
+        _Own.held = None
 
 
 def exit_now(status: int = 0) -> NoReturn:
@@ -248,11 +232,11 @@ def exit_now(status: int = 0) -> NoReturn:
     seconds with today's torch, TensorFlow and Lightning. TensorFlow also waits for its iterators' threads.
     """
     # Another signal would interrupt the next lines; torch sends one when the first process has ended.
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    take_signals(signal.SIG_IGN)
     if status == 0:  # otherwise some exit functions might wait for other processes
         atexit._run_exitfuncs()
-    leave_family(failed=status != 0)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    leave_family()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(RuntimeError):  # a signal has interrupted a write
+            stream.flush()
     os._exit(status or int(LastingFile.failed))

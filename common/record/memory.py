@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from common.platform.errors import OutOfMemoryError
+from common.platform.program import free_reserve
 from common.resolve import describe_devices
 from common.spec.options import TrainConfig
 
@@ -25,6 +26,7 @@ def memory_told(
     try:
         yield
     except Exception as error:
+        free_reserve()
         if not ran_out(error):
             raise
         evaluation, device = f"--eval-batch-size {config.eval_batch_size}", describe_devices(config, device_name)

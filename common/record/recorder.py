@@ -17,7 +17,7 @@ from common.experiment import Experiment
 from common.platform.errors import DivergedError, StoppedAtCheckpoint
 from common.platform.files import Arrays, write_arrays
 from common.platform.machine import code_sha256
-from common.platform.program import hold_signals
+from common.platform.program import at_signal, hold_signals
 from common.record import facts
 from common.record.checkpoints import Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
@@ -130,6 +130,7 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         self.timeline.enter("build")
+        self.at_end.enter_context(at_signal(self.at_end.close))
         if self.config.checkpoint_every is not None:
             self.at_end.callback(self.checkpointer.close)
         for sink in self.sinks:

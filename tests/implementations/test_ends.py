@@ -144,6 +144,24 @@ def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, imple
     fault(kind, f"{implementation}, 2 devices", status, lines[-1] if lines else None, NOTHING_LEFT, seconds)
 
 
+def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
+    """They then wait for each other in compiled code that keeps Python's lock, so no thread could end them."""
+    command = (sys.executable, "-m", "pt_impl", "--devices", 2, *CPU, "--run-dir", tmp_path / "r")
+    process = start_process(command, stdout=subprocess.DEVNULL)
+
+    def replicas():
+        children = psutil.Process(process.pid).children()
+        return [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+
+    found = wait_for(lambda: len(replicas()) == 2 and replicas())
+    process.kill()
+    _, alive = psutil.wait_procs(found, timeout=30)
+    for one in alive:
+        one.kill()
+    process.communicate()
+    assert not alive
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
 def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implementation):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.platform.errors import UserError
-from common.platform.family import environment_before
+from common.platform.family import ENVIRONMENT
 from comparison.run.launchers import Group
 from comparison.run.launchers.job_folder import OUTPUT_FILE
 from comparison.run.program import Program
@@ -60,8 +60,9 @@ class Slurm:
         command = [sys.executable, "-m", "comparison.run.launchers.on_node", str(folder)]
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
         # compare.py may itself run in a job of Slurm. Of that job's variables only SLURM_CONF is passed on.
-        before = environment_before()
-        kept = {name: value for name, value in before.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")}
+        kept = {
+            name: value for name, value in ENVIRONMENT.items() if name == "SLURM_CONF" or not name.startswith("SLURM_")
+        }
         done = subprocess.run(
             [*words, *shlex.split(self.options)], input=script, env=with_our_code(kept), capture_output=True, text=True
         )

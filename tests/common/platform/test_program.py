@@ -1,53 +1,192 @@
-"""Signals at moments when an exception would do harm, or would print more than one line."""
+"""How programs end: with one line, together, without temporary files, and whatever becomes of their output."""
 
+import os
 import signal
+import subprocess
 import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
+import psutil
 import pytest
-from conftest import REPOSITORY, run
+from conftest import REPOSITORY, run, wait_for
 
 from common.platform.errors import describe_signal
 
-# Python's class of this name imports modules written in C. Here the import takes a while; a signal arrives meanwhile.
-EXTENSION = """
-import os, signal, sys, time
-from common.platform.program import as_program
-class ExtensionFileLoader:
-    def create_module(self):
-        os.kill(os.getpid(), int(sys.argv[1]))
-        time.sleep(0.01)
-        print("whole")
+# A chain of `depth` + 1 processes: each makes a temporary file, starts the next one, prints its id, and waits or ends.
+CHAIN = """
+import ctypes, os, subprocess, sys, tempfile, time
+from common.platform.program import as_program, exit_now, signals_as_ctrl_c
 with as_program("program"):
-    ExtensionFileLoader().create_module()
-    time.sleep(10)
-    print("not reached")
+    depth, how = int(sys.argv[1]), sys.argv[2]
+    tempfile.mkstemp(prefix="left-behind-")
+    own = subprocess.Popen([sys.executable, "-c", sys.argv[3], str(depth - 1), how, sys.argv[3]]) if depth else None
+    print(os.getpid(), tempfile.gettempdir(), flush=True)
+    if how == "ctrl-c":
+        signals_as_ctrl_c()
+    if how == "locked" and not depth:
+        ctypes.PyDLL(None).sleep(600)  # keeps Python's lock, as c10d's FileStore does
+    if not how.isdigit():
+        time.sleep(600)
+    if own:
+        own.wait()
+    exit_now(int(how))
 """
 
-# torch.distributed is a Python module whose import calls compiled code.
-REGISTERS = """
+
+def python(code, *arguments, **expected):
+    return run(sys.executable, "-c", code, *arguments, PYTHONPATH=str(REPOSITORY), **expected)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a chain; returns its first process, all its processes, and the folders of their temporary files."""
+    with ExitStack() as opened:
+
+        def start(depth, how="wait", shell=(), **environment):
+            command = [*shell, sys.executable, "-c", CHAIN, str(depth), str(how), CHAIN]
+            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path), **environment}
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            opened.enter_context(process)
+            lines = [process.stdout.readline().split() for _ in range(depth + 1)]
+            family = [psutil.Process(int(pid)) for pid, _ in lines if psutil.pid_exists(int(pid))]
+            opened.callback(lambda: [one.kill() for one in family if one.is_running()])
+            return process, family, {place for _, place in lines}
+
+        yield start
+
+
+def wait_until_empty(folder):
+    wait_for(lambda: not list(folder.iterdir()), 5)
+
+
+# --- Families of processes ---
+
+
+@pytest.mark.parametrize("how", [0, 3])
+def test_a_family_has_one_temporary_folder_that_goes_at_its_end(start, tmp_path, how):
+    process, _, places = start(2, how)
+    (place,) = places
+    assert Path(place).parent == tmp_path and process.wait(20) == how
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.quick("wait-9", "wait-2", "locked-9")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("how", ["wait", "locked", "ctrl-c"])
+def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, how, number):
+    process, family, _ = start(2, how)
+    process.send_signal(number)
+    as_ctrl_c = signal.SIGINT if how == "ctrl-c" else number
+    assert process.wait(20) == (-9 if number == signal.SIGKILL else 128 + as_ctrl_c)
+    assert not psutil.wait_procs(family, timeout=5)[1]
+    wait_until_empty(tmp_path)
+
+
+POOL = """
+import multiprocessing, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from common.platform.program import as_program, ctrl_c_waits, serve_pool
+if __name__ == "__main__":
+    with as_program("program"):
+        context = multiprocessing.get_context(sys.argv[1])
+        with ProcessPoolExecutor(2, context, initializer=serve_pool) as pool:
+            with ctrl_c_waits():
+                done = pool.map(abs, range(20))
+            print(*done, flush=True)
+            time.sleep(600)
+"""
+
+
+@pytest.mark.quick("fork-2", "forkserver-9")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, number):
+    """They end however often the program gets the signal. Otherwise they would wait for ever for the next task."""
+    temporary = tempfile.mkdtemp(prefix="t")  # a short path: it contains a forkserver's socket
+    (tmp_path / "program.py").write_text(POOL)
+    command = [sys.executable, tmp_path / "program.py", start_method]
+    environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": temporary}
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        process.stdout.readline()
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        assert len(family) >= 3
+        for _ in range(1 if number == signal.SIGKILL else 3):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number) if number == signal.SIGINT else process.kill()
+            time.sleep(0.2)
+        err = process.stderr.read().decode()
+    assert not psutil.wait_procs(family, timeout=10)[1] and "Traceback" not in err, err
+    wait_until_empty(Path(temporary))
+    Path(temporary).rmdir()
+
+
+def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
+    """With nohup, for example: the parent of the program changes, and the program continues."""
+    out = tmp_path / "out"
+    script = f'{sys.executable} -c "$0" 0 wait x > {out} 2>&1 & sleep 1; kill -9 $$'
+    run("bash", "-c", script, CHAIN, expect=-9, PYTHONPATH=str(REPOSITORY), TMPDIR=str(tmp_path))
+    process = psutil.Process(int(out.read_text().split()[0]))
+    time.sleep(1)
+    assert process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    process.kill()
+
+
+def test_a_family_of_another_machine_is_none_of_ours(start, tmp_path):
+    """A scheduler may pass on the environment of a program on another machine."""
+    process, _, _ = start(0, 0, STARTED_BY_PROCESS="1@elsewhere")
+    assert process.wait(20) == 0 and not list(tmp_path.iterdir())
+
+
+def test_without_a_place_for_temporary_files_there_is_a_line():
+    """Root may write everywhere, so a full disk is simulated instead of a missing permission."""
+    full = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
+    done = python(full + CHAIN, 0, 0, CHAIN, expect=1)
+    assert done.stderr == "program: error: no temporary folder can be made: No space left on device\n"
+
+
+# --- Signals ---
+
+
+@pytest.mark.parametrize("how", ["wait", "ctrl-c"])
+def test_ignored_signals_stay_ignored(start, how):
+    process, _, _ = start(0, how, shell=("bash", "-c", 'trap "" HUP; exec "$@"', "bash"))
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(20) == 128 + (signal.SIGTERM if how == "wait" else signal.SIGINT)
+
+
+# Acts like compiled code that drops Python's exceptions, and like a logger whose server does not answer.
+SIGNALLED = """
 import os, sys, time
-from common.platform.program import as_program
-body = "import os, sys, time; os.kill(os.getpid(), int(sys.argv[1])); time.sleep(0.01); print('whole')"
-with as_program("program"):
-    exec(compile(body, "__init__.py", "exec"), {"__name__": "torch.distributed"})
-    time.sleep(10)
-    print("not reached")
+from common.platform.program import as_program, at_signal
+with as_program("program"), at_signal(lambda: time.sleep(int(sys.argv[2]))), at_signal(lambda: print("closed")):
+    while True:
+        try:
+            os.kill(os.getpid(), int(sys.argv[1]))
+            time.sleep(20)
+        except BaseException as error:
+            print(error)
 """
 
-# Acts like compiled code that replaces Python's exceptions with its own errors, or drops them.
-COMPILED = """
-import os, signal, sys, time
-from common.platform.program import as_program
-with as_program("program"):
-    try:
-        os.kill(os.getpid(), int(sys.argv[1]))
-        time.sleep(20)
-    except BaseException:
-        if sys.argv[2] == "replaced":
-            raise RuntimeError("MISMATCH of exceptions")
-    time.sleep(20)
-    print("not reached")
-"""
+
+@pytest.mark.parametrize("seconds", [0, 600])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_closes_what_is_open_and_ends_a_program_whatever_runs(number, seconds):
+    done = python(SIGNALLED, int(number), seconds, expect=128 + number, timeout=30)
+    said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+    assert (done.stdout, done.stderr) == ("closed\n", f"program: {said}\n")
+
 
 # A process that gets Ctrl-C's signal in the middle of its imports.
 CHILD = """
@@ -67,33 +206,74 @@ with as_program("parent"):
 """
 
 
-def python(code, *arguments, **expected):
-    return run(sys.executable, "-c", code, *arguments, PYTHONPATH=str(REPOSITORY), **expected)
-
-
-@pytest.mark.parametrize("code", [EXTENSION, REGISTERS], ids=["machine code", "torch.distributed"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_until_a_module_of_machine_code_is_there(number, code):
-    done = python(code, int(number), expect=128 + number)
-    said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
-    assert (done.stdout, done.stderr) == ("whole\n", f"program: {said}\n")
-
-
-@pytest.mark.quick("2-dropped")
-@pytest.mark.parametrize("lost", ["replaced", "dropped"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_whose_exception_is_lost_ends_the_program_all_the_same(number, lost):
-    done = python(COMPILED, int(number), lost, expect=128 + number)
-    said = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
-    assert (done.stdout, done.stderr) == ("", f"program: {said}\n")
-
-
 def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():
     done = python(PARENT, CHILD)
     assert (done.stdout, done.stderr) == ("130\n", "child: interrupted\n")
 
 
-def test_ctrl_c_during_imports_shows_nothing():
-    code = "import os, signal, common.platform.quiet_start; os.kill(os.getpid(), signal.SIGINT)"
-    done = python(code, expect=-signal.SIGINT)
-    assert not done.stdout + done.stderr
+# --- Memory ---
+
+# Takes all memory down to the last byte before an error is raised.
+FULL = """
+import resource, sys
+from common.platform.program import as_program
+from common.record.memory import memory_told
+from common.spec.options import TrainConfig
+with as_program("program"), memory_told(TrainConfig(devices=1), "cpu", lambda error: isinstance(error, MemoryError)):
+    resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9))
+    taken, size = None, 2**24
+    while size:
+        try:
+            taken = taken, bytes(size)
+        except MemoryError:
+            size //= 2
+    raise MemoryError
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
+def test_a_program_without_any_memory_left_names_the_option():
+    (line,) = python(FULL, expect=1).stderr.splitlines()
+    assert line.startswith("program: error: out of memory with --batch-size 64 (")
+
+
+# --- Output ---
+
+PRINTS = """
+import sys, time
+from pathlib import Path
+from rich.console import Console
+from common.platform.program import as_program
+with as_program("program"):
+    for number in range(3):
+        Console().print("line", number)
+        print("and", number, flush=True)
+        while not Path(sys.argv[2]).exists():
+            time.sleep(0.01)
+    Path(sys.argv[1]).touch()
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirected", "status", "said"),
+    [
+        ('| { read -r line; exec <&-; touch "$3"; }', 0, "program: prints no more: Broken pipe\n"),
+        ("> /dev/full", 1, "program: prints no more: No space left on device\n"),
+        ("<&- >&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("2> /dev/full", 0, ""),
+    ],
+)
+def test_a_program_ends_as_usual_whatever_its_output_does(tmp_path, redirected, status, said, unbuffered):
+    command = f'"$0" -c "$1" "$2" "$3" {redirected}; exit ${{PIPESTATUS[0]}}'
+    reader_is_gone = tmp_path / "gone"
+    if "|" not in redirected:
+        reader_is_gone.touch()
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable, PRINTS, str(tmp_path / "done"), str(reader_is_gone)],
+        env={"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": unbuffered, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (status, said) and (tmp_path / "done").exists()
