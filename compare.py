@@ -95,10 +95,10 @@ def main() -> int:
         print(f"compare.py: error: {not_logged}", file=sys.stderr)
     if missing:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
-        told = "interrupted; " if interrupted else ""
+        prefix = "interrupted; " if interrupted else ""
         judged = f" --disturbed {given.disturbed}" if "disturbed" in given.model_fields_set else ""
         print(
-            f"compare.py: {told}no result yet: {shown}; finished runs are kept in {folder},"
+            f"compare.py: {prefix}no result yet: {shown}; finished runs are kept in {folder},"
             f" and python compare.py --resume {folder}{judged} makes the rest",
             file=sys.stderr,
         )

@@ -18,7 +18,7 @@ from benchmarks.paired import (
     ImplementationsConfig,
     ModesConfig,
     Pair,
-    Program,
+    TimedProgram,
     make_folder,
     measure,
     ratios_of_runs,
@@ -79,7 +79,7 @@ def main() -> None:
     for task in options.tasks:
         config = task_config(task, options).replace(**SAME_STEP)
         programs = [
-            Program(row.name, f"benchmarks.loops.{row.implementation}_limit", config.replace(mode=row.mode))
+            TimedProgram(row.name, f"benchmarks.loops.{row.implementation}_limit", config.replace(mode=row.mode))
             for row in options.rows
         ]
         samples = measure(programs, options.rounds, folder / task, console, "efficiency")

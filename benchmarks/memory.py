@@ -72,7 +72,7 @@ class PrivateMemory(threading.Thread):
         while True:
             try:
                 root = psutil.Process(self.pid)
-                found = [private_bytes(one.pid) for one in (root, *root.children(recursive=True))]
+                found = [private_bytes(process.pid) for process in (root, *root.children(recursive=True))]
                 self.samples.append((time.time() - root.create_time(), max(found)))
             except psutil.NoSuchProcess:
                 return
@@ -116,7 +116,7 @@ def main() -> None:
     table = Table(title=f"{num_train:,} images, {size / GIB:.1f} GiB, {options.devices} replicas", box=None)
     for heading in ("", "private memory, GiB", f"< {REACH_BYTES / GIB:g}"):
         table.add_column(heading, justify="right")
-    found: dict[str, int] = {}
+    peaks: dict[str, int] = {}
     for row in options.rows:
         run_dir = (folder / row.name.replace(" ", "-")).absolute()
         log_path = run_dir.with_name(f"{run_dir.name}-{LOG_FILE}")
@@ -131,13 +131,13 @@ def main() -> None:
             accelerator="cpu",
             mode=row.mode,
         )
-        found[row.name] = max(size for _, size in watch_run(row.name, row.implementation, config, log_path).samples)
+        peaks[row.name] = max(size for _, size in watch_run(row.name, row.implementation, config, log_path).samples)
         assert read_result(run_dir).num_steps == options.steps
         # All replicas of TensorFlow are in one process; each replica of PyTorch has its own process.
-        per_replica = found[row.name] / (options.devices if row.implementation in ("tf", "keras") else 1)
+        per_replica = peaks[row.name] / (options.devices if row.implementation in ("tf", "keras") else 1)
         table.add_row(row.name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
     console.print(table)
-    document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": found}
+    document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": peaks}
     write_document("memory", folder, console, document)
 
 

@@ -48,9 +48,9 @@ def main() -> None:
     console = Console(highlight=False)
     folder = make_folder(options, "network")
     if options.measured:
-        measured = [one for path in options.measured for one in read(path)]
+        measured = [measurement for path in options.measured for measurement in read(path)]
     else:
-        measured = [one for count in options.processes for one in measure(count, options.rate, folder)]
+        measured = [measurement for count in options.processes for measurement in measure(count, options.rate, folder)]
     network = Network.fit(measured)
     report(measured, network, folder, console)
 
@@ -95,7 +95,7 @@ def _run(commands: list[list[str]], folder: Path, environment: dict[str, str]) -
 
 def read(path: Path) -> list[AllReduce]:
     try:
-        return [AllReduce(**one) for one in json.loads(path.read_text())]
+        return [AllReduce(**load) for load in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"--measured {path}: not a file of pt_all_reduce.py: {error}") from None
 
@@ -105,17 +105,21 @@ def report(measured: list[AllReduce], network: Network, folder: Path, console: C
     for heading in ("processes", "KiB", "measured", "by the model", "error"):
         table.add_column(heading, justify="right")
     errors = []
-    for one in measured:
-        modelled = network.all_reduce_seconds(one.num_bytes, one.replicas)
-        errors.append(modelled / one.seconds - 1)
-        shown = (f"{1e3 * one.seconds:.3g}", f"{1e3 * modelled:.3g}", f"{errors[-1]:+.0%}")
-        table.add_row(str(one.replicas), f"{one.num_bytes / 1024:,.0f}", *shown)
+    for measurement in measured:
+        modelled = network.all_reduce_seconds(measurement.num_bytes, measurement.replicas)
+        errors.append(modelled / measurement.seconds - 1)
+        shown = (f"{1e3 * measurement.seconds:.3g}", f"{1e3 * modelled:.3g}", f"{errors[-1]:+.0%}")
+        table.add_row(str(measurement.replicas), f"{measurement.num_bytes / 1024:,.0f}", *shown)
     console.print(table)
     latency, speed = network.latency_seconds, network.bytes_per_second
     console.print(f"latency {1e6 * latency:.0f} microseconds, bandwidth {speed / 1e6:,.1f} MB/s of each process")
     console.print(f"errors of the model: median {np.median(np.abs(errors)):.0%}, at most {max(map(abs, errors)):.0%}")
-    found = {"latency_seconds": latency, "bytes_per_second": speed, "measured": [vars(one) for one in measured]}
-    write_document("network", folder, console, found)
+    rates = {
+        "latency_seconds": latency,
+        "bytes_per_second": speed,
+        "measured": [vars(measurement) for measurement in measured],
+    }
+    write_document("network", folder, console, rates)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
 from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
 from comparison.measure.table import pairs_of_turns
-from comparison.run import program as comparison_program
+from comparison.plan.jobs import Contender
 from comparison.run.launchers import Quietly
 from comparison.run.load_meter import quiet
+from comparison.run.program import Program
 from comparison.run.runner import run_program
 from comparison.run.store import LOG_FILE
 from comparison.run.turns import run_in_turns
@@ -68,24 +69,12 @@ class ModesConfig(ImplementationsConfig):
     mode: list[Mode] = Field(["plain", "tuned"], min_length=1, description="the modes to measure, a row each")
 
     @property
-    def rows(self) -> list["Row"]:
-        return [Row(one, mode) for one in self.implementations for mode in self.mode]
+    def rows(self) -> list[Contender]:
+        return [Contender(implementation, mode) for implementation in self.implementations for mode in self.mode]
 
 
 @dataclass(frozen=True)
-class Row:
-    """An implementation in a mode, named as in the tables of compare.py: `pt`, `pt tuned`."""
-
-    implementation: str
-    mode: Mode
-
-    @property
-    def name(self) -> str:
-        return self.implementation if self.mode == "plain" else f"{self.implementation} {self.mode}"
-
-
-@dataclass(frozen=True)
-class Program:
+class TimedProgram:
     """A program to measure: `<starter> python -m <module>` with the options of `config`."""
 
     name: str
@@ -93,14 +82,14 @@ class Program:
     config: TrainConfig
     starter: tuple[str, ...] = ()
 
-    def at(self, run_dir: Path) -> comparison_program.Program:
+    def at(self, run_dir: Path) -> Program:
         """The program with its run folder, to be started."""
         config, words = self.config.replace(run_dir=run_dir.absolute()), ["-m"]
         if self.module.startswith("benchmarks.loops.pt_") and config.devices not in (1, "auto"):
             # Workers that pt_impl started by itself would lack what the loop has changed in it.
             words += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(config.devices), "-m"]
             config = config.replace(devices="auto")
-        return comparison_program.Program(
+        return Program(
             implementation=self.module,
             interpreter=sys.executable,
             config=config,
@@ -123,7 +112,7 @@ RunDirs = dict[str, list[Path]]  # name of a program -> the run folder of each r
 
 
 def measure_in_turns(
-    programs: Sequence[Program], pairs: Sequence[Pair], rounds: int, folder: Path, console: Console
+    programs: Sequence[TimedProgram], pairs: Sequence[Pair], rounds: int, folder: Path, console: Console
 ) -> RunDirs:
     """Runs the programs. In each round, those that pairs connect are alive together and train in turns.
 
@@ -147,7 +136,7 @@ def measure_in_turns(
     return run_dirs
 
 
-def _connected(programs: Sequence[Program], pairs: Sequence[Pair]) -> list[list[Program]]:
+def _connected(programs: Sequence[TimedProgram], pairs: Sequence[Pair]) -> list[list[TimedProgram]]:
     """The programs in groups: any two of a pair are in the same one."""
     groups = {program.name: {program.name} for program in programs}
     for pair in pairs:
@@ -157,7 +146,7 @@ def _connected(programs: Sequence[Program], pairs: Sequence[Pair]) -> list[list[
     return [[program for program in programs if program.name in group] for group in names]
 
 
-def measure(programs: Sequence[Program], rounds: int, folder: Path, console: Console, what: str) -> Samples:
+def measure(programs: Sequence[TimedProgram], rounds: int, folder: Path, console: Console, what: str) -> Samples:
     """Runs the programs one after the other, in rotating order; returns the samples of `what` that each has measured.
 
     Raises:
@@ -173,7 +162,7 @@ def measure(programs: Sequence[Program], rounds: int, folder: Path, console: Con
     return samples
 
 
-def run(program: Program, run_dir: Path) -> dict[str, Any]:
+def run(program: TimedProgram, run_dir: Path) -> dict[str, Any]:
     """Runs a program to its end; returns the results that it has written."""
     ended = run_program(program.at(run_dir), TIMEOUT_SECONDS, lambda line: None)
     _check(program.name, run_dir, ended.failure)
@@ -182,7 +171,7 @@ def run(program: Program, run_dir: Path) -> dict[str, Any]:
     return found
 
 
-def _run_dir(folder: Path, number: int, program: Program) -> Path:
+def _run_dir(folder: Path, number: int, program: TimedProgram) -> Path:
     return folder / f"round-{number}" / program.name.replace(" ", "-").replace(",", "")
 
 
@@ -201,8 +190,8 @@ def ratio_in_turns(run_dirs: Sequence[Path], reference: Sequence[Path]) -> Ratio
     """The ratio of two programs' speeds from their undisturbed turns; None if no round has MIN_CYCLES pairs of them."""
     rounds = []
     for run_dir, other in zip(run_dirs, reference, strict=True):
-        plan, other_plan = (read_metrics(one, PlanLine)[0] for one in (run_dir, other))
-        turns, other_turns = (quiet(read_metrics(one, TurnLine)) for one in (run_dir, other))
+        plan, other_plan = (read_metrics(folder, PlanLine)[0] for folder in (run_dir, other))
+        turns, other_turns = (quiet(read_metrics(folder, TurnLine)) for folder in (run_dir, other))
         rounds.append(pairs_of_turns(turns, other_turns, plan.steps_per_epoch, other_plan.steps_per_epoch))
     rounds = [of_round for of_round in rounds if len(of_round) >= MIN_CYCLES]
     return ratio_of_turns(rounds) if rounds else None
@@ -212,15 +201,15 @@ def report_turns(
     title: str, run_dirs: RunDirs, pairs: Sequence[Pair], folder: Path, console: Console, more: dict[str, Any]
 ) -> None:
     """Prints images per second and ratios of programs that have trained in turns; writes them to `<title>.json`."""
-    turns = {name: [read_metrics(one, TurnLine) for one in of_rounds] for name, of_rounds in run_dirs.items()}
+    turns = {name: [read_metrics(folder, TurnLine) for folder in of_rounds] for name, of_rounds in run_dirs.items()}
     speeds = {
         name: [typical_speed([turn.images_per_second for turn in of_round]) for of_round in rounds if of_round]
         for name, rounds in turns.items()
     }
     ratios = {pair: ratio_in_turns(run_dirs[pair.name], run_dirs[pair.reference]) for pair in pairs}
-    lines = {name: [[turn.model_dump() for turn in one] for one in rounds] for name, rounds in turns.items()}
+    lines = {name: [[turn.model_dump() for turn in of_round] for of_round in rounds] for name, rounds in turns.items()}
     report(title, "images_per_second", speeds, ratios, folder, console, {"turns": lines, **more})
-    every = [turn for rounds in turns.values() for one in rounds for turn in one]
+    every = [turn for rounds in turns.values() for of_round in rounds for turn in of_round]
     if disturbed := len(every) - len(quiet(every)):
         console.print(f"other programs have disturbed {disturbed} of {len(every)} turns, which ratios leave out")
 

@@ -92,43 +92,44 @@ def main() -> None:
     folder = make_folder(options, "scaling")
     network = Network(options.latency_seconds, options.bytes_per_second)
     table = make_table("efficiency, weak | strong", "", "MB", "GFLOP", *(f"{count:,}" for count in SHOWN))
-    found: dict[str, dict[str, list[float]]] = {}
+    speeds: dict[str, dict[str, list[float]]] = {}
     for name, shape in NETWORKS.items():
         spec = NetworkSpec.make(name, shape, 1000 if name == "resnet50" else 10)
         flops, gradient_bytes = PASSES * spec.flops_per_image, 4 * spec.num_parameters
         computation = Computation(options.step_seconds, flops / options.flops_per_second)
         ways = {"weak": options.weak_examples, "strong": options.strong_examples}
-        found[name] = {
+        speeds[name] = {
             way: [
                 efficiency(computation, examples, gradient_bytes, count, network, way == "strong") for count in DEVICES
             ]
             for way, examples in ways.items()
         }
         cells = [
-            " | ".join(f"{found[name][way][DEVICES.index(count)]:.0%}" for way in ("weak", "strong")) for count in SHOWN
+            " | ".join(f"{speeds[name][way][DEVICES.index(count)]:.0%}" for way in ("weak", "strong"))
+            for count in SHOWN
         ]
         table.add_row(name, f"{gradient_bytes / 1e6:.2f}", f"{flops / 1e9:.3g}", *cells)
     console.print(table)
     others = make_table("efficiency, published and predicted", "", "devices", "published", "predicted")
-    for one in PUBLISHED:
-        predicted = one.predicted(options.latency_seconds)
-        others.add_row(one.name, str(one.devices), f"{one.efficiency:.0%}", f"{predicted:.0%}")
+    for published in PUBLISHED:
+        predicted = published.predicted(options.latency_seconds)
+        others.add_row(published.name, str(published.devices), f"{published.efficiency:.0%}", f"{predicted:.0%}")
     console.print(others)
-    draw(found, folder / "scaling.svg")
+    draw(speeds, folder / "scaling.svg")
     write_document(
         "scaling",
         folder,
         console,
-        {"devices": DEVICES, "efficiency": found, "options": options.model_dump(mode="json")},
+        {"devices": DEVICES, "efficiency": speeds, "options": options.model_dump(mode="json")},
     )
 
 
-def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
+def draw(speeds: dict[str, dict[str, list[float]]], path: Path) -> None:
     """Plots efficiency over devices: weak scaling on the left, strong scaling on the right."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     for place, way in enumerate(("weak", "strong"), start=1):
         axes = figure.add_subplot(1, 2, place)
-        for name, values in found.items():
+        for name, values in speeds.items():
             axes.plot(DEVICES, values[way], marker=".", label=name)
         axes.set_xscale("log", base=2)
         axes.set(title=f"{way} scaling", xlabel="devices", ylabel="efficiency", ylim=(0, 1.05))

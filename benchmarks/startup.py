@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import ModesConfig, Program, make_folder, run, write_document
+from benchmarks.paired import ModesConfig, TimedProgram, make_folder, run, write_document
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -26,16 +26,18 @@ def main() -> None:
             for devices in (1, 2):
                 config = TrainConfig(max_steps=1, devices=devices, accelerator="cpu", mode=row.mode)
                 title = f"{row.name} x{devices}"
-                program = Program(title, f"{row.implementation}_impl", config)
-                found = run(program, folder / f"round-{number + 1}" / title.replace(" ", "-"))
-                seconds.setdefault(title, []).append(found["startup_seconds"])
-                phases.setdefault(title, []).append(found["phase_seconds"])
+                program = TimedProgram(title, f"{row.implementation}_impl", config)
+                phase_seconds = run(program, folder / f"round-{number + 1}" / title.replace(" ", "-"))
+                seconds.setdefault(title, []).append(phase_seconds["startup_seconds"])
+                phases.setdefault(title, []).append(phase_seconds["phase_seconds"])
     table = Table(title="start-up, seconds", box=None)
     for heading in ("", "median", "middle half", "imports", "data", "build", f"< {REACH_SECONDS}"):
         table.add_column(heading, justify="right")
     for title, values in seconds.items():
         low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
-        parts = [f"{np.median([one[part] for one in phases[title]]):.1f}" for part in ("imports", "data", "build")]
+        parts = [
+            f"{np.median([seconds[part] for seconds in phases[title]]):.1f}" for part in ("imports", "data", "build")
+        ]
         reached = "yes" if median < REACH_SECONDS else "NO"
         table.add_row(title, f"{median:.1f}", f"{low:.1f}-{high:.1f}", *parts, reached)
     console.print(table)

@@ -38,9 +38,13 @@ class Network:
     @classmethod
     def fit(cls, measured: Sequence["AllReduce"]) -> "Network":
         """The network with the smallest sum of |log(modelled / measured)|; not of squares, since some are outliers."""
-        seconds = np.array([one.seconds for one in measured])
-        messages = np.array([2 * (one.replicas - 1) for one in measured])
-        sent = messages / [one.replicas for one in measured] * [one.num_bytes for one in measured]
+        seconds = np.array([measurement.seconds for measurement in measured])
+        messages = np.array([2 * (measurement.replicas - 1) for measurement in measured])
+        sent = (
+            messages
+            / [measurement.replicas for measurement in measured]
+            * [measurement.num_bytes for measurement in measured]
+        )
 
         def error(logarithms: NDArray[np.float64]) -> float:
             latency, per_byte = np.exp(logarithms)
@@ -102,7 +106,7 @@ def buckets(gradient_bytes: float) -> list[float]:
     first = min(FIRST_BUCKET_BYTES, gradient_bytes)
     rest = gradient_bytes - first
     whole = int(rest // BUCKET_BYTES)
-    return [one for one in (first, *[BUCKET_BYTES] * whole, rest - whole * BUCKET_BYTES) if one]
+    return [size for size in (first, *[BUCKET_BYTES] * whole, rest - whole * BUCKET_BYTES) if size]
 
 
 def efficiency(

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from rich.console import Console
 
-from benchmarks.paired import FolderConfig, Pair, Program, make_table, measure_in_turns, write_document
+from benchmarks.paired import FolderConfig, Pair, TimedProgram, make_table, measure_in_turns, write_document
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.platform.files import write_text
@@ -257,14 +257,16 @@ def repeat(maker: Maker) -> Found:
     samples = maker.make("repeat", {"turns": Way(REPEATED)})["turns"]
     headings = ("comparisons", "median", "intervals with it", "half-width", "standard deviation")
     table = make_table("the same comparison", "", *headings)
-    found: Found = {"seconds": [one.seconds for one in samples]}
+    figures: Found = {"seconds": [sample.seconds for sample in samples]}
     for name in ("pt", "ptl"):
-        rows = [one.row(name) for one in samples if not math.isnan(one.ratio(name))]
-        found[name] = [[float(row[column]) for column in ("ratio", "ratio_low", "ratio_high")] for row in rows]
-        median = middle([ratio for ratio, _, _ in found[name]])
-        inside = sum(low <= median <= high for _, low, high in found[name])
-        width = middle([one.half_width(name) for one in samples])
-        deviation = float(np.std(np.log([ratio for ratio, _, _ in found[name]]), ddof=1)) if len(rows) > 1 else math.nan
+        rows = [sample.row(name) for sample in samples if not math.isnan(sample.ratio(name))]
+        figures[name] = [[float(row[column]) for column in ("ratio", "ratio_low", "ratio_high")] for row in rows]
+        median = middle([ratio for ratio, _, _ in figures[name]])
+        inside = sum(low <= median <= high for _, low, high in figures[name])
+        width = middle([sample.half_width(name) for sample in samples])
+        deviation = (
+            float(np.std(np.log([ratio for ratio, _, _ in figures[name]]), ddof=1)) if len(rows) > 1 else math.nan
+        )
         table.add_row(
             f"{name} / tf",
             str(len(samples)),
@@ -274,62 +276,62 @@ def repeat(maker: Maker) -> Found:
             f"{deviation:.1%}",
         )
     maker.console.print(table)
-    maker.console.print(f"seconds of compare.py: median {middle(found['seconds']):.0f}")
-    return found
+    maker.console.print(f"seconds of compare.py: median {middle(figures['seconds']):.0f}")
+    return figures
 
 
 def old_way(maker: Maker) -> Found:
     never = maker.make("old-way", {"never": Way((*REPEATED, "--turns", "never"))})["never"]
     samples = {"in turns": maker.made("repeat", "turns"), "--turns never": never}
     table = make_table("half-width of the interval", "", "comparisons", "seconds", "pt / tf", "ptl / tf")
-    found: Found = {}
+    figures: Found = {}
     for name, ones in samples.items():
-        found[name] = {row: [one.half_width(row) for one in ones] for row in ("pt", "ptl")}
-        seconds = middle([one.seconds for one in ones])
+        figures[name] = {row: [turn.half_width(row) for turn in ones] for row in ("pt", "ptl")}
+        seconds = middle([turn.seconds for turn in ones])
         table.add_row(
-            name, str(len(ones)), f"{seconds:.0f}", *(f"{middle(of_row):.1%}" for of_row in found[name].values())
+            name, str(len(ones)), f"{seconds:.0f}", *(f"{middle(of_row):.1%}" for of_row in figures[name].values())
         )
     maker.console.print(table)
     for row in ("pt", "ptl"):
-        times = middle(found["--turns never"][row]) / middle(found["in turns"][row])
+        times = middle(figures["--turns never"][row]) / middle(figures["in turns"][row])
         maker.console.print(f"{row} / tf: in turns the interval is {times:.1f} times as narrow")
-    return found
+    return figures
 
 
 def busy(maker: Maker) -> Found:
     samples = maker.make("busy", {"busy": Way(REPEATED, beside=COMES_AND_GOES)})["busy"]
     quiet = maker.made("repeat", "turns")
-    found: Found = {"no_verdict": [one.comparison.warnings for one in samples if one.verdict("pt") is None]}
+    figures: Found = {"no_verdict": [sample.comparison.warnings for sample in samples if sample.verdict("pt") is None]}
     for name in ("pt", "ptl"):
-        usual = middle([one.ratio(name) for one in quiet])
-        found[name] = [one.ratio(name) / usual for one in samples]
-        shown = ", ".join(f"{ratio:.3f}" for ratio in found[name])
+        usual = middle([result.ratio(name) for result in quiet])
+        figures[name] = [sample.ratio(name) / usual for sample in samples]
+        shown = ", ".join(f"{ratio:.3f}" for ratio in figures[name])
         maker.console.print(f"{name} / tf beside a busy loop, over the median without it: {shown}")
-    for warnings in found["no_verdict"]:
+    for warnings in figures["no_verdict"]:
         maker.console.print(f"no verdict: {' '.join(warnings)}")
-    return found
+    return figures
 
 
 def truth(maker: Maker) -> Found:
     way = Way(("--implementations", "pt", "pt2"), maker.copy("pt2"))
     samples = maker.make("truth", {"quiet": way, "busy": Way(way.arguments, way.tree, COMES_AND_GOES)})
     table = make_table("PyTorch against itself", "", "comparisons", "wrong", "no verdict", f"within {SAME:.0%}")
-    found: Found = {}
+    figures: Found = {}
     for name, ones in samples.items():
-        verdicts, ratios = [one.verdict("pt2") for one in ones], [one.ratio("pt2") for one in ones]
-        found[name] = {"verdicts": verdicts, "ratios": ratios}
+        verdicts, ratios = [turn.verdict("pt2") for turn in ones], [turn.ratio("pt2") for turn in ones]
+        figures[name] = {"verdicts": verdicts, "ratios": ratios}
         wrong = sum(verdict in ("faster", "slower") for verdict in verdicts)
         close = np.mean([float(abs(ratio - 1) <= SAME) for ratio in ratios if not math.isnan(ratio)] or [math.nan])
         table.add_row(name, str(len(ones)), str(wrong), str(verdicts.count(None)), f"{close:.0%}")
     maker.console.print(table)
-    return found
+    return figures
 
 
 def sensitivity(maker: Maker) -> Found:
     number = calibrate(maker)
     arguments = ("--implementations", "pt", "slow", "--ratio-within", "2%", "--repeats", "10")
     samples = maker.make("sensitivity", {"turns": Way(arguments, maker.copy("slow", number))})["turns"]
-    verdicts, ratios = [one.verdict("slow") for one in samples], [one.ratio("slow") for one in samples]
+    verdicts, ratios = [sample.verdict("slow") for sample in samples], [sample.ratio("slow") for sample in samples]
     maker.console.print(
         f"{MORE_WORK:.0%} more work, {number} products of matrices a step: slower in {verdicts.count('slower')} of"
         f" {len(samples)} comparisons; median ratio {middle(ratios):.3f}"
@@ -358,20 +360,20 @@ def processes(maker: Maker) -> Found:
     folder = maker.folder / "processes"
     folder = folder / f"{len([*folder.glob('*')]) + 1:03}"
     table = make_table(f"speeds of {PROCESSES} processes", "", "standard deviation", "least", "most")
-    found: Found = {}
+    figures: Found = {}
     for name, (implementation, starter, options) in FRESH.items():
         config = TrainConfig(accelerator="cpu", epochs=80, **options)
         names = [f"{name} {number}" for number in range(PROCESSES)]
-        programs = [Program(one, f"{implementation}_impl", config, starter=starter) for one in names]
-        pairs = [Pair(one, names[0]) for one in names[1:]]  # so that all are alive together
+        programs = [TimedProgram(row_name, f"{implementation}_impl", config, starter=starter) for row_name in names]
+        pairs = [Pair(row_name, names[0]) for row_name in names[1:]]  # so that all are alive together
         run_dirs = measure_in_turns(programs, pairs, 1, folder, Console(quiet=True))
-        turns = [read_metrics(run_dirs[one][0], TurnLine) for one in names]
+        turns = [read_metrics(run_dirs[row_name][0], TurnLine) for row_name in names]
         speeds = np.array([[turn.images_per_second for turn in of_process] for of_process in turns])
-        found[name] = [typical_speed(of_process) for of_process in speeds / np.median(speeds, axis=0)]
+        figures[name] = [typical_speed(of_process) for of_process in speeds / np.median(speeds, axis=0)]
         deviation = deviation_between(speeds)
-        table.add_row(name, f"{deviation:.1%}", f"{min(found[name]):.3f}", f"{max(found[name]):.3f}")
+        table.add_row(name, f"{deviation:.1%}", f"{min(figures[name]):.3f}", f"{max(figures[name]):.3f}")
     maker.console.print(table)
-    return found
+    return figures
 
 
 def deviation_between(speeds: NDArray[np.float64]) -> float:
@@ -393,11 +395,11 @@ def deviation_between(speeds: NDArray[np.float64]) -> float:
 def length(maker: Maker) -> Found:
     arguments = (*TWO, "--epochs", "400")
     ways = {f"{seconds}": Way(arguments, constants={"TURN_SECONDS": seconds}) for seconds in TURN_SECONDS}
-    found: Found = {}
+    figures: Found = {}
     for name, samples in maker.make("length", ways).items():
-        found[name] = [one.ratio("pt") for one in samples]
-        maker.console.print(f"pt / tf in turns of {name} s: median {middle(found[name]):.3f}")
-    return found
+        figures[name] = [sample.ratio("pt") for sample in samples]
+        maker.console.print(f"pt / tf in turns of {name} s: median {middle(figures[name]):.3f}")
+    return figures
 
 
 def waking(maker: Maker) -> Found:
@@ -406,17 +408,17 @@ def waking(maker: Maker) -> Found:
     constants = {f"{steps}": {"WAKING_STEPS": steps, "TURN_SECONDS": 1e-9, "LONGEST": 0.0} for steps in WAKING_STEPS}
     ways = {name: Way(arguments, constants=values) for name, values in constants.items()} | {"usual": Way(arguments)}
     table = make_table("seconds of a step, over a usual one", "", *(f"step {steps + 1}" for steps in WAKING_STEPS))
-    found: Found = {}
+    figures: Found = {}
     for name, samples in maker.make("waking", ways).items():
-        for turns in (one.comparison.turns for one in samples):
+        for turns in (sample.comparison.turns for sample in samples):
             for (implementation, mode), of_row in turns.groupby(["implementation", "mode"]):
-                of_way = found.setdefault(f"{implementation} {mode}", {}).setdefault(name, [])
+                of_way = figures.setdefault(f"{implementation} {mode}", {}).setdefault(name, [])
                 of_way.append(step_seconds(of_row))
-    for row, by_way in found.items():
+    for row, by_way in figures.items():
         usual = middle(by_way.get("usual", []))
         table.add_row(row, *(f"{middle(by_way.get(str(steps), [])) / usual:.2f}" for steps in WAKING_STEPS))
     maker.console.print(table)
-    return {"step_seconds": found}
+    return {"step_seconds": figures}
 
 
 def alone(maker: Maker) -> Found:
@@ -428,20 +430,20 @@ def alone(maker: Maker) -> Found:
         ways |= {f"turns-{devices}": Way(arguments), f"alone-{devices}": Way((*arguments, "--turns", "never"))}
     samples = maker.make("alone", ways)
     table = make_table("images per second in turns / alone", "", "1 device", "2 devices")
-    found: Found = {}
+    figures: Found = {}
     for implementation in ("tf", "keras", "pt", "ptl"):
         for mode in ("plain", "tuned"):
-            found[f"{implementation} {mode}"] = ratios = {
+            figures[f"{implementation} {mode}"] = ratios = {
                 devices: [
-                    one.images_per_second_of_turns(implementation, mode)
+                    in_turns.images_per_second_of_turns(implementation, mode)
                     / other.row(implementation, mode)["images_per_second"]
-                    for one, other in zip(samples[f"turns-{devices}"], samples[f"alone-{devices}"], strict=False)
+                    for in_turns, other in zip(samples[f"turns-{devices}"], samples[f"alone-{devices}"], strict=False)
                 ]
                 for devices in ("1", "2")
             }
             table.add_row(f"{implementation} {mode}", *(f"{middle(values):.3f}" for values in ratios.values()))
     maker.console.print(table)
-    return found
+    return figures
 
 
 def middle(values: list[float]) -> float:

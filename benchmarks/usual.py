@@ -7,7 +7,7 @@ python -m benchmarks.usual --data-dir DIR
 
 from rich.console import Console
 
-from benchmarks.paired import ModesConfig, Pair, Program, make_folder, measure_in_turns, report_turns
+from benchmarks.paired import ModesConfig, Pair, TimedProgram, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.program import as_program
 from common.spec.options import TrainConfig
@@ -31,9 +31,11 @@ def main() -> None:
         data_dir=options.data_dir.absolute(),
         accelerator="cpu",
     )
-    programs = [Program(row.name, f"{row.implementation}_impl", config.replace(mode=row.mode)) for row in options.rows]
-    for name in dict.fromkeys(TUTORIAL[one] for one in options.implementations):
-        programs.append(Program(f"{name} usual", f"benchmarks.loops.{name}_usual", config))
+    programs = [
+        TimedProgram(row.name, f"{row.implementation}_impl", config.replace(mode=row.mode)) for row in options.rows
+    ]
+    for name in dict.fromkeys(TUTORIAL[implementation] for implementation in options.implementations):
+        programs.append(TimedProgram(f"{name} usual", f"benchmarks.loops.{name}_usual", config))
     pairs = [Pair(row.name, f"{TUTORIAL[row.implementation]} usual", REACH.get(row.name)) for row in options.rows]
     run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
     report_turns("usual", run_dirs, pairs, folder, console, {"config": config.training_fields()})

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
-from common.platform.errors import lost_process_told
+from common.platform.errors import lost_process_as_user_error
 from common.platform.launch import Launch
 from common.record.checkpoints import with_checkpoint
-from common.record.memory import memory_told
+from common.record.memory import out_of_memory_as_user_error
 from common.record.recorder import Framework, Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
@@ -60,7 +60,10 @@ class Backend(Framework):
         """This process's part of the run; see `Recorder`."""
         config = experiment.config
         recorder = Recorder(self, experiment, timeline, writes=writes, measures=measures)
-        with memory_told(config, recorder.device_name, self.ran_out_of_memory), lost_process_told(self.lost_another):
+        with (
+            out_of_memory_as_user_error(config, recorder.device_name, self.ran_out_of_memory),
+            lost_process_as_user_error(self.lost_another),
+        ):
             with recorder:
                 self.train(experiment, recorder)
             self.leave()

@@ -17,7 +17,7 @@ def main(name: str) -> None:
         from common.experiment import Experiment
         from common.implementations import IMPLEMENTATIONS
         from common.platform.errors import UserError
-        from common.record.memory import memory_told
+        from common.record.memory import out_of_memory_as_user_error
         from common.resolve import prepare_processor
         from common.trained.command import parse_command
         from common.trained.use import read_used, show
@@ -38,6 +38,6 @@ def main(name: str) -> None:
             return
         experiment = Experiment.make(backend.resolve(command.config), used.dataset)
         device_name = backend.device_name(experiment.config)
-        with memory_told(experiment.config, device_name, backend.ran_out_of_memory, trains=False):
+        with out_of_memory_as_user_error(experiment.config, device_name, backend.ran_out_of_memory, trains=False):
             logits = backend.classify(experiment)
         show(command, name, used, logits)

@@ -89,12 +89,12 @@ def _resolve_accelerator(config: TrainConfig, title: str, num_gpus: int) -> Acce
 
 def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
     """The number of nodes. Raises UserError if a launcher says otherwise, or if the nodes' processes are missing."""
-    nodes, said = config.num_nodes, launch.num_nodes
+    nodes, launched = config.num_nodes, launch.num_nodes
     if nodes == "auto":
-        nodes = said or 1
-    if said is not None:
-        if nodes != said:
-            on = f"{launch.started_by} has started processes on {said}"
+        nodes = launched or 1
+    if launched is not None:
+        if nodes != launched:
+            on = f"{launch.started_by} has started processes on {launched}"
             raise UserError(f"--num-nodes {nodes}: {on}; leave the option out")
         return nodes
     if launch.node >= nodes:
@@ -225,17 +225,17 @@ def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
 
 def describe_settings(config: TrainConfig) -> str:
     """The settings of a resolved configuration, to display: `32-bit`, `bf16-mixed, compiled`, `32-bit, fsdp`."""
-    found = [f"{config.precision}-bit" if config.precision.isdecimal() else config.precision]
+    settings = [f"{config.precision}-bit" if config.precision.isdecimal() else config.precision]
     if config.compile is True:
-        found.append("compiled")
+        settings.append("compiled")
     if config.tf32 is True and config.precision != "64":
-        found.append("TF32")
+        settings.append("TF32")
     usual = ("single_device",) if config.num_shards == 1 else ("ddp", "mirrored", "multi_worker_mirrored")
     if config.strategy not in usual:  # "auto" would not choose it
-        found.append(config.strategy)
+        settings.append(config.strategy)
     if config.microbatches > 1:
-        found.append(f"{config.microbatches} microbatches")
-    return ", ".join(found)
+        settings.append(f"{config.microbatches} microbatches")
+    return ", ".join(settings)
 
 
 def describe_batch(config: TrainConfig) -> str:

@@ -85,8 +85,8 @@ def mean_interval(samples: Sequence[float]) -> Interval:
         return Interval(mean, None, None)
     if np.ptp(samples) < SAME:
         return Interval(mean, mean, mean)
-    found = stats.ttest_1samp(samples, 0).confidence_interval(CONFIDENCE)
-    return Interval(mean, float(found.low), float(found.high))
+    interval = stats.ttest_1samp(samples, 0).confidence_interval(CONFIDENCE)
+    return Interval(mean, float(interval.low), float(interval.high))
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -119,7 +119,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     medians = float(np.log(np.median(speeds) / np.median(reference)))
     confidence = CONFIDENCE_OF_FEW.get(len(logs), CONFIDENCE)
     logs = logs[1:] if len(logs) >= WARM_UP_FROM else logs
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (logs,),
         _trimmed_mean,
         confidence_level=CONFIDENCE,
@@ -127,7 +127,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
         method="percentile",
         rng=np.random.default_rng(0),  # the same report from the same samples
     ).confidence_interval
-    low, high = float(found.low), float(found.high)
+    low, high = float(interval.low), float(interval.high)
     if len(logs) < MIN_BOOTSTRAP and np.ptp(logs) > SAME:
         t = stats.ttest_1samp(logs, 0).confidence_interval(confidence)
         low, high = min(low, float(t.low)), max(high, float(t.high))
@@ -176,7 +176,7 @@ def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
         return optimize.brentq(lambda x: density @ special.ndtr((x - centres) / spreads) - share, low, high)
 
     low, high = quantile((1 - CONFIDENCE) / 2), quantile((1 + CONFIDENCE) / 2)
-    least, most, estimate = (float(np.exp(one)) for one in (means.min(), means.max(), density @ centres))
+    least, most, estimate = (float(np.exp(log_ratio)) for log_ratio in (means.min(), means.max(), density @ centres))
     return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high), len(means) == 1)
 
 
@@ -188,7 +188,9 @@ def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, floa
     neighbouring values alike; the error then grows as in an autoregressive process of the first order.
     """
     groups, values = [group for group, _ in pairs], np.array([value for _, value in pairs])
-    means = {one: _trimmed_mean(values[[group == one for group in groups]]) for one in dict.fromkeys(groups)}
+    means = {
+        fromkey: _trimmed_mean(values[[group == fromkey for group in groups]]) for fromkey in dict.fromkeys(groups)
+    }
     centres = np.array([means[group] for group in groups])
     residuals = values - centres
     count = len(values)
@@ -210,8 +212,8 @@ def _autocorrelation(values: NDArray[np.float64]) -> float:
     """
     deviations = values - values.mean()
     squares = float(deviations @ deviations)
-    found = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
-    return float(np.clip(found + (1 + 4 * found) / len(values), 0, MOST_ALIKE))
+    correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
+    return float(np.clip(correlation + (1 + 4 * correlation) / len(values), 0, MOST_ALIKE))
 
 
 def _trimmed_mean(values: NDArray[np.float64], axis: int = -1) -> Any:
@@ -233,8 +235,8 @@ def unpaired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio
     estimate = float(np.exp(logs.mean() - reference_logs.mean()))
     if max(np.ptp(logs), np.ptp(reference_logs)) < SAME:
         return Ratio(least, most, estimate)
-    found: Any = stats.ttest_ind(logs, reference_logs, equal_var=False).confidence_interval(CONFIDENCE)
-    low, high = float(found.low), float(found.high)
+    interval: Any = stats.ttest_ind(logs, reference_logs, equal_var=False).confidence_interval(CONFIDENCE)
+    low, high = float(interval.low), float(interval.high)
     return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
 
 

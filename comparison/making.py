@@ -171,7 +171,7 @@ class RunMaker(Follower):
         while again := self._next_rounds(variants):
             if again == made:  # no progress: the same runs are still missing
                 return
-            new = [job for job in again if job.path not in {one.path for one in self.missing}]
+            new = [job for job in again if job.path not in {missing.path for missing in self.missing}]
             self.missing += new
             self.view.more(len(new))
             rounds = len({(job.variant, job.seed, job.round) for job in again})
@@ -192,7 +192,7 @@ class RunMaker(Follower):
             self._jobs[program.run_dir] = self._jobs[program.run_dir.with_suffix("")]
             self.view.more(1)
         job = self._jobs[program.run_dir]
-        self.missing = [one for one in self.missing if one.path != job.path]
+        self.missing = [missing for missing in self.missing if missing.path != job.path]
         self.view.start(job, self.missing)
 
     def see(self, program: Program, line: MetricsLine) -> None:

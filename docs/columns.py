@@ -18,7 +18,7 @@ PAGE = REPOSITORY / "docs" / "columns.md"
 
 def make_page() -> str:
     """The page, whose section `rows` has a line for each column."""
-    lines = [f"| `{one.name}` | {one.about} |\n" for one in columns_of(Row)]
+    lines = [f"| `{column.name}` | {column.about} |\n" for column in columns_of(Row)]
     start, table, end = re.split(r"(?s)(?<=\n## rows\n)(.*?\n)(?=\n## )", PAGE.read_text())
     head = table[: table.index("| `")]
     return "".join([start, head, *lines, end])

@@ -116,23 +116,23 @@ def make(exhibit: Exhibit, folder: Path, data_dir: Path) -> Summary:
 def pictures(exhibit: Exhibit, summary: Summary) -> list[Chart]:
     study = make_study(summary)
     charts = study_charts(study) if study else table_charts(summary.tables[0])
-    found = {chart.name: chart for chart in charts if chart.name in exhibit.charts}
-    return [found[name] for name in exhibit.charts]
+    by_name = {chart.name: chart for chart in charts if chart.name in exhibit.charts}
+    return [by_name[name] for name in exhibit.charts]
 
 
 def section(exhibit: Exhibit, summary: Summary, charts: list[Chart]) -> str:
     study = make_study(summary)
     table = summary.tables[0]
     grid = study_tables(study)[0] if study else row_tables(table.rows, details=False)[0]
-    said = study_conclusions(study) if study else conclusions(table)
+    sentences = study_conclusions(study) if study else conclusions(table)
     lines = [f"## {exhibit.title}", "", exhibit.why, "", "```", exhibit.command, "```", ""]
-    lines += [*(f"- {line}" for line in said), "", *markdown_grid(grid), ""]
+    lines += [*(f"- {line}" for line in sentences), "", *markdown_grid(grid), ""]
     for chart in charts:
         source = f"gallery/{exhibit.name}-{chart.name}.svg"
         lines += [f'<img src="{source}" width="420" alt="{chart.words}">', ""]
     lines += [f"{chart.title}: {chart.about}  " for chart in charts if chart.about]
-    if told := remarks(summary):
-        lines += ["", "What compare.py remarked:", "", "```", *told, "```"]
+    if notes := remarks(summary):
+        lines += ["", "What compare.py remarked:", "", "```", *notes, "```"]
     return "\n".join(lines) + "\n"
 
 

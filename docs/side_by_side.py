@@ -54,17 +54,17 @@ def code(implementation: str) -> str:
 
 def make_page() -> str:
     """The page as Markdown, with a table of two columns for each section and pair."""
-    found = {name: pieces(code(name)) for name in IMPLEMENTATIONS}
+    definitions = {name: pieces(code(name)) for name in IMPLEMENTATIONS}
     parts = [INTRODUCTION]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
         for pair in PAIRS:
             if not any(names[name] for name in pair):
                 continue
-            columns = ["\n\n\n".join(found[name][one] for one in names[name]) for name in pair]
+            columns = ["\n\n\n".join(definitions[name][definition] for definition in names[name]) for name in pair]
             heads = "".join(f"<th>{IMPLEMENTATIONS[name].title}</th>" for name in pair)
             # With blank lines around it, the content of a cell is read as Markdown.
-            cells = "</td><td>".join(f"\n\n```python\n{one}\n```\n\n" for one in columns)
+            cells = "</td><td>".join(f"\n\n```python\n{column}\n```\n\n" for column in columns)
             parts.append(f'<table><tr>{heads}</tr><tr valign="top"><td>{cells}</td></tr></table>\n')
     return "\n".join(parts)
 

@@ -181,8 +181,8 @@ class Place:
 
 def _describe(checks: Path, pipe: Connection) -> None:
     """Sends the checks of a file, by the names of their functions, in order."""
-    found = {name: one for name, one in vars(load(checks)).items() if isinstance(one, CheckFunctions)}
-    if without := [name for name, one in found.items() if not hasattr(one, "decide")]:
+    found = {name: check for name, check in vars(load(checks)).items() if isinstance(check, CheckFunctions)}
+    if without := [name for name, check in found.items() if not hasattr(check, "decide")]:
         raise ValueError(f"{checks}: without a judge: {', '.join(without)}")
     pipe.send({name: one.check for name, one in found.items()})
 
@@ -340,7 +340,7 @@ def _observed_by_all(started: list[tuple[Connection, BaseProcess]], seconds: flo
                 if found is not None:
                     del pipes[pipe]
                     observed[pipe] = found
-                if any(one.trouble for one in observed.values()):
+                if any(value.trouble for value in observed.values()):
                     began, limit = time.monotonic(), GRACE_SECONDS
                 elif found is None:
                     began, limit = time.monotonic(), seconds
@@ -352,7 +352,7 @@ def _observed_by_all(started: list[tuple[Connection, BaseProcess]], seconds: flo
 
 
 def _least_vague(troubles: list[Seen]) -> Seen | None:
-    return min(troubles, key=lambda one: one.vague, default=None)
+    return min(troubles, key=lambda trouble: trouble.vague, default=None)
 
 
 def _received(pipe: Connection, process: BaseProcess) -> Observed | None:
@@ -393,7 +393,7 @@ def _silence() -> Iterator[None]:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         return port

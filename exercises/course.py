@@ -89,22 +89,22 @@ def mark(name: str, work: Path) -> bool:
     checker = make_checker(name)
     passed = endless = 0
     errors: dict[str, str] = {}  # error: the check in which it was seen first
-    for function, one in checker.checks.items():
+    for function, check in checker.checks.items():
         if endless == MAX_ENDLESS:
             print(f"  {MAX_ENDLESS} checks ran out of time; the others are skipped")
             break
         seen = checker.run(function, work)
         passed += seen.status == "passed"
         endless += seen.vague == NOT_ENDED
-        _wrapped(f"  {seen.status:<6}  ", one.title)
+        _wrapped(f"  {seen.status:<6}  ", check.title)
         if seen.what in errors:
             _wrapped("          seen: ", f"the same error as where {errors[seen.what]}")
         elif seen.status != "passed":
             _wrapped("          seen: ", seen.what)
             if seen.status == "FAILED":
-                _wrapped("          hint: ", _hint(seen, one.hint))
+                _wrapped("          hint: ", _hint(seen, check.hint))
         if seen.vague == RAISED:
-            errors.setdefault(seen.what, f'"{one.title}"')
+            errors.setdefault(seen.what, f'"{check.title}"')
         sys.stdout.flush()
     print(f"{passed} of {len(checker.checks)} passed")
     return passed == len(checker.checks)
@@ -139,13 +139,13 @@ def prove(name: str) -> bool:
     wrongs: list[Wrong] = load(folder / "wrong.py").WRONG
     rights: list[Right] = load(folder / "right.py").RIGHT if (folder / "right.py").exists() else []
     troubles = differences_outside_gaps(folder)
-    for function, one in checker.checks.items():
+    for function, check in checker.checks.items():
         seen = checker.run(function, folder / "solution.py")
         if seen.status != "passed":
-            troubles.append(f"the solution: {one.title}: {seen.what}")
+            troubles.append(f"the solution: {check.title}: {seen.what}")
         seen = checker.run(function, folder / "exercise.py")
         if seen.status != "open":
-            troubles.append(f"the exercise with its gaps: {one.title}: {seen.status}: {seen.what}")
+            troubles.append(f"the exercise with its gaps: {check.title}: {seen.status}: {seen.what}")
     for change in [*rights, *wrongs]:
         try:
             troubles += run_changed(checker, folder, change)
@@ -168,7 +168,9 @@ def run_changed(checker: Checker, folder: Path, change: Change) -> list[str]:
             rejected = checker.run(change.caught_by, work).status == "FAILED"
             return [] if rejected else [f"{change.name}: is not rejected by {change.caught_by}"]
         seen = {name: checker.run(name, work) for name in checker.checks}
-        return [f"{change.name}: {name}: {one.what}" for name, one in seen.items() if one.status != "passed"]
+        return [
+            f"{change.name}: {name}: {verdict.what}" for name, verdict in seen.items() if verdict.status != "passed"
+        ]
 
 
 def differences_outside_gaps(folder: Path) -> list[str]:

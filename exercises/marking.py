@@ -84,14 +84,14 @@ def find(folder: Path) -> Class:
     """
     if not folder.is_dir():
         raise UserError(f"FOLDER {folder}: there is no such folder")
-    students = sorted(one.name for one in _entries(folder) if one.is_dir() and not one.is_symlink())
+    students = sorted(entry.name for entry in _entries(folder) if entry.is_dir() and not entry.is_symlink())
     if not students:
         raise UserError(f"FOLDER {folder}: has no sub-folders; it needs one for each student, with the works in it")
     works: dict[tuple[str, str], Path] = {}
     others: dict[str, list[str]] = {}
-    for one in _entries(folder):
-        if one.name not in students:
-            others.setdefault(one.name, []).append("the class")
+    for entry in _entries(folder):
+        if entry.name not in students:
+            others.setdefault(entry.name, []).append("the class")
     for student in students:
         for path in _files(folder / student):
             parts = path.relative_to(folder / student).parts
@@ -105,16 +105,16 @@ def find(folder: Path) -> Class:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if not one.name.startswith((".", "__pycache__")))
+    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "__pycache__")))
 
 
 def _files(folder: Path) -> Iterator[Path]:
     """The files of a student's folder, then the entries of its sub-folders. Deeper folders are not searched."""
     entries = _entries(folder)
-    yield from (one for one in entries if one.is_symlink() or not one.is_dir())
-    for one in entries:
-        if one.is_dir() and not one.is_symlink():
-            yield from _entries(one)
+    yield from (entry for entry in entries if entry.is_symlink() or not entry.is_dir())
+    for entry in entries:
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _entries(entry)
 
 
 def _is_file(path: Path) -> bool:
@@ -169,7 +169,7 @@ def check_the_checks(activities: Sequence[str], limits: Limits, sandboxed: bool)
     """Raises UserError if the solution of an activity does not pass its checks on this machine, within these limits."""
     for activity in activities:
         marks = mark_work(activity, FOLDER / activity / "solution.py", limits, sandboxed, threading.Event())
-        if trouble := next((one for one in marks if one.status != "passed"), None):
+        if trouble := next((mark for mark in marks if mark.status != "passed"), None):
             raise UserError(
                 f"nothing is marked: the solution of {activity} itself passes {cell(marks)} of its checks here, with"
                 f" --memory-mib {limits.memory_mib} and --seconds {limits.seconds:g}: {trouble.seen}"
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str]) -> int:
         out.print(shown(f"{options.csv}: written"), soft_wrap=True)
     if found.others:
         notes.print(shown(f"note: not marked, since they are no works of an activity: {_named(found.others)}"))
-    if without := [f"{student}: {name}" for (student, name), one in marks.items() if cell(one) == "not run"]:
+    if without := [f"{student}: {name}" for (student, name), results in marks.items() if cell(results) == "not run"]:
         notes.print(shown(f"note: without a mark, since not all checks could be run: {', '.join(without)}"))
     return 1 if without else 0
 

@@ -20,9 +20,9 @@ def cell(found: list[Verdict] | None) -> str:
     """The cell of a table: how many of the checks have passed, `6/8`; `-` without a work, `not run` without a mark."""
     if found is None:
         return "-"
-    if any(one.status == "not run" for one in found):
+    if any(verdict.status == "not run" for verdict in found):
         return "not run"
-    return f"{sum(one.status == 'passed' for one in found)}/{len(found)}"
+    return f"{sum(verdict.status == 'passed' for verdict in found)}/{len(found)}"
 
 
 def tables(students: Sequence[str], activities: Sequence[str], marks: Marks) -> Iterator[Table]:
@@ -55,10 +55,10 @@ def to_csv(students: Sequence[str], activities: Sequence[str], marks: Marks) -> 
     lines.writerow(HEADER)
     for student in students:
         for activity in activities:
-            found = {one.check: (one.status, one.seen) for one in marks.get((student, activity), ())}
+            found = {verdict.check: (verdict.status, verdict.seen) for verdict in marks.get((student, activity), ())}
             for name, title in titles(activity).items():
                 row = (student, activity, name, title, *found.get(name, ("missing", "")))
-                lines.writerow([_one_line(one) for one in row])
+                lines.writerow([_one_line(text) for text in row])
     return text.getvalue()
 
 

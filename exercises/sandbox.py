@@ -286,9 +286,9 @@ def _waited(process: subprocess.Popen[bytes]) -> int | None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the process and all that it has started. The processes of a sandbox end with the first of them."""
     family = _family(process.pid)
-    for one in family:
+    for member in family:
         with suppress(psutil.Error):
-            one.kill()
+            member.kill()
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -306,16 +306,16 @@ def _family(pid: int) -> list[psutil.Process]:
 def _memory_bytes(pid: int) -> int:
     """Memory of a process and its descendants. Memory that they share counts once, if the system reports it."""
     total, files = 0, dict[int, int]()
-    for one in _family(pid):
+    for process in _family(pid):
         with suppress(OSError):
-            for descriptor in Path(f"/proc/{one.pid}/fd").iterdir():
+            for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
                 if str(descriptor.readlink()).startswith("/memfd:"):  # a file in memory, of which not all is mapped
                     found = descriptor.stat()
                     files[found.st_ino] = found.st_blocks * 512
         try:
-            lines = Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
             total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
         except OSError:  # not Linux, not allowed, or just ended
             with suppress(psutil.Error):
-                total += one.memory_info().rss
+                total += process.memory_info().rss
     return total + sum(files.values())

@@ -33,10 +33,10 @@ def titles(activity: str) -> dict[str, str]:
     """The titles of an activity's checks by their functions' names, in order; read without importing a framework."""
     functions = ast.parse((FOLDER / activity / "check.py").read_text(encoding="utf-8")).body
     return {
-        one.name: str(ast.literal_eval(decorator.args[0]))
-        for one in functions
-        if isinstance(one, ast.FunctionDef)
-        for decorator in one.decorator_list
+        function.name: str(ast.literal_eval(decorator.args[0]))
+        for function in functions
+        if isinstance(function, ast.FunctionDef)
+        for decorator in function.decorator_list
         if isinstance(decorator, ast.Call)
     }
 
@@ -88,20 +88,20 @@ def read(content: bytes, activity: str, ended: str | None) -> list[Verdict]:
     reason = f"the checks were ended: {ended}" if ended else "the checker has not told of this check"
     found: list[Verdict] = []
     for name in titles(activity):
-        one = _next(lines, name)
-        if begun := one is not None and one.status == "begun":
-            one = _next(lines, name)
-        if one is None or one.status == "begun":
+        verdict = _next(lines, name)
+        if begun := verdict is not None and verdict.status == "begun":
+            verdict = _next(lines, name)
+        if verdict is None or verdict.status == "begun":
             lines = iter(())
-            one = Verdict(check=name, status="FAILED" if begun else "not run", seen=reason[:MAX_LETTERS])
-        found.append(one)
+            verdict = Verdict(check=name, status="FAILED" if begun else "not run", seen=reason[:MAX_LETTERS])
+        found.append(verdict)
     return found
 
 
 def _next(lines: Iterator[bytes], name: str) -> Verdict | None:
     """The next line, if it is about the check `name`."""
     try:
-        one = Verdict.model_validate_json(next(lines, b""))
+        verdict = Verdict.model_validate_json(next(lines, b""))
     except ValidationError:
         return None
-    return one if one.check == name else None
+    return verdict if verdict.check == name else None

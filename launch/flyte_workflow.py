@@ -158,9 +158,9 @@ def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
     """
     local_rank, done = os.environ.get("LOCAL_RANK"), run_dir.with_name("restored")
     if local_rank in (None, "0") and not done.exists():
-        found = kept.load_sync()
-        if found is not None:
-            shutil.copytree(found, run_dir / CHECKPOINTS_DIR, dirs_exist_ok=True)
+        checkpoint = kept.load_sync()
+        if checkpoint is not None:
+            shutil.copytree(checkpoint, run_dir / CHECKPOINTS_DIR, dirs_exist_ok=True)
     if local_rank == "0":
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
@@ -183,7 +183,7 @@ def collect(implementation: str, run_dir: Path) -> Trained:
 @tables.task
 async def compare(trained: list[Trained]) -> DataFrame:
     """A table with a line for each implementation; losses are compared with those of the first one."""
-    folders = [Path(await one.run_folder.download()) for one in trained]
+    folders = [Path(await result.run_folder.download()) for result in trained]
     lines = []
     for one, folder in zip(trained, folders, strict=True):
         result = read_result(folder)
@@ -224,8 +224,8 @@ def main() -> None:
     flyte.init()
     compared = flyte.with_runcontext(mode="local").run(compare_all, hyperparameters=hyperparameters).outputs()[0]
     print(pd.read_parquet(compared.table.uri).to_string(index=False))
-    for one in compared.trained:
-        print(f"{one.implementation}: {one.run_folder.path}")
+    for result in compared.trained:
+        print(f"{result.implementation}: {result.run_folder.path}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def job_files() -> dict[Path, str]:
     templates = Environment(
         loader=FileSystemLoader(HERE / "templates"), undefined=StrictUndefined, keep_trailing_newline=True
     )
-    found = {}
+    files = {}
     for queue in ("slurm", "lsf"):
         for name in NAMES:
             one = name == "tf"
@@ -27,11 +27,11 @@ def job_files() -> dict[Path, str]:
                 "one": one,
                 "processes": processes,
             }
-            found[HERE / queue / f"{name}.{queue}"] = templates.get_template("run.sh.j2").render(fills)
+            files[HERE / queue / f"{name}.{queue}"] = templates.get_template("run.sh.j2").render(fills)
         for name in ("compare", "sweep"):
             text = templates.get_template(f"{name}.sh.j2").render(slurm=queue == "slurm")
-            found[HERE / queue / f"{name}.{queue}"] = text
-    return found
+            files[HERE / queue / f"{name}.{queue}"] = text
+    return files
 
 
 if __name__ == "__main__":

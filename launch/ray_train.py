@@ -190,7 +190,7 @@ def reason(error: Exception) -> str:
     return str(error).splitlines()[-1]
 
 
-def run_worker(told: dict[str, Any]) -> int:
+def run_worker(worker: dict[str, Any]) -> int:
     """Runs the program in a worker of Ray Train.
 
     Args:
@@ -207,11 +207,11 @@ def run_worker(told: dict[str, Any]) -> int:
 
     context = ray.train.get_context()
     size, local_size = context.get_world_size(), context.get_local_world_size()
-    if local_size != told["workers_per_node"]:
-        raise RuntimeError(f"Ray has put {local_size} processes on a node, not {told['workers_per_node']}")
+    if local_size != worker["workers_per_node"]:
+        raise RuntimeError(f"Ray has put {local_size} processes on a node, not {worker['workers_per_node']}")
     environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     store = None
-    if not is_tensorflow(told["command"]):
+    if not is_tensorflow(worker["command"]):
         store, port = open_store(context.get_world_rank())
         # Ray Train has set the others: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR.
         environment |= {
@@ -223,7 +223,7 @@ def run_worker(told: dict[str, Any]) -> int:
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
     # The program ends when this process ends, in whatever way: see common/platform/family.py.
-    status = subprocess.run(told["command"], cwd=told["folder"], env=environment).returncode
+    status = subprocess.run(worker["command"], cwd=worker["folder"], env=environment).returncode
     del store
     if status not in (0, USER_ERROR):
         raise RuntimeError(f"exit status {status}" if status > 0 else f"ended by signal {-status}")

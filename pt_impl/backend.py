@@ -107,16 +107,16 @@ class Torch(Backend):
         """On the CPU torch has no type for it."""
         if isinstance(error.__cause__, Exception) and self.ran_out_of_memory(error.__cause__):  # in a pipeline's stage
             return True
-        said = str(error)
+        message = str(error)
         on_cpu = isinstance(error, RuntimeError) and (
-            "can't allocate memory" in said or "could not create a memory" in said or "std::bad_alloc" in said
+            "can't allocate memory" in message or "could not create a memory" in message or "std::bad_alloc" in message
         )
         return isinstance(error, torch.OutOfMemoryError | MemoryError) or on_cpu
 
     def lost_another(self, error: Exception) -> bool:
         """gloo has no type for it."""
-        said = str(error)
-        by_gloo = isinstance(error, RuntimeError) and ("by peer" in said or "Broken pipe" in said)
+        message = str(error)
+        by_gloo = isinstance(error, RuntimeError) and ("by peer" in message or "Broken pipe" in message)
         return isinstance(error, dist.DistError) or by_gloo
 
     def classify(self, experiment: Experiment) -> NDArray[np.floating]:
@@ -231,11 +231,11 @@ def wait_for(processes: multiprocessing.ProcessContext, config: TrainConfig) -> 
             pass
         return
     with hold_signals() as held:
-        told = False
+        has_warned = False
         try:
             while not processes.join(timeout=POLL_SECONDS, grace_period=GRACE_SECONDS):
-                if held.number is not None and not told:
-                    told = True
+                if held.number is not None and not has_warned:
+                    has_warned = True
                     for process in processes.processes:
                         os.kill(process.pid, held.number)
         except multiprocessing.ProcessExitedException as error:

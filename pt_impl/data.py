@@ -138,7 +138,7 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     inputs = batch.inputs
     if isinstance(inputs, tuple | list):
-        inputs = tuple(one.to(device, non_blocking=True) for one in inputs)
+        inputs = tuple(part.to(device, non_blocking=True) for part in inputs)
     else:
         inputs = inputs.to(device, non_blocking=True)
     return Batch(inputs, batch.labels.to(device, non_blocking=True), batch.count)

@@ -58,7 +58,9 @@ def write_first_batch(
     """
     gradients = {name: parameter.grad / loss_scale for name, parameter in network.named_parameters()}
     if not reduced:
-        gradients = {name: sum_over_replicas(one) / experiment.config.num_shards for name, one in gradients.items()}
+        gradients = {
+            name: sum_over_replicas(gradient) / experiment.config.num_shards for name, gradient in gradients.items()
+        }
     trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
     recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, trained))
 

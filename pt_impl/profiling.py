@@ -23,10 +23,10 @@ class TorchProfiler:
     def stop(self) -> Sequence[Operation]:
         self.profile.stop()
         self.profile.export_chrome_trace(str(self.folder / TRACE_FILE))
-        found = []
-        for one in self.profile.key_averages():
+        operations = []
+        for event in self.profile.key_averages():
             # On a GPU the kernels' time counts: the CPU's time is only that of starting them.
-            microseconds = one.self_device_time_total if torch.cuda.is_available() else one.self_cpu_time_total
+            microseconds = event.self_device_time_total if torch.cuda.is_available() else event.self_cpu_time_total
             if microseconds > 0:
-                found.append(Operation(name=one.key, calls=one.count, seconds=microseconds / 1e6))
-        return found
+                operations.append(Operation(name=event.key, calls=event.count, seconds=microseconds / 1e6))
+        return operations

@@ -85,8 +85,8 @@ def native_average(experiment: Experiment, network: nn.Module) -> dict[str, torc
     assert experiment.state
     values = experiment.state.average
     return {
-        native_name(one): torch.from_numpy(to_native(one, values[one.name]).copy())
-        for one, _ in _trained(network, experiment.network)
+        native_name(parameter): torch.from_numpy(to_native(parameter, values[parameter.name]).copy())
+        for parameter, _ in _trained(network, experiment.network)
     }
 
 
@@ -110,8 +110,8 @@ def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
 
 def _canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
     """Canonical arrays of all trained parameters; collected from all replicas if this process has only a part."""
-    trained = [one for one in spec.parameters if one.trainable]
-    own = [one for one in trained if native_name(one) in tensors]
+    trained = [parameter for parameter in spec.parameters if parameter.trainable]
+    own = [parameter for parameter in trained if native_name(parameter) in tensors]
     arrays = _copied(to_canonical(tensors, own))
     return arrays if len(own) == len(trained) else collect_over_replicas(arrays)
 

@@ -21,7 +21,10 @@ KINDS |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance
 
 def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
-    state = {native_name(one): torch.from_numpy(to_native(one, weights[one.name]).copy()) for one in spec.parameters}
+    state = {
+        native_name(parameter): torch.from_numpy(to_native(parameter, weights[parameter.name]).copy())
+        for parameter in spec.parameters
+    }
     counters = {name: value for name, value in network.named_buffers() if name.endswith("num_batches_tracked")}
     network.load_state_dict(state | counters)
 
@@ -36,7 +39,10 @@ def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
 
 def to_canonical(tensors: dict[str, torch.Tensor], parameters: Iterable[Parameter]) -> Weights:
     """Canonical name -> array, of parameters or anything shaped like them: `load_weights` backwards."""
-    return {one.name: from_native(one, whole(tensors[native_name(one)]).cpu().numpy()) for one in parameters}
+    return {
+        parameter.name: from_native(parameter, whole(tensors[native_name(parameter)]).cpu().numpy())
+        for parameter in parameters
+    }
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

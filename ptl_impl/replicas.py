@@ -45,7 +45,7 @@ def make_environment(config: TrainConfig) -> list[ClusterEnvironment]:
 
 
 @contextmanager
-def replicas_told(trainer: pl.Trainer) -> Iterator[None]:
+def lost_replica_as_replica_error(trainer: pl.Trainer) -> Iterator[None]:
     """Raises ReplicaError if a process started by the Trainer has ended, instead of the error that this causes."""
     starts_others = trainer.num_devices > 1 and Launch.read().started_by == "user"
     try:

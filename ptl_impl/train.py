@@ -21,7 +21,7 @@ from ptl_impl.data import ExampleData
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, make_plugins
-from ptl_impl.replicas import make_environment, replicas_told
+from ptl_impl.replicas import lost_replica_as_replica_error, make_environment
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     )
     done = dict.fromkeys(("ready", "started", "processed", "completed"), plan.epochs_before)
     trainer.fit_loop.epoch_progress.load_state_dict({"total": done, "current": done})
-    with replicas_told(trainer):
+    with lost_replica_as_replica_error(trainer):
         trainer.fit(parts.module, parts.data)
 
     memory = device_peak_memory_bytes(config, parts.device)

@@ -120,7 +120,7 @@ class Collected:
             self.seen += [value for name, value in report.user_properties if name == "fault"]
 
     def pytest_terminal_summary(self, terminalreporter):
-        missing = TITLES.keys() - {one["name"] for one in self.seen}
+        missing = TITLES.keys() - {item["name"] for item in self.seen}
         if self.failed or missing:
             reason = f"nothing was tried of: {', '.join(sorted(missing))}" if missing else "tests failed"
             terminalreporter.write_line(f"{self.path}: no table is written; {reason}", red=True)

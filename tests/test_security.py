@@ -33,7 +33,7 @@ PROGRAMS = [*modules().values(), REPOSITORY / "compare.py", REPOSITORY / "make_d
 def calls(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), {one.arg: ast.unparse(one.value) for one in node.keywords}
+            yield ast.unparse(node.func), {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: str(path.relative_to(REPOSITORY)))

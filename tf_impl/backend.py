@@ -64,7 +64,7 @@ class TensorFlow(Backend):
     ) -> tuple[list[tuple[float, float]], list[float]]:
         """The strategy has summed the losses and correct answers already; `numbers` are summed here."""
         losses, correct = (
-            tf.concat([tf.reshape(one, [-1]) for one in column], 0) for column in zip(*steps, strict=True)
+            tf.concat([tf.reshape(share, [-1]) for share in column], 0) for column in zip(*steps, strict=True)
         )
         if numbers:
             numbers = replicas.sum_over_processes(self.strategy, np.array(numbers)).tolist()

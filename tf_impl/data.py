@@ -117,8 +117,8 @@ def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
     shapes, types = ([None, *shards.images.shape[1:]], [None], [], [None]), (tf.uint8, tf.int64, tf.int64, tf.int64)
 
     def load(index: tf.Tensor) -> Shard:
-        found = tf.numpy_function(shards.__getitem__, [index], types)
-        images, labels, count, visits = map(tf.ensure_shape, found, shapes)
+        arrays = tf.numpy_function(shards.__getitem__, [index], types)
+        images, labels, count, visits = map(tf.ensure_shape, arrays, shapes)
         return shards.prepare(images, visits), labels, count
 
     return load
@@ -141,8 +141,8 @@ def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distrib
 
         def indices(_: tf.Tensor) -> tf.data.Dataset:
             """Indices of the shards of this epoch. There are fewer if a resumed training starts within the epoch."""
-            found = tf.numpy_function(lambda: shards.indices(replicas), [], tf.int64)
-            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(found, [None]))
+            indices_of = tf.numpy_function(lambda: shards.indices(replicas), [], tf.int64)
+            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(indices_of, [None]))
 
         return tf.data.Dataset.range(1).flat_map(indices).map(loader(shards)).prefetch(tf.data.AUTOTUNE)
 

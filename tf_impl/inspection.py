@@ -63,4 +63,4 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     parts = (images[start : start + config.eval_batch_size] for start in range(0, len(images), config.eval_batch_size))
     test_shards = Shards(experiment, num_replicas=1)
     inputs = (test_shards.prepare(part, tf.zeros(len(part), tf.int64)) for part in parts)
-    return np.concatenate([tf.cast(network(one), DTYPES[config.precision]).numpy() for one in inputs])
+    return np.concatenate([tf.cast(network(batch), DTYPES[config.precision]).numpy() for batch in inputs])

@@ -137,7 +137,7 @@ class Adam(Optimizer):
         rule, dtype = self.rule, gradient.dtype
         # In 64 bits, as in PyTorch: in 32 bits, 1 - beta2 has few correct digits.
         corrections = (1 - tf.pow(tf.constant(beta, tf.float64), self.steps_taken) for beta in (rule.beta1, rule.beta2))
-        first, second = (tf.cast(one, dtype) for one in corrections)
+        first, second = (tf.cast(correction, dtype) for correction in corrections)
         average, square = mean(rule.beta1, slots[0], gradient), mean(rule.beta2, slots[1], gradient**2)
         largest = [tf.maximum(slots[2], square)] if rule.amsgrad else []
         root = tf.sqrt((largest or [square])[0]) / tf.sqrt(second)
@@ -205,9 +205,9 @@ class Accumulator:
     def __init__(self, variables: list[keras.Variable]) -> None:
         own = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
         self.sums = []
-        for one in variables:
-            with tf.device(one.value.device):
-                self.sums.append(tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, **own))
+        for variable in variables:
+            with tf.device(variable.value.device):
+                self.sums.append(tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False, **own))
 
     def add(self, gradients: Tensors) -> None:
         for total, gradient in zip(self.sums, gradients, strict=True):

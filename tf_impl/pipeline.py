@@ -44,7 +44,9 @@ class Stages:
         self.first = keras.Model(network.inputs, activations)
         self.second = keras.Model([activations, *network.inputs[1:]], network.outputs[0])
         for stage, device in zip((self.first, self.second), self.devices, strict=True):
-            assert all(one.value.device.endswith(device) for one in stage.variables), "a variable is not on its device"
+            assert all(variable.value.device.endswith(device) for variable in stage.variables), (
+                "a variable is not on its device"
+            )
 
     def __call__(self, inputs: Any, training: bool) -> tf.Tensor:
         images, *visits = tf.nest.flatten(inputs)
@@ -59,12 +61,12 @@ class Stages:
         def in_parts(number: int) -> Shares:
             """Computes the parts one after the other; a stage that has finished a part may begin the next one."""
             with tf.device(self.devices[0]):
-                parts = [tf.split(one, number) for one in tf.nest.flatten(inputs)]
+                parts = [tf.split(tensor, number) for tensor in tf.nest.flatten(inputs)]
             with tf.device(self.devices[1]):
                 parts.append(tf.split(labels, number))
             shares = [self.one_part(optimizer, part, count) for part in zip(*parts, strict=True)]
             losses, gradients, correct = zip(*shares, strict=True)
-            return total(losses), [total(one) for one in zip(*gradients, strict=True)], total(correct)
+            return total(losses), [total(parts) for parts in zip(*gradients, strict=True)], total(correct)
 
         number = self.config.microbatches
         if number == 1:

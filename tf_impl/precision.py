@@ -37,7 +37,7 @@ class LossScale:
         self.skipped = tf.Variable(0, dtype=tf.int64, **first)
 
     def get_state(self) -> ScaleState:
-        return ScaleState(*(one.numpy().item() for one in (self.scale, self.good_steps, self.skipped)))
+        return ScaleState(*(variable.numpy().item() for variable in (self.scale, self.good_steps, self.skipped)))
 
     def set_state(self, state: ScaleState, steps_taken: int) -> None:
         self.scale.assign(state.scale)

@@ -106,7 +106,7 @@ def make_loop(
 ) -> tuple[Callable[[int], Iterator[Shares]], Callable[[], tuple[float, int, int]]]:
     """`train_steps` and `evaluate`, which call the steps on all replicas."""
     train_shards, _ = shards
-    train_batches, test_batches = (make_dataset(strategy, one) for one in shards)
+    train_batches, test_batches = (make_dataset(strategy, bounds) for bounds in shards)
     replica_train_step, replica_update_step, replica_eval_step = steps
 
     # The signature allows any number of examples, so the last batch of an epoch needs no trace of its own.
@@ -122,7 +122,7 @@ def make_loop(
     @tf.function(input_signature=[test_batches.element_spec])
     def distributed_eval_step(shard: Shard) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         sums = strategy.run(replica_eval_step, args=shard)
-        return tuple(strategy.reduce(SUM, one, axis=None) for one in sums)
+        return tuple(strategy.reduce(SUM, part, axis=None) for part in sums)
 
     def train_steps(epoch: int) -> Iterator[Shares]:
         """Takes the steps of an epoch, counted from 0; gives the global loss and number of correct answers of each."""

@@ -79,10 +79,10 @@ class Streamed:
         def gather(visits: tf.Tensor, bound: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, stop, count = tf.unstack(bound)
             visits = visits[start:stop]
-            found = tf.numpy_function(rows, [visits], [tf.uint8, tf.int64])
+            rows_of = tf.numpy_function(rows, [visits], [tf.uint8, tf.int64])
             return (
-                tf.ensure_shape(found[0], [None, *images.shape[1:]]),
-                tf.ensure_shape(found[1], [None]),
+                tf.ensure_shape(rows_of[0], [None, *images.shape[1:]]),
+                tf.ensure_shape(rows_of[1], [None]),
                 visits,
                 count,
             )
@@ -150,7 +150,7 @@ class TunedLoop:
         self.experiment, self.strategy, self.recorder = experiment, strategy, recorder
         source = Resident if experiment.config.data_on == "device" else Streamed
         self.shards, self.test_shards = shards
-        self.training, self.testing = (source(one, strategy) for one in shards)
+        self.training, self.testing = (source(bounds, strategy) for bounds in shards)
         train_step, update_step, eval_step = steps
         self.call = self.make_call(train_step, update_step)
         self.eval_steps = self.make_eval_steps(eval_step)
@@ -230,7 +230,7 @@ class TunedLoop:
     def evaluate(self) -> tuple[float, int, int]:
         """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
         sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
-        loss_sum, correct, count = (one.numpy().item() for one in sums)
+        loss_sum, correct, count = (total.numpy().item() for total in sums)
         return loss_sum, correct, count
 
 

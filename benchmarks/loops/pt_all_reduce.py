@@ -32,9 +32,9 @@ def measure(num_bytes: int) -> float:
 def main(path: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = [{"replicas": dist.get_world_size(), "num_bytes": size, "seconds": measure(size)} for size in SIZES]
+    timings = [{"replicas": dist.get_world_size(), "num_bytes": size, "seconds": measure(size)} for size in SIZES]
     if dist.get_rank() == 0:
-        write_text(path, json.dumps(found) + "\n")
+        write_text(path, json.dumps(timings) + "\n")
     dist.barrier()
     dist.destroy_process_group()
 

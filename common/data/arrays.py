@@ -113,8 +113,8 @@ def check_content(folder: Path) -> None:
     stamps = []
     for part in ("train", "test"):
         for kind in ("images", "labels"):
-            found = array_path(folder, part, kind).stat()
-            stamps.append([found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns])
+            status = array_path(folder, part, kind).stat()
+            stamps.append([status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
     state = hashlib.sha256(json.dumps([info.sha256, stamps]).encode()).hexdigest()
     checked = platformdirs.user_cache_path("cnn-in-lockstep") / "checked-arrays" / state
     if checked.exists():

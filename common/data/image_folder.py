@@ -176,12 +176,12 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
     if len(unreadable):
         path = config.output / UNREADABLE_FILE
         write_text(path, "".join(f"{_reason(config, listing.files[index][0])}\n" for index in unreadable))
-        found = f"{len(unreadable):,} of {len(status):,} images can't be read, listed in {path}"
+        summary = f"{len(unreadable):,} of {len(status):,} images can't be read, listed in {path}"
         if config.unreadable == "refuse":
-            raise UserError(f"{found}; --unreadable skip leaves them out")
+            raise UserError(f"{summary}; --unreadable skip leaves them out")
         if not train.any() or not test.any():
-            raise UserError(f"{found}; too few are left")
-        console.print(f"{found}: left out")
+            raise UserError(f"{summary}; too few are left")
+        console.print(f"{summary}: left out")
         for part, keep in (("train", train), ("test", test)):
             for kind in ("images", "labels"):
                 _leave_out(array_path(config.output, part, kind), keep)

@@ -115,14 +115,14 @@ def _classes(folder: Path) -> list[str]:
 
 def _files(source: Path, folder: str) -> list[str]:
     """Paths of the images below a folder, relative to `source`, sorted."""
-    found: list[str] = []
+    paths: list[str] = []
     for root, folders, names in os.walk(source / folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [
+        paths += [
             str(Path(root, name).relative_to(source))
             for name in names
             if Path(name).suffix.lower() in SUFFIXES
             and not name.startswith(".")
             and Path(root, name).is_file()  # a pipe would block the reader
         ]
-    return sorted(found)
+    return sorted(paths)

@@ -87,12 +87,14 @@ def _check_names(arguments: Sequence[str]) -> None:
         around = str(Path.cwd())
     except OSError as error:
         raise UserError(f"the current folder can't be found: {error.strerror}") from None
-    for one in [*arguments, around]:
-        if any("\ud800" <= letter <= "\udfff" for letter in one):  # surrogates: how Python represents undecodable bytes
+    for argument in [*arguments, around]:
+        if any(
+            "\ud800" <= letter <= "\udfff" for letter in argument
+        ):  # surrogates: how Python represents undecodable bytes
             encoding = sys.getfilesystemencoding()
-            raise UserError(f"{one!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
-        if any(unicodedata.category(letter) == "Cc" for letter in one):
-            raise UserError(f"{one!a}: has control characters, which would change what a terminal shows")
+            raise UserError(f"{argument!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
+        if any(unicodedata.category(letter) == "Cc" for letter in argument):
+            raise UserError(f"{argument!a}: has control characters, which would change what a terminal shows")
 
 
 def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
@@ -116,21 +118,21 @@ LONGEST_CHOICE = 70  # characters of names in braces; longer lists do not fit a 
 
 def _switch(shape: dict[str, Any]) -> bool:
     """Whether an option is true or false: without a value it is true."""
-    return any(one.get("type") == "boolean" for one in [shape, *shape.get("anyOf", [])])
+    return any(part.get("type") == "boolean" for part in [shape, *shape.get("anyOf", [])])
 
 
 def _array(shape: dict[str, Any]) -> int | str | None:
     """How many values an option takes: a number, "+" for one or more, None for exactly one."""
-    for one in [shape, *shape.get("anyOf", [])]:
-        if one.get("type") == "array":
-            number: int | None = one.get("maxItems")
+    for part in [shape, *shape.get("anyOf", [])]:
+        if part.get("type") == "array":
+            number: int | None = part.get("maxItems")
             return number or "+"
     return None
 
 
 def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
     if "anyOf" in shape:
-        kinds = [_allowed(one, definitions) for one in shape["anyOf"] if one.get("type") != "null"]
+        kinds = [_allowed(part, definitions) for part in shape["anyOf"] if part.get("type") != "null"]
         return " or ".join(kinds)
     if "enum" in shape:
         names = "{" + ",".join(map(str, shape["enum"])) + "}"

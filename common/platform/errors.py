@@ -68,7 +68,7 @@ def replica_ended(rank: int, status: int) -> ReplicaError:
 
 
 @contextmanager
-def lost_process_told(lost: Callable[[Exception], bool]) -> Iterator[None]:
+def lost_process_as_user_error(lost: Callable[[Exception], bool]) -> Iterator[None]:
     """Replaces a framework's connection error by one line, for processes that a launcher, for example, has started.
 
     Args:

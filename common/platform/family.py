@@ -84,8 +84,8 @@ def _end_stopped() -> None:
         time.sleep(STOPPED_SECONDS / 2)
         looks = [*looks[-2:], set(filter(_is_stopped, psutil.Process().children(recursive=True)))]
         for process in set.intersection(*looks):
-            told = f"process {process.pid} was stopped by a signal and does not go on; it is ended"
-            print(f"note: {told}", file=sys.stderr)
+            message = f"process {process.pid} was stopped by a signal and does not go on; it is ended"
+            print(f"note: {message}", file=sys.stderr)
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 

@@ -47,7 +47,7 @@ class Launch:
       world_size: number of processes that the launcher has started; None if this program starts its own processes.
       local_world_size: number of these processes on this node; None if `world_size` is None.
       node: number of this node among the nodes of the run, from 0.
-      num_nodes: number of nodes; None if no launcher has told it.
+      num_nodes: number of nodes; None if no launcher has given it.
       first_pid: id of the first process of the run on this node; all others are its descendants.
     """
 
@@ -176,8 +176,8 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
       UserError: the value is not such JSON, or names a task type that takes no part in synchronous training.
     """
     try:
-        said: Any = json.loads(text)
-        cluster, task = said["cluster"], said["task"]
+        cluster_config: Any = json.loads(text)
+        cluster, task = cluster_config["cluster"], cluster_config["task"]
         workers = {kind: [str(address) for address in cluster[kind]] for kind in ("chief", "worker") if kind in cluster}
         kind, index = str(task["type"]), int(task["index"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -188,14 +188,14 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
         raise UserError(f"TF_CONFIG: {', '.join(others)}: this program takes only tasks of type worker and chief")
     if not 0 <= index < len(workers.get(kind, ())):
         raise UserError(f"TF_CONFIG: its task is {kind} {index}, which its cluster does not have")
-    found = []
+    nodes = []
     for address in (*workers.get("chief", ()), *workers.get("worker", ())):
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise UserError(f"TF_CONFIG: worker {address}: should be HOST:PORT")
-        found.append((host, int(port)))
+        nodes.append((host, int(port)))
     first = len(workers.get("chief", ())) if kind == "worker" else 0
-    return found, first + index
+    return nodes, first + index
 
 
 def _daemon() -> int:

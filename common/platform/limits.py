@@ -30,12 +30,12 @@ def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int
 
     A period usually lasts 100 ms. The numbers are those of the group that was stopped most. None if there is no limit.
     """
-    found = []
+    counters = []
     for folder in _folders(groups, own):
         with suppress(OSError):
-            said = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
-            found.append((int(said.get("nr_throttled", 0)), int(said.get("nr_periods", 0))))
-    stopped, periods = max(found, default=(0, 0))
+            statistics = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            counters.append((int(statistics.get("nr_throttled", 0)), int(statistics.get("nr_periods", 0))))
+    stopped, periods = max(counters, default=(0, 0))
     return (periods, stopped) if periods else None
 
 
@@ -44,13 +44,13 @@ def memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
 
     Only of version 2. What the page cache holds counts as free, since the kernel gives it up.
     """
-    found = []
+    left = []
     for folder in _folders(groups, own):
         with suppress(OSError, ValueError):  # no such file, or "max": this group has no limit
             limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
-            said = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            found.append(limit - used + int(said.get("file", 0)))
-    return min(found, default=None)
+            counters = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            left.append(limit - used + int(counters.get("file", 0)))
+    return min(left, default=None)
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:

@@ -119,8 +119,8 @@ def _peak(process: psutil.Process) -> int:
 
 def versions(*packages: str) -> dict[str, str]:
     """Versions of Python, the platform and the packages named."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    return found | {name: importlib.metadata.version(name) for name in packages}
+    by_package = {"python": platform.python_version(), "platform": platform.platform()}
+    return by_package | {name: importlib.metadata.version(name) for name in packages}
 
 
 def code_sha256() -> str:

@@ -114,8 +114,8 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             if shown is False:
                 time.sleep(FIRST_SECONDS)
             raise
-        told = " ".join(str(error).split()) or type(error).__name__
-        print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({told})", file=sys.stderr)
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({message})", file=sys.stderr)
         status = 1
     exit_now(status)
 
@@ -162,9 +162,9 @@ def end_by_signal(number: int) -> NoReturn:
     def end(*_: object) -> NoReturn:
         program, _Own.program = _Own.program, None
         if program is not None:
-            told = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+            message = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
             with suppress(OSError):
-                os.write(2, f"{program}: {told}\n".encode())  # print may be what the signal has interrupted
+                os.write(2, f"{program}: {message}\n".encode())  # print may be what the signal has interrupted
         exit_now(128 + number)
 
     take_signals(signal.SIG_IGN)

@@ -70,8 +70,8 @@ def _of_slurm(launch: Launch) -> list[tuple[str, int]]:
     nodes = os.environ["SLURM_STEP_NODELIST"]
     names = _scontrol("show", "hostnames", nodes).split()
     # Addresses at which Slurm reaches the nodes; a node's name in Slurm need not be a host name in the network.
-    told = dict(_node(line) for line in _scontrol("--oneliner", "show", "nodes", nodes).splitlines())
-    hosts = [told[name] for name in names if name in told]
+    address_of = dict(_node(line) for line in _scontrol("--oneliner", "show", "nodes", nodes).splitlines())
+    hosts = [address_of[name] for name in names if name in address_of]
     if len(hosts) != launch.num_nodes:
         raise UserError(f"SLURM_STEP_NODELIST {nodes}: scontrol does not say where these nodes are")
     assert launch.world_size is not None and launch.local_world_size is not None
@@ -111,9 +111,9 @@ def _of_mpi(launch: Launch) -> list[tuple[str, int]]:
     MPI.Init()
     with socket.create_server(("", 0)) as listener:
         own = MPI.Get_processor_name(), listener.getsockname()[1]
-        found = MPI.COMM_WORLD.allgather(own)
+        gathered = MPI.COMM_WORLD.allgather(own)
     MPI.Finalize()
-    return [(str(host), int(port)) for host, port in found]
+    return [(str(host), int(port)) for host, port in gathered]
 
 
 # --- Networks ---
@@ -127,9 +127,9 @@ def find_interface(num_nodes: int) -> str | None:
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     if num_nodes == 1:
         return loopback
-    found = _interface_towards(os.environ.get("MASTER_ADDR", ""))
-    if found not in (None, loopback):
-        return found
+    interface = _interface_towards(os.environ.get("MASTER_ADDR", ""))
+    if interface not in (None, loopback):
+        return interface
     # The first node's own name often resolves to its loopback address, which other nodes can't reach.
     others = [name for name, up in psutil.net_if_stats().items() if up.isup and name != loopback]
     others = [name for name in others if _addresses_of(name)]
@@ -147,4 +147,4 @@ def _interface_towards(host: str) -> str | None:
 
 
 def _addresses_of(name: str) -> list[str]:
-    return [one.address for one in psutil.net_if_addrs().get(name, ()) if one.family == socket.AF_INET]
+    return [address.address for address in psutil.net_if_addrs().get(name, ()) if address.family == socket.AF_INET]

@@ -115,8 +115,8 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
     """Folders of a run's checkpoints, the latest first."""
-    found = [path for path in run_dir.glob(f"{CHECKPOINTS_DIR}/step-*") if re.fullmatch(r"step-\d+", path.name)]
-    yield from sorted(found, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    folders = [path for path in run_dir.glob(f"{CHECKPOINTS_DIR}/step-*") if re.fullmatch(r"step-\d+", path.name)]
+    yield from sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
@@ -194,10 +194,10 @@ def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
 
 def with_checkpoint(experiment: Experiment) -> Experiment:
     """The experiment, continued from the checkpoint that `--resume` names; its `resume` option is then that folder."""
-    found = find_checkpoint(experiment)
-    if found is None:
+    checkpoint = find_checkpoint(experiment)
+    if checkpoint is None:
         return experiment
-    folder, state = found
+    folder, state = checkpoint
     plan = replace(experiment.plan, first_step=state.step + 1)
     return replace(experiment, config=experiment.config.replace(resume=folder), plan=plan, state=state)
 
@@ -270,7 +270,7 @@ class Checkpointer:
         steps = max(1, done - self._voted)
         again = min(2 * steps, max(1, int(VOTE_SECONDS * steps / max(1e-9, now - self._voted_at))))
         self._voted, self._voted_at = done, now
-        return [*(float(self.held.number == one) for one in STOP_SIGNALS), float(again if self.writes else 0)]
+        return [*(float(self.held.number == signal) for signal in STOP_SIGNALS), float(again if self.writes else 0)]
 
     def agree(self, done: int, votes: Sequence[float]) -> None:
         """Applies the result of a vote; `votes` are the sums of all processes' votes."""

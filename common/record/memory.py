@@ -10,7 +10,7 @@ from common.spec.options import TrainConfig
 
 
 @contextmanager
-def memory_told(
+def out_of_memory_as_user_error(
     config: TrainConfig, device_name: str, ran_out: Callable[[Exception], bool], trains: bool = True
 ) -> Iterator[None]:
     """Replaces a framework's out-of-memory error by one line that names batch size and device.

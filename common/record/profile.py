@@ -68,16 +68,16 @@ class Profile(BaseModel):
     def make(
         cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[Operation]
     ) -> Self:
-        found = sorted(operations, key=lambda one: -one.seconds)
-        communication = sum(one.seconds for one in found if one.kind == "communication")
+        by_seconds = sorted(operations, key=lambda operation: -operation.seconds)
+        communication = sum(operation.seconds for operation in by_seconds if operation.kind == "communication")
         return cls(
             implementation=implementation,
             first_step=first_step,
             num_steps=num_steps,
             wall_seconds=wall,
-            computation_seconds=sum(one.seconds for one in found if one.kind == "computation"),
+            computation_seconds=sum(operation.seconds for operation in by_seconds if operation.kind == "computation"),
             communication_seconds=communication,
-            operations=found[:COSTLIEST],
+            operations=by_seconds[:COSTLIEST],
         )
 
     def write(self, run_dir: Path) -> None:

@@ -152,11 +152,12 @@ class TrainingProgress(Sink):
         self._line(f"results: {result.config.run_dir}")
 
     def _show_profile(self, run_dir: Path) -> None:
-        found = read_model(Profile, run_dir / PROFILE_FILE)
-        self._line(f"profile: {found.title}")
-        for one in found.operations:
-            milliseconds, calls = found.milliseconds(one.seconds), one.calls / found.num_steps
-            self._line(f"{found.share(one.seconds):6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {one.name[:45]}")
+        profile = read_model(Profile, run_dir / PROFILE_FILE)
+        self._line(f"profile: {profile.title}")
+        for operation in profile.operations:
+            milliseconds, calls = profile.milliseconds(operation.seconds), operation.calls / profile.num_steps
+            share = profile.share(operation.seconds)
+            self._line(f"{share:6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {operation.name[:45]}")
 
     def close(self) -> None:
         """Removes the bar, so that the terminal can be used as usual."""

@@ -150,7 +150,7 @@ class Plan:
         rows[:, :, 2] = np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]
         of_epoch = [*range(self.steps_per_epoch - 1), self.whole_epoch_steps - 1]
         first = self.all_steps(epoch).start
-        return rows[np.isin(step, [of_epoch[one - first] for one in self.steps(epoch)])]
+        return rows[np.isin(step, [of_epoch[number - first] for number in self.steps(epoch)])]
 
     def images(self, first_step: int, last_step: int) -> int:
         """Number of examples trained on in steps first_step to last_step, both included."""

@@ -193,7 +193,10 @@ class Trace:
         match layer:
             case Conv(filters=filters, kernel_size=size, stride=stride):
                 padding = size - 1 if layer.padding == "same" else 2 * layer.padding
-                shape, channels = (*(_steps(one + padding, size, stride) for one in shape[:2]), filters), shape[2]
+                shape, channels = (
+                    (*(_steps(size_in + padding, size, stride) for size_in in shape[:2]), filters),
+                    shape[2],
+                )
                 self._add(name, "kernel", (size, size, channels, filters))
                 if layer.use_bias:
                     self._add(name, "bias", (filters,))
@@ -202,7 +205,7 @@ class Trace:
                 for kind in ("scale", "offset", "mean", "variance"):
                     self._add(name, kind, shape[-1:])
             case MaxPool(size=size, stride=stride, padding=padding):
-                shape = (*(_steps(one + 2 * padding, size, stride) for one in shape[:2]), shape[2])
+                shape = (*(_steps(size_in + 2 * padding, size, stride) for size_in in shape[:2]), shape[2])
             case GlobalAveragePool():
                 shape = shape[-1:]
             case Flatten():

@@ -218,11 +218,11 @@ class NetworkSpec:
           UserError: a name is missing or extra, a shape is wrong, or a value is not a finite floating-point number.
         """
         expected = {parameter.name: parameter.shape for parameter in self.parameters}
-        found = {name: array.shape for name, array in weights.items()}
-        for name in [*expected, *(name for name in found if name not in expected)]:
-            if expected.get(name) != found.get(name):
+        shapes = {name: array.shape for name, array in weights.items()}
+        for name in [*expected, *(name for name in shapes if name not in expected)]:
+            if expected.get(name) != shapes.get(name):
                 raise UserError(
-                    f"{source}: {name} has shape {found.get(name)}, --model {self.name} needs {expected.get(name)}"
+                    f"{source}: {name} has shape {shapes.get(name)}, --model {self.name} needs {expected.get(name)}"
                 )
         for name, array in weights.items():
             if array.dtype.kind != "f":

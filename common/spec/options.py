@@ -445,7 +445,7 @@ class TrainingOptions(BaseModel):
     def _fits_its_rule(self) -> Self:
         for chooser, kinds in (("optimizer", RULES), ("schedule", SCHEDULES)):
             chosen = getattr(self, chooser)
-            names = {kind: [one.name for one in fields(schema)] for kind, schema in kinds.items()}
+            names = {kind: [field.name for field in fields(schema)] for kind, schema in kinds.items()}
             for name in dict.fromkeys(name for of_kind in names.values() for name in of_kind):
                 value = getattr(self, name)
                 if value is not None and name not in names[chosen]:

@@ -74,15 +74,15 @@ class TrainState:
         """
         path = folder / STATE_FILE
         arrays = read_arrays(path)
-        trained = {one.name: one.shape for one in network.parameters if one.trainable}
-        expected = {f"weights.{one.name}": one.shape for one in network.parameters}
+        trained = {parameter.name: parameter.shape for parameter in network.parameters if parameter.trainable}
+        expected = {f"weights.{parameter.name}": parameter.shape for parameter in network.parameters}
         expected |= {f"slots.{slot}.{name}": shape for slot in rule.rule.slots for name, shape in trained.items()}
         expected |= {f"average.{name}": shape for name, shape in trained.items() if rule.ema_decay is not None}
         expected |= {"step": (1,), **({"scale": (3,)} if scaled else {})}
-        found = {name: array.shape for name, array in arrays.items()}
-        for name in [*expected, *found]:
-            if expected.get(name) != found.get(name):
-                raise UserError(f"{path}: {name} has shape {found.get(name)}, should have {expected.get(name)}")
+        shapes = {name: array.shape for name, array in arrays.items()}
+        for name in [*expected, *shapes]:
+            if expected.get(name) != shapes.get(name):
+                raise UserError(f"{path}: {name} has shape {shapes.get(name)}, should have {expected.get(name)}")
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise UserError(f"{path}: {name} holds what is no finite number")

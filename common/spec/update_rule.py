@@ -21,7 +21,7 @@ def spelled_out(config: TrainConfig) -> TrainConfig:
     """Returns `config` with values for all hyperparameters of its update rule and its schedule."""
     values: dict[str, Any] = {"learning_rate": RULES[config.optimizer].learning_rate}
     for kind in (RULES[config.optimizer], SCHEDULES[config.schedule]):
-        values |= {one.name: one.default for one in fields(kind)}
+        values |= {field.name: field.default for field in fields(kind)}
     if "step_size" in values:
         values["step_size"] = max(1, -(-config.epochs // 3))
     return config.replace(**{name: value for name, value in values.items() if getattr(config, name) is None})
@@ -54,10 +54,12 @@ class UpdateRule:
     def make(cls, config: TrainConfig, plan: Plan) -> "UpdateRule":
         config = spelled_out(config)
         kind: Any = RULES[config.optimizer]
-        values: dict[str, Any] = {one.name: getattr(config, one.name) for one in fields(kind)}
+        values: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(kind)}
         rule = kind(**{name: float32(value) if isinstance(value, float) else value for name, value in values.items()})
         rates = np.array(learning_rates(config, plan), dtype=np.float32)
-        norm, decay = (None if one is None else float32(one) for one in (config.gradient_clip_val, config.ema_decay))
+        norm, decay = (
+            None if value is None else float32(value) for value in (config.gradient_clip_val, config.ema_decay)
+        )
         return cls(rule, rates, norm, decay)
 
 
@@ -88,7 +90,7 @@ def learning_rates(config: TrainConfig, plan: Plan) -> list[float]:
     """The learning rate of every step: linear up to the peak in `warmup_steps`, then the schedule."""
     config, peak = spelled_out(config), peak_rate(config)
     kind: Any = SCHEDULES[config.schedule]
-    schedule: Schedule = kind(**{one.name: getattr(config, one.name) for one in fields(kind)})
+    schedule: Schedule = kind(**{field.name: getattr(config, field.name) for field in fields(kind)})
     warmup = config.warmup_steps
     rising = [peak * step / warmup for step in range(1, min(warmup, plan.schedule_steps) + 1)]
     return rising + [peak * schedule.factor(step, warmup, plan) for step in range(warmup + 1, plan.schedule_steps + 1)]

@@ -83,12 +83,12 @@ class Change:
     def machines(self) -> list[str]:
         """How the machines differ."""
         old, new, _ = self._results
-        found = old.machine.differences(new.machine)
+        changes = old.machine.differences(new.machine)
         if old.device_name != new.device_name:
-            found.append(f"device: {old.device_name} and {new.device_name}")
+            changes.append(f"device: {old.device_name} and {new.device_name}")
         if old.cpu_instructions != new.cpu_instructions:
-            found.append(f"instructions up to {old.cpu_instructions} and {new.cpu_instructions}")
-        return found
+            changes.append(f"instructions up to {old.cpu_instructions} and {new.cpu_instructions}")
+        return changes
 
     @cached_property
     def _speeds(self) -> tuple[list[float], list[float]] | None:

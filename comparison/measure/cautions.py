@@ -20,15 +20,25 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
       verified: whether rows had to be proved to be the same training.
       repeats: number of rounds that were asked for; further rounds were made to replace disturbed ones.
     """
-    found = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
-    found += [*_groups(runs), *_threads(tables), *_tuning(runs), *_sessions(tables), *noise_warnings(tables, repeats)]
+    warnings = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
+    warnings += [
+        *_groups(runs),
+        *_threads(tables),
+        *_tuning(runs),
+        *_sessions(tables),
+        *noise_warnings(tables, repeats),
+    ]
     measured = [row for table in tables for row in table.rows if row.images_per_second]
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
         if any(row.ratio_low for row in measured):
-            found.append("one round only: intervals are of these processes, others may differ; --repeats 2 makes more")
+            warnings.append(
+                "one round only: intervals are of these processes, others may differ; --repeats 2 makes more"
+            )
         else:
-            found.append("one round only: a difference in speed may be chance; --repeats 5 gives ratios with intervals")
-    return found
+            warnings.append(
+                "one round only: a difference in speed may be chance; --repeats 5 gives ratios with intervals"
+            )
+    return warnings
 
 
 def _machines(runs: Sequence[Run]) -> Iterator[str]:
@@ -44,15 +54,15 @@ def _machines(runs: Sequence[Run]) -> Iterator[str]:
 
 def _versions(runs: Sequence[Run]) -> Iterator[str]:
     seen: dict[str, dict[str, str]] = {}
-    told = set()
+    warned = set()
     for run in runs:
         if run.result is None:
             continue
         name = run.record.title
         for package, version in run.result.versions.items():
             first = seen.setdefault(name, {}).setdefault(package, version)
-            if version != first and (name, package) not in told:
-                told.add((name, package))
+            if version != first and (name, package) not in warned:
+                warned.add((name, package))
                 yield f"{name}: not all runs have the same {package}: {first} and {version}"
 
 

@@ -69,4 +69,4 @@ def shown(
 def columns_of(kind: type, table: str | None = None) -> list[Column[Any]]:
     """The stored columns of a class, in the order of its lines; with `table`, those that this table shows."""
     every = [value for value in vars(kind).values() if isinstance(value, Column)]
-    return [one for one in every if (one.stored if table is None else table in one.tables)]
+    return [column for column in every if (column.stored if table is None else table in column.tables)]

@@ -37,8 +37,8 @@ WHICH_RUN = {
 def rows_frame(rows: Sequence[Row]) -> pd.DataFrame:
     """A line for each row of the tables."""
     columns = columns_of(Row)
-    lines = ({one.name: getattr(row, one.name) for one in columns} for row in rows)
-    return _frame(lines, {one.name: one.type for one in columns})
+    lines = ({column.name: getattr(row, column.name) for column in columns} for row in rows)
+    return _frame(lines, {column.name: column.type for column in columns})
 
 
 def runs_frame(summary: Summary) -> pd.DataFrame:

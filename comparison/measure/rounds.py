@@ -81,13 +81,13 @@ def further_rounds(
             while True:
                 due = is_due(disturbed, options.repeats, _is_narrow(options, of_seed))
                 jobs = jobs_of_round(options, variant, seed, len(disturbed) + 1)
-                found = [run for job in jobs if (run := read(job))]
-                of_seed += found
-                disturbed.append(retakes and any(map(is_disturbed, found)))
+                of_round = [run for job in jobs if (run := read(job))]
+                of_seed += of_round
+                disturbed.append(retakes and any(map(is_disturbed, of_round)))
                 if len(disturbed) > first:
-                    runs += found
+                    runs += of_round
                     missing += [job for job in jobs if due and read(job) is None]
-                if len(found) < len(jobs):
+                if len(of_round) < len(jobs):
                     break
     return runs, missing
 

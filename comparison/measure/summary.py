@@ -100,7 +100,7 @@ def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[st
     Left out is what a run decides by itself: options that are not given, and the learning rate, which may be tuned.
     """
     asked_for = {variant.name: variant.config for variant in make_variants(request.options, request.config)}
-    found: dict[str, tuple[object, object]] = {}
+    settings: dict[str, tuple[object, object]] = {}
     for run in runs:
         asked = asked_for.get(variant_name(run.record.variant))
         if run.result is None or asked is None:
@@ -108,12 +108,12 @@ def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[st
         used = run.result.config.training_fields()
         for name, value in asked.training_fields().items():
             if name not in ("seed", "mode", "learning_rate") and value not in ("auto", None, used[name]):
-                found[name] = value, used[name]
+                settings[name] = value, used[name]
     lines = [
         f"{REQUEST_FILE} has {option_name(name)} {stated}, but the runs were trained with {used}; it was changed since"
-        for name, (stated, used) in found.items()
+        for name, (stated, used) in settings.items()
     ]
-    config = request.config.model_copy(update={name: used for name, (_, used) in found.items()})
+    config = request.config.model_copy(update={name: used for name, (_, used) in settings.items()})
     return request.model_copy(update={"config": config}), lines
 
 
@@ -150,7 +150,7 @@ def _group(runs: Sequence[Run], empty: "partial[Table]", number: int) -> list[Ta
     for run in runs:
         if run.result is None:
             continue
-        table = next((one for one in tables if not _apart(one, run)), None)
+        table = next((candidate for candidate in tables if not _apart(candidate, run)), None)
         if table is None:
             apart = _apart(tables[0], run) if tables else []
             table = empty(number + len(tables), apart="; ".join(apart) or None)
@@ -159,7 +159,7 @@ def _group(runs: Sequence[Run], empty: "partial[Table]", number: int) -> list[Ta
     tables = tables or [empty(number)]
     for run in runs:
         if run.result is None:
-            table = next((one for one in tables if one.row(run.record.name)), tables[0])
+            table = next((candidate for candidate in tables if candidate.row(run.record.name)), tables[0])
             _row(table, run).failed.append(run)
     order = list(dict.fromkeys(run.record.name for run in runs))
     tables[0].rows.sort(key=lambda row: order.index(row.name))
@@ -181,12 +181,12 @@ def _apart(table: Table, run: Run) -> list[str]:
     assert first is not None and result is not None
     partner = table.same_seed(run)
     if partner and partner.result:
-        found = different_settings(partner.result, result)
+        differences = different_settings(partner.result, result)
     else:  # another seed: what depends on the seed may differ
-        found = different_settings(first, result, same_seed=False)
+        differences = different_settings(first, result, same_seed=False)
     row = table.row(run.record.name)
     # Only within the same row: frameworks may name the same device differently.
     names = [row.runs[0].result.device_name, result.device_name] if row and row.runs[0].result else []
     if len(set(names)) > 1:
-        found.append(f"device: {names[0]} and {names[1]}")
-    return found + first.machine.differences(result.machine)
+        differences.append(f"device: {names[0]} and {names[1]}")
+    return differences + first.machine.differences(result.machine)

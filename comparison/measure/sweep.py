@@ -95,8 +95,8 @@ def make_study(summary: Summary) -> Study | None:
             # Of devices and nodes, both swept, the nodes tell series with the same total apart.
             others = [value for name, value in table.variant.items() if name not in (axis, *scaled[:-1])]
             series = ", ".join([row.title, *others])
-            found = _speed_up(tables, row) if kind == "devices" else (None, None)
-            rows.append(StudyRow(row, x, series, *found))
+            speed_up = _speed_up(tables, row) if kind == "devices" else (None, None)
+            rows.append(StudyRow(row, x, series, *speed_up))
     return Study(axis, kind, rows, min(result.test_count for table in tables if (result := table.first_result)))
 
 
@@ -111,10 +111,10 @@ def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
 
-    every = [one for table in tables for one in table.rows if one.runs]
-    bases = [one for one in every if one.name == row.name and others(one.variant) == others(row.variant)]
+    every = [other for table in tables for other in table.rows if other.runs]
+    bases = [other for other in every if other.name == row.name and others(other.variant) == others(row.variant)]
     # With both scalings, one device is only listed under strong: it is the same experiment under weak.
-    same = [one for one in bases if one.variant["scaling"] == row.variant["scaling"] or _num_devices(one) == 1]
+    same = [other for other in bases if other.variant["scaling"] == row.variant["scaling"] or _num_devices(other) == 1]
     base = min(same, key=_num_devices)
     if _num_devices(base) > min(map(_num_devices, every)):
         return None, None  # its own runs with the fewest devices have failed: another base would change the ideal

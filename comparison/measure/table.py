@@ -119,7 +119,7 @@ class Table:
 
     def same_seed(self, run: Run) -> Run | None:
         """The first run of the table with the same seed; None if there is none."""
-        runs = (one for row in self.rows for one in row.runs if one.record.seed == run.record.seed)
+        runs = (candidate for row in self.rows for candidate in row.runs if candidate.record.seed == run.record.seed)
         return next(runs, None)
 
 
@@ -294,11 +294,11 @@ class Row:
         if self._inexact:
             status = "different training"
             notes.append(self._inexact)
-        if skipped := _largest(one.skipped_steps for one in self.results):
+        if skipped := _largest(result.skipped_steps for result in self.results):
             notes.append(f"loss scaling skipped {skipped} of {self.results[0].num_steps} steps")
-        if gone_on := sum(one.resumed_from is not None for one in self.results):
+        if gone_on := sum(result.resumed_from is not None for result in self.results):
             notes.append(f"{gone_on} of {len(self.results)} runs continued from a checkpoint; their times are left out")
-        notes += dict.fromkeys(one.processor_note for one in self.results if one.processor_note)
+        notes += dict.fromkeys(result.processor_note for result in self.results if result.processor_note)
         return status, notes
 
     def _failures(self) -> str:
@@ -312,7 +312,7 @@ class Row:
         own = self.small_set
         if own is None or own.steps is not None:
             return None
-        able = [one.title for one in self.in_table.rows if one.small_set and one.small_set.steps is not None]
+        able = [other.title for other in self.in_table.rows if other.small_set and other.small_set.steps is not None]
         look = f"{' and '.join(able)} did: look for a mistake in {self.title}"
         return f"it {own.found}; {look if able else 'no row did: look at the options first, such as the learning rate'}"
 
@@ -325,7 +325,7 @@ class Row:
 
     @cached_property
     def _accuracy(self) -> Interval | None:
-        means = [statistics.fmean(one.test_accuracy for one in of_seed) for of_seed in self._by_seed]
+        means = [statistics.fmean(run.test_accuracy for run in of_seed) for of_seed in self._by_seed]
         return mean_interval(means) if means else None
 
     @cached_property
@@ -456,7 +456,7 @@ class Row:
     @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
     def test_loss(self) -> float | None:
         """Mean over seeds."""
-        losses = [statistics.fmean(one.test_loss for one in of_seed) for of_seed in self._by_seed]
+        losses = [statistics.fmean(run.test_loss for run in of_seed) for of_seed in self._by_seed]
         return statistics.fmean(losses) if losses else None
 
     # --- Columns: speed ---
@@ -541,13 +541,15 @@ class Row:
     @column("start-up\ns", DECISION, form=seconds, best="lowest")
     def startup_seconds(self) -> float | None:
         """From the command to the end of the first step: median over runs."""
-        return _median(one.startup_seconds for one in self.measured)
+        return _median(measurement.startup_seconds for measurement in self.measured)
 
     train_seconds = number(
-        "Of training: median over runs.", lambda row: _median(sum(one.epoch_train_seconds) for one in row.measured)
+        "Of training: median over runs.",
+        lambda row: _median(sum(measurement.epoch_train_seconds) for measurement in row.measured),
     )
     eval_seconds = number(
-        "Of evaluation: median over runs.", lambda row: _median(sum(one.eval_seconds) for one in row.measured)
+        "Of evaluation: median over runs.",
+        lambda row: _median(sum(measurement.eval_seconds) for measurement in row.measured),
     )
 
     @column("wall\ns", TIMES, form=seconds)
@@ -565,27 +567,27 @@ class Row:
     @column("memory\nMiB", TIMES, DECISION, form=mebibytes, best="lowest")
     def peak_memory_bytes(self) -> int | None:
         """The peak of all processes of a run together: the largest of all runs."""
-        return _largest(one.peak_memory_bytes for one in self.results)
+        return _largest(result.peak_memory_bytes for result in self.results)
 
     @column("GPU memory\nMiB", DEVICE, DECISION, form=mebibytes, best="lowest")
     def device_peak_memory_bytes(self) -> int | None:
         """The peak on all GPUs of a run together: the largest of all runs."""
-        return _largest(one.device_peak_memory_bytes for one in self.results)
+        return _largest(result.device_peak_memory_bytes for result in self.results)
 
     @column("CPU\nuse", TIMES, form=SHARE)
     def cpu_utilisation(self) -> float | None:
         """Share of the cores' time: median over runs."""
-        return _median(one.cpu_utilisation for one in self.results)
+        return _median(result.cpu_utilisation for result in self.results)
 
     @column("GPU\nuse", DEVICE, form=SHARE)
     def gpu_utilisation(self) -> float | None:
         """Share of the GPUs' time: median over runs."""
-        return _median(one.gpu_utilisation for one in self.results)
+        return _median(result.gpu_utilisation for result in self.results)
 
     @column("joules\nper image", DEVICE, DECISION, form=".2g", best="lowest")
     def joules_per_image(self) -> float | None:
         """Energy of the machine for each training image: median over runs."""
-        return _median(one.joules_per_image for one in self.measured)
+        return _median(measurement.joules_per_image for measurement in self.measured)
 
     # --- Columns: the target ---
 
@@ -737,9 +739,9 @@ class Row:
 
 def _median(values: Iterable[float | None]) -> float | None:
     """The median; None if any value is not known: a median of the others would be over other runs."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return statistics.median(known) if known and len(known) == len(found) else None
+    numbers = list(values)
+    known = [value for value in numbers if value is not None]
+    return statistics.median(known) if known and len(known) == len(numbers) else None
 
 
 Number = TypeVar("Number", int, float)

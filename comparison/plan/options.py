@@ -215,10 +215,10 @@ class CompareConfig(TrainingOptions):
             name, _, path = item.partition("=")
             if name not in paths or not path:
                 raise UserError(f"--python {item}: should be NAME=PATH with NAME one of {', '.join(paths)}")
-            found = shutil.which(path)
-            if found is None:
+            interpreter = shutil.which(path)
+            if interpreter is None:
                 raise UserError(f"--python {item}: no program at {path}")
-            paths[name] = found
+            paths[name] = interpreter
         return paths
 
     def applied_to(self, stored: "CompareConfig", folder: Path, kinds: Sequence[Kind]) -> "CompareConfig":

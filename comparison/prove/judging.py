@@ -50,7 +50,7 @@ def check_complete(path: Path) -> None:
 
 def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
     """The proof of the row `name` against the row `reference` of a variant; not known if it does not fit `runs`."""
-    proof = judge_folders(*(folder / proof_path(variant, one) for one in (reference, name)))
+    proof = judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
     if proof.same is not None and (note := is_of_others(folder, variant, runs)):
         return Proof(None, note=note)
     return proof
@@ -71,9 +71,9 @@ def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | No
             "code": proved.code_sha256 != result.code_sha256,
             "versions": _software(proved) != _software(result),
         }
-        if found := [what for what in differs if differs[what]]:
+        if causes := [what for what in differs if differs[what]]:
             return (
-                f"the proof of {run.record.title} was made with other {' and '.join(found)} than its runs;"
+                f"the proof of {run.record.title} was made with other {' and '.join(causes)} than its runs;"
                 " a new comparison makes both again"
             )
     return None

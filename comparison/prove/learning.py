@@ -87,8 +87,8 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
         steps = plan.last_step(epochs[right.index(count)].epoch)
         return SmallSet(count, steps, f"learned {count} training images by heart in {steps} steps")
     at_best = f"{max(right)} were right at best"
-    found = f"did not learn {count} training images by heart in {plan.total_steps} steps ({at_best})"
-    return SmallSet(count, None, found)
+    outcome = f"did not learn {count} training images by heart in {plan.total_steps} steps ({at_best})"
+    return SmallSet(count, None, outcome)
 
 
 # --- All images ---
@@ -149,11 +149,11 @@ class Fit:
     def words(self) -> str:
         """The numbers behind the verdict, and what to try next."""
         train, test = self.train[-1], self.test[-1]
-        found = (
+        verdict = (
             f"{train.test_accuracy:{ACCURACY}} of training images and {test.test_accuracy:{ACCURACY}} of test images"
             f" are right, the losses are {train.test_loss:{LOSS}} and {test.test_loss:{LOSS}}"
         )
-        return "; ".join(filter(None, [found, self._advice]))
+        return "; ".join(filter(None, [verdict, self._advice]))
 
     @property
     def _advice(self) -> str:
@@ -193,8 +193,8 @@ def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> F
 
 def _interval(line: EpochLine) -> tuple[float, float]:
     """The 95 % interval of an accuracy (Wilson, 1927)."""
-    found = stats.binomtest(line.test_correct, line.test_count).proportion_ci(CONFIDENCE, method="wilson")
-    return float(found.low), float(found.high)
+    interval = stats.binomtest(line.test_correct, line.test_count).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def _least_difference(one: EpochLine, other: EpochLine) -> float:

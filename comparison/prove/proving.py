@@ -64,12 +64,12 @@ class Prover:
 
         for variant in dict.fromkeys(job.variant for job in jobs):
             first, *others = (job for job in jobs if job.variant == variant)
-            found = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
-            parted = [job for job in others if found[job].same is False]
+            verdicts = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
+            parted = [job for job in others if verdicts[job].same is False]
             looked = all((self.folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
             if parted and not looked and _shows_layers(first.config):
                 self.say(
-                    f"not all are the same training; looking for the layer: {', '.join(one.title for one in parted)}"
+                    f"not all are the same training; looking for the layer: {', '.join(row.title for row in parted)}"
                 )
                 self._look_again([first, *parted])
 
@@ -115,7 +115,11 @@ class Prover:
         """
         configs = [job.config for job in jobs.values()]
         devices = max(
-            (DEVICES_OF.get(one.strategy, 1) if one.devices == "auto" else one.devices for one in configs), default=1
+            (
+                DEVICES_OF.get(run_config.strategy, 1) if run_config.devices == "auto" else run_config.devices
+                for run_config in configs
+            ),
+            default=1,
         )
         on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
         at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
@@ -206,7 +210,8 @@ print(sys.version, sorted((str(one.name), one.version) for one in importlib.meta
 def _versions(interpreter: str) -> str:
     """The versions of an interpreter and of all packages that are installed for it."""
     if interpreter == sys.executable:
-        return f"{sys.version} {sorted((str(one.name), one.version) for one in importlib.metadata.distributions())}"
+        packages = importlib.metadata.distributions()
+        return f"{sys.version} {sorted((str(package.name), package.version) for package in packages)}"
     try:
         return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
     except OSError:  # the runs of this interpreter will report it

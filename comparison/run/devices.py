@@ -40,13 +40,13 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
                 seen[name] = TrainConfig(**json.loads((Path(folder) / CONFIG_FILE).read_text()))
             except (UserError, OSError, ValueError):
                 continue
-    blind = [name for name, found in seen.items() if found.accelerator == "cpu"]
+    blind = [name for name, probed in seen.items() if probed.accelerator == "cpu"]
     if blind or not seen:
         console.print(
             f"running on the CPU, since there is no GPU for {', '.join(blind) or 'any of them'}", soft_wrap=True
         )
         return config.replace(accelerator="cpu")
-    devices = min(found.devices for found in seen.values() if found.devices != "auto")
+    devices = min(probed.devices for probed in seen.values() if probed.devices != "auto")
     wanted = DEVICES_OF.get(config.strategy) if config.devices == "auto" else config.devices
     if wanted is not None and wanted > devices:
         option = f"--strategy {config.strategy}" if config.devices == "auto" else f"--devices {config.devices}"

@@ -42,16 +42,16 @@ def check_job(record: Record, job: Job, path: Path) -> None:
     _check_same(path, {name: getattr(record, name) for name in asked}, asked)
 
 
-def check_name(found: str, asked: str) -> None:
+def check_name(actual: str, asked: str) -> None:
     """Raises UserError if an implementation's runs are recorded under another name, as in a copy of its folder."""
-    if found != asked:
-        raise UserError(f"{asked}_impl calls itself {found!r}; it should give its Recorder the name {asked!r}")
+    if actual != asked:
+        raise UserError(f"{asked}_impl calls itself {actual!r}; it should give its Recorder the name {asked!r}")
 
 
-def _check_same(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_same(path: Path, actual: dict[str, Any], asked: dict[str, Any]) -> None:
     for name in asked:
-        if found[name] != asked[name]:
-            raise UserError(f"{path}: is of another run: {name} {found[name]}, should be {asked[name]}")
+        if actual[name] != asked[name]:
+            raise UserError(f"{path}: is of another run: {name} {actual[name]}, should be {asked[name]}")
 
 
 def check_files(
@@ -75,8 +75,8 @@ def check_files(
     if read_model(TrainConfig, run_dir / CONFIG_FILE) != result.config:
         raise UserError(f"{run_dir / CONFIG_FILE}: is not the configuration of {RESULT_FILE}")
     last = epochs[-1] if epochs else None
-    told = (result.test_correct, result.test_count, result.test_loss)
-    if last is None or (last.test_correct, last.test_count, last.test_loss) != told:
+    totals = (result.test_correct, result.test_count, result.test_loss)
+    if last is None or (last.test_correct, last.test_count, last.test_loss) != totals:
         raise UserError(f"{path}: its last evaluation is not the last one of {METRICS_FILE}")
     if [line.train_seconds for line in epochs] != result.epoch_train_seconds:
         raise UserError(f"{path}: the seconds of its epochs are not those of {METRICS_FILE}")
@@ -112,8 +112,8 @@ def _check_speed(path: Path, result: RunResult, turns: list[TurnLine]) -> None:
 def _check_process(path: Path, record: Record, result: RunResult) -> None:
     """Raises UserError if the result is not from the process that was started for the run."""
     asked = {"implementation": record.implementation, "mode": record.mode, "seed": record.seed}
-    found = {"implementation": result.implementation, "mode": result.config.mode, "seed": result.config.seed}
-    _check_same(path, found, asked)
+    actual = {"implementation": result.implementation, "mode": result.config.mode, "seed": result.config.seed}
+    _check_same(path, actual, asked)
     begun = datetime.fromisoformat(record.started)
     early = (begun - result.started).total_seconds()
     late = (result.started - begun).total_seconds() + result.wall_seconds - record.process_seconds

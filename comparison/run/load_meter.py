@@ -43,7 +43,7 @@ def busiest_others(seconds: float = 0.5) -> list[str]:
     Args:
       seconds: how long to look.
     """
-    own = {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     before = _cpu_seconds_of_others(own)
     time.sleep(seconds)
     used = {
@@ -51,18 +51,18 @@ def busiest_others(seconds: float = 0.5) -> list[str]:
         for pid, (name, after) in _cpu_seconds_of_others(own).items()
         if pid in before
     }
-    busiest = sorted(used.values(), key=lambda one: -one[1])[:3]
+    busiest = sorted(used.values(), key=lambda usage: -usage[1])[:3]
     return [f"{name} ({cores:.1f} cores)" for name, cores in busiest if cores > BUSY]
 
 
 def _cpu_seconds_of_others(own: set[int]) -> dict[int, tuple[str, float]]:
-    found = {}
+    seconds_of = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid not in own:
                 times = process.cpu_times()
-                found[process.pid] = process.name(), times.user + times.system
-    return found
+                seconds_of[process.pid] = process.name(), times.user + times.system
+    return seconds_of
 
 
 class LoadMeter:

@@ -109,7 +109,7 @@ def make_profiles(runner: SideRunner, number: int) -> None:
         )
 
     def is_made(run_dir: Path) -> bool:
-        found = _read(run_dir)
-        return found is not None and found.num_steps >= number
+        run = _read(run_dir)
+        return run is not None and run.num_steps >= number
 
     runner.make(f"profiling {number} steps of", "no profile of", profile_path, profiled, is_made)

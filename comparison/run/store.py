@@ -204,4 +204,4 @@ def clear_unfinished(run_dir: Path) -> Path | None:
     if run_dir.exists():
         run_dir.rename(aside)
         asides.insert(0, aside)
-    return next((one for one in asides if has_whole_checkpoint(one)), None)
+    return next((folder for folder in asides if has_whole_checkpoint(folder)), None)

@@ -104,10 +104,10 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
 def free_memory(program: Program) -> dict[str, int]:
     """Bytes of memory that further programs like `program` can use: of the machine, and of each of its GPUs."""
     limit, available = memory_left(), psutil.virtual_memory().available
-    found = {"memory": available if limit is None else min(limit, available)}
+    memory = {"memory": available if limit is None else min(limit, available)}
     config = program.config
     gpus = config.devices if config.accelerator == "gpu" and isinstance(config.devices, int) else 0
-    return found | {f"GPU {index}": free for index, free in enumerate(free_gpu_memory(gpus))}
+    return memory | {f"GPU {index}": free for index, free in enumerate(free_gpu_memory(gpus))}
 
 
 def _train(members: list["Member"]) -> None:
@@ -275,10 +275,10 @@ class Member:
             assert isinstance(connection, socket.socket)
             line = self._line_of(connection)
             if line:
-                found = json.loads(line)
-                self.done, self.steps_per_call = found["step"], found["steps_per_call"]
-                if found["seconds_per_step"]:
-                    self.seconds_per_step.append(found["seconds_per_step"])
+                message = json.loads(line)
+                self.done, self.steps_per_call = message["step"], message["steps_per_call"]
+                if message["seconds_per_step"]:
+                    self.seconds_per_step.append(message["seconds_per_step"])
                 self._waiting[connection] = True
             else:
                 self._selector.unregister(connection)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from common.platform.files import write_text
 from common.record.loggers import make_tracker
 from common.record.loggers.logged_run import as_hyperparameters
-from common.record.loggers.tracker import told
+from common.record.loggers.tracker import tool_error_as_user_error
 from common.record.results import RunResult
 from comparison.measure.columns import columns_of
 from comparison.measure.frames import rows_frame, runs_frame
@@ -40,7 +40,7 @@ def write_tables(summary: Summary) -> None:
 # --- The schema of results.json ---
 
 # A row, which has the columns of `results.csv`.
-_fields: dict[str, Any] = {one.name: (one.type, Field(description=one.about)) for one in columns_of(Row)}
+_fields: dict[str, Any] = {column.name: (column.type, Field(description=column.about)) for column in columns_of(Row)}
 StoredRow: Any = create_model("Row", __config__=ConfigDict(frozen=True, extra="forbid"), **_fields)
 
 
@@ -88,7 +88,9 @@ def _results(summary: Summary) -> Results:
         target_accuracy=request.options.target_accuracy,
         warnings=summary.warnings,
         baseline=changes(summary),
-        rows=[StoredRow(**{one.name: getattr(row, one.name) for one in columns_of(Row)}) for row in summary.rows],
+        rows=[
+            StoredRow(**{column.name: getattr(row, column.name) for column in columns_of(Row)}) for row in summary.rows
+        ],
         runs=[
             RunSample(table=table, run_dir=run.shown_dir(summary.folder), record=run.record, result=run.result)
             for table, run in summary.numbered_runs
@@ -121,8 +123,8 @@ def to_markdown(summary: Summary) -> str:
     if not beside.empty:
         lines += [f"Beside {summary.request.options.baseline}:", "", *markdown_grid(beside), ""]
     lines += [f"{ABOUT_MAIN} {ABOUT_DETAILS}", ""]
-    if found := remarks(summary):
-        lines += ["```", *found, "```", ""]
+    if notes := remarks(summary):
+        lines += ["```", *notes, "```", ""]
     return "\n".join(lines)
 
 
@@ -141,10 +143,10 @@ def log_comparison(summary: Summary) -> None:
     numbers: dict[str, float] = {}
     for row in summary.rows:
         where = "/".join([*(f"{option} {value}" for option, value in row.variant.items()), row.name])
-        values = {one.name: getattr(row, one.name) for one in columns_of(Row, MAIN) if one.stored}
+        values = {column.name: getattr(row, column.name) for column in columns_of(Row, MAIN) if column.stored}
         numbers |= {f"{where}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
     for name in request.options.logger:
-        with told(name):
+        with tool_error_as_user_error(name):
             tracker = make_tracker(name)
             parameters = {"implementation": "comparison", **as_hyperparameters(request.config)}
             tracker.begin(str(folder), folder, parameters)

@@ -106,7 +106,9 @@ class LiveView:
         self._done += 1
         if job.path.parent not in {path.parent for path in self._running}:
             del self._rounds[job.path.parent]
-        over = job.path.parent not in {path.parent for path in [*self._running, *(one.path for one in self._left)]}
+        over = job.path.parent not in {
+            path.parent for path in [*self._running, *(waiting.path for waiting in self._left)]
+        }
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
         self._bars.update(task, state=state)
@@ -146,8 +148,8 @@ class LiveView:
         """Estimated seconds of a run: the median over runs of its row and variant, else of its row, else over all."""
         kinds = [
             self._seconds.get(_key(job), []),
-            [one for (name, _), all_of in self._seconds.items() if name == job.name for one in all_of],
-            [one for all_of in self._seconds.values() for one in all_of],
+            [seconds for (name, _), all_of in self._seconds.items() if name == job.name for seconds in all_of],
+            [seconds for all_of in self._seconds.values() for seconds in all_of],
         ]
         return next((statistics.median(kind) for kind in kinds if kind), None)
 

@@ -57,7 +57,7 @@ def what_was_swept(summary: Summary) -> list[str]:
     for table in tables:
         for option, value in table.variant.items():
             values.setdefault(option, {})[value] = None
-    swept = " x ".join(f"{option} ({', '.join(found)})" for option, found in values.items())
+    swept = " x ".join(f"{option} ({', '.join(texts)})" for option, texts in values.items())
     first, *others = (what_was_compared(table) for table in tables)
     return [f"sweep of {swept}", *(line for line in first if all(line in other for other in others))]
 
@@ -68,9 +68,9 @@ def _update_rule(config: TrainConfig) -> str:
     if config.warmup_steps:
         rate += f" after {config.warmup_steps} steps of warm-up"
     parts = [rate]
-    for one in (*fields(SCHEDULES[config.schedule]), *fields(RULES[config.optimizer])):
-        if value := getattr(config, one.name):
-            parts.append(_shown(one.name, value))
+    for hyperparameter in (*fields(SCHEDULES[config.schedule]), *fields(RULES[config.optimizer])):
+        if value := getattr(config, hyperparameter.name):
+            parts.append(_shown(hyperparameter.name, value))
     if config.gradient_clip_val:
         parts.append(f"gradients clipped at {config.gradient_clip_val:g}")
     return f"{config.optimizer}: {', '.join(parts)}"
@@ -152,16 +152,16 @@ def conclusions(table: Table) -> list[str]:
 
 def learning_conclusions(table: Table) -> list[str]:
     """What `--check-learning` has found; none where it was not asked for."""
-    found: dict[str, list[str]] = {}
+    titles_of: dict[str, list[str]] = {}
     for row in table.rows:
         if row.small_set_steps is not None:
             steps = f"learned {row.small_set_count} training images by heart in {row.small_set_steps} steps"
-            found.setdefault(steps, []).append(row.title)
+            titles_of.setdefault(steps, []).append(row.title)
     for row in table.rows:
         if row.learning:
             words = f"{LEARNED[row.learning]}: {row.learning_note}"
-            found.setdefault(words, []).append(row.title)
-    return [f"{', '.join(titles)}: {words}" for words, titles in found.items()]
+            titles_of.setdefault(words, []).append(row.title)
+    return [f"{', '.join(titles)}: {words}" for words, titles in titles_of.items()]
 
 
 def speed_conclusions(table: Table) -> list[str]:
@@ -210,9 +210,9 @@ def _tuning(plain: Row, tuned: Row) -> str | None:
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
     """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
-        found = least_most(ratio.least, ratio.most)
+        times = least_most(ratio.least, ratio.most)
         rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
-        return f"{name} trained {found} times as fast as {other} in {rounds}, too few to be sure"
+        return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
     if ratio.low is None or ratio.high is None:
         return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other}"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
@@ -231,61 +231,68 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
 def study_conclusions(study: Study) -> list[str]:
     """A sentence for each line of the charts, then the fastest row for each value, then whether all train the same."""
     lines = []
-    for series in dict.fromkeys(one.series for one in study.rows):
-        members = [one for one in study.rows if one.series == series and one.row.images_per_second]
+    for series in dict.fromkeys(row.series for row in study.rows):
+        members = [row for row in study.rows if row.series == series and row.row.images_per_second]
         if study.kind == "devices":
-            lines += [_scaled(study, one) for one in members[-1:] if one.speed_up and one.ideal and one.ideal > 1]
+            lines += [
+                _scaled(study, member)
+                for member in members[-1:]
+                if member.speed_up and member.ideal and member.ideal > 1
+            ]
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
     lines += _fastest_by_value(study)
-    answers = [one.row.same_training for one in study.rows]
-    if True in answers and False not in answers and all(one.row.is_comparable for one in study.rows):
-        largest = max(one.row.proof_difference or 0.0 for one in study.rows)
+    answers = [row.row.same_training for row in study.rows]
+    if True in answers and False not in answers and all(row.row.is_comparable for row in study.rows):
+        largest = max(row.row.proof_difference or 0.0 for row in study.rows)
         lines.append(f"same training: yes, proved in 64 bits for each: losses are at most {difference(largest)} apart")
     return lines
 
 
-def _scaled(study: Study, one: StudyRow) -> str:
+def _scaled(study: Study, study_row: StudyRow) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    assert one.speed_up
-    efficiency = least_most(one.efficiencies[0], one.efficiencies[-1], SHARE)
-    if one.speed_up.estimate is None:
-        times = least_most(one.speed_up.least, one.speed_up.most)
+    assert study_row.speed_up
+    efficiency = least_most(study_row.efficiencies[0], study_row.efficiencies[-1], SHARE)
+    if study_row.speed_up.estimate is None:
+        times = least_most(study_row.speed_up.least, study_row.speed_up.most)
         interval = ", in too few rounds to be sure"
     else:
-        times, ends = format(one.speed_up.estimate, RATIO), between(one.speed_up.low, one.speed_up.high)
+        times, ends = (
+            format(study_row.speed_up.estimate, RATIO),
+            between(study_row.speed_up.low, study_row.speed_up.high),
+        )
         interval = f" ({ends})" if ends else ""
-    where = f"on {one.x} nodes" if study.option == "num-nodes" else f"with {one.x} devices"
-    return f"{one.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
+    where = f"on {study_row.x} nodes" if study.option == "num-nodes" else f"with {study_row.x} devices"
+    return f"{study_row.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
 def _extremes(option: str, members: Sequence[StudyRow]) -> str:
     """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
-    by_speed = sorted(members, key=lambda one: one.row.images_per_second or 0.0)
+    by_speed = sorted(members, key=lambda member: member.row.images_per_second or 0.0)
     slowest, fastest = by_speed[0], by_speed[-1]
-    said = f"fastest with {option} {fastest.x} ({Row.images_per_second.text(fastest.row)} images/s)"
-    said += f", slowest with {slowest.x} ({Row.images_per_second.text(slowest.row)})"
-    by_accuracy = sorted(members, key=lambda one: one.row.test_accuracy or 0.0)
-    least, most = (Row.test_accuracy.text(one.row) for one in (by_accuracy[0], by_accuracy[-1]))
+    text = f"fastest with {option} {fastest.x} ({Row.images_per_second.text(fastest.row)} images/s)"
+    text += f", slowest with {slowest.x} ({Row.images_per_second.text(slowest.row)})"
+    by_accuracy = sorted(members, key=lambda member: member.row.test_accuracy or 0.0)
+    least, most = (Row.test_accuracy.text(member.row) for member in (by_accuracy[0], by_accuracy[-1]))
     if least == most:
-        return f"{said}; test accuracy {most} with each"
-    return f"{said}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
+        return f"{text}; test accuracy {most} with each"
+    return f"{text}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
 
 
 def _fastest_by_value(study: Study) -> list[str]:
     """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
     best: dict[str, list[str]] = {}
-    if len({one.row.title for one in study.rows}) < 2:
+    if len({row.row.title for row in study.rows}) < 2:
         return []
-    for x in dict.fromkeys(one.x for one in study.rows):
-        known = [one for one in study.rows if one.x == x and one.row.images_per_second]
+    for x in dict.fromkeys(row.x for row in study.rows):
+        known = [row for row in study.rows if row.x == x and row.row.images_per_second]
         if known:
-            first = max(known, key=lambda one: one.row.images_per_second or 0.0)
+            first = max(known, key=lambda member: member.row.images_per_second or 0.0)
             best.setdefault(first.row.title, []).append(x)
-    said = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
-    if len(said) == 1:
-        said = [f"{next(iter(best))}, with each value of {study.option}"]
-    return [f"highest median speed: {'; '.join(said)}"] if said else []
+    parts = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
+    if len(parts) == 1:
+        parts = [f"{next(iter(best))}, with each value of {study.option}"]
+    return [f"highest median speed: {'; '.join(parts)}"] if parts else []
 
 
 # --- Since the baseline ---
@@ -334,13 +341,13 @@ def _change_of_speed(change: Change) -> str:
     causes = (("versions", change.versions), ("code", change.code), ("--turns", not change.same_turns))
     changed = [name for name, has_changed in causes if has_changed] or ["nothing that is recorded"]
     if ratio.estimate is None:
-        found = f"{between(ratio.least, ratio.most)} times the baseline's, by single runs, too few for a ratio"
+        speed = f"{between(ratio.least, ratio.most)} times the baseline's, by single runs, too few for a ratio"
     elif ratio.low is None or ratio.high is None:
-        found = f"{ratio.estimate:{RATIO}} times the baseline's, without spread for an interval"
+        speed = f"{ratio.estimate:{RATIO}} times the baseline's, without spread for an interval"
     else:
         interval = f"95 % interval {between(ratio.low, ratio.high)}"
-        found = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
-    return f"speed {found}; changed since then: {', '.join(changed)}; the machine's load may differ too"
+        speed = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
+    return f"speed {speed}; changed since then: {', '.join(changed)}; the machine's load may differ too"
 
 
 # --- What a reader asks ---
@@ -363,7 +370,7 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
         return []
     why = _why_no_ratio(table)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
-    found = [
+    questions = [
         Finding("Which is fastest?", speed_conclusions(table) or [nothing]),
         Finding("Which starts fastest?", _least(rows, Row.startup_seconds, "s")),
         Finding("Which needs the least memory?", _least(rows, Row.peak_memory_bytes, "MiB")),
@@ -372,7 +379,7 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
         Finding("How reliable is this?", [_trust(summary, table, why)]),
         Finding("What next?", [_next_step(summary, table, why)]),
     ]
-    return [one for one in found if one.answers]
+    return [finding for finding in questions if finding.answers]
 
 
 def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
@@ -436,18 +443,18 @@ def _trust(summary: Summary, table: Table, why: str | None) -> str:
         turns = sum(len(run.turns) for run in runs)
         left = turns - sum(len(row.turns(run)) for row in rows for run in row.runs)
         counts = least_most(pairs[0], pairs[-1], COUNT)
-        said = [f"{rounds} on one machine, with {counts} pairs of turns"]
-        said += [f"{left:,} of {turns:,} turns are left out: other programs disturbed them"] if left else []
+        parts = [f"{rounds} on one machine, with {counts} pairs of turns"]
+        parts += [f"{left:,} of {turns:,} turns are left out: other programs disturbed them"] if left else []
         few = " With one round they hold for these processes only: --repeats 5 makes more." if counting == 1 else ""
     else:
-        said, few = [f"{rounds} of pairs on one machine"], ""
+        parts, few = [f"{rounds} of pairs on one machine"], ""
         if disturbed := len({run.round_key for row in rows for run in row.runs if row.leaves_out(run)}):
-            said.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
+            parts.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
         if counting < MIN_ROUNDS:
-            return f"Not very: {'; '.join([*said, of_seeds])}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+            return f"Not very: {'; '.join([*parts, of_seeds])}. Ratios need {MIN_ROUNDS} undisturbed rounds."
     count = len(summary.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
-    return f"{'; '.join([*said, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
+    return f"{'; '.join([*parts, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
 
 
 def _num_rounds(table: Table) -> int:

@@ -37,8 +37,8 @@ def in_one_line(heading: str) -> str:
 
 def text_table(columns: Sequence[Column[Any]], rows: Sequence[object], names: Sequence[str]) -> pd.DataFrame:
     """Text: a line for each row, with its name as the index. Columns without any text are left out."""
-    cells = [[one.text(row) for one in columns] for row in rows]
-    table = pd.DataFrame(cells, [*names], [one.heading for one in columns])
+    cells = [[column.text(row) for column in columns] for row in rows]
+    table = pd.DataFrame(cells, [*names], [column.heading for column in columns])
     return table.loc[:, (table != "").any()]
 
 
@@ -58,7 +58,7 @@ def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
-    rows, names = [one.row for one in study.rows], [f"{one.x} {one.series}" for one in study.rows]
+    rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
     tables = [text_table(columns_of(Row, name), rows, names) for name in SWEEP_TABLES]
     scaling = text_table(columns_of(StudyRow, SWEEP_SPEED), study.rows, names)
     tables[0] = pd.concat([tables[0], scaling], axis=1)
@@ -94,18 +94,18 @@ class Decision:
 def decision(table: Table) -> Decision:
     """The table to decide by: numbers, each compared with the best one of its column."""
     rows = [row for row in table.rows if row.runs]
-    columns = [one for one in columns_of(Row, DECISION) if any(map(one.text, rows))]
-    lines = [(row.title, [_cell(one, row, rows) for one in columns], row.status == "ok") for row in rows]
-    return Decision([(in_one_line(one.heading), one.about) for one in columns], lines)
+    columns = [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
+    lines = [(row.title, [_cell(column, row, rows) for column in columns], row.status == "ok") for row in rows]
+    return Decision([(in_one_line(column.heading), column.about) for column in columns], lines)
 
 
 def _cell(column: Column[Any], row: Row, rows: Sequence[Row]) -> Cell:
-    found = getattr(row, column.name)
-    value = found if isinstance(found, int | float) else None
+    content = getattr(row, column.name)
+    value = content if isinstance(content, int | float) else None
     share = None
     if column.best == "fastest":
         share = row.share_of_fastest
     elif column.best == "lowest" and value:
-        known = [number for one in rows if (number := getattr(one, column.name)) is not None]
+        known = [number for row in rows if (number := getattr(row, column.name)) is not None]
         share = min(known) / value if len(known) > 1 else None
     return Cell(column.text(row), value, share)

@@ -50,19 +50,19 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
         console.print(f"beside {summary.request.options.baseline}:", soft_wrap=True)
         console.print()
         console.print(_grid(beside, None, "framework"))
-    if found := remarks(summary):
+    if notes := remarks(summary):
         console.print()
-        for line in found:
+        for line in notes:
             _print_remark(console, line)
 
 
 def print_conclusions(console: Console, summary: Summary) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
     study = make_study(summary)
-    found = study_conclusions(study) if study else []
+    lines = study_conclusions(study) if study else []
     for table in () if study else summary.tables:
-        found += conclusions(table)
-    for line in found:
+        lines += conclusions(table)
+    for line in lines:
         console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -72,7 +72,7 @@ def _print_study(console: Console, summary: Summary, study: Study) -> None:
         console.print(line)
     for cells in study_tables(study):
         console.print()
-        console.print(_grid(cells, [one.row for one in study.rows], study.option))
+        console.print(_grid(cells, [row.row for row in study.rows], study.option))
     console.print()
     console.print("the tables of each variant are in report.html and results.md", style="dim")
 

@@ -39,7 +39,7 @@ def moments(work: ModuleType) -> object:
 def _(*ranks: Any) -> None:
     batch = make_batch()
     for mean, variance, counts in ranks:
-        counted = ", ".join(f"{one:g}" for one in sorted(set(counts)))
+        counted = ", ".join(f"{count:g}" for count in sorted(set(counts)))
         expect(set(counts) == {8}, f"5 and 3 rows were counted as {counted}")
         wanted = batch.mean(dim=0)
         expect(away(mean, wanted) < 1e-12, f"the mean is {wanted.tolist()}, not {mean}")
@@ -69,7 +69,7 @@ def _(*ranks: Any) -> None:
             gradient == [11, 13, 15],
             f"the gradients of two losses are 1, 2, 3 and 10, 11, 12, and of both {gradient}",
         )
-        expect(given == [10**rank + one for one in range(3)], f"the gradient that was given has become {given}")
+        expect(given == [10**rank + number for number in range(3)], f"the gradient that was given has become {given}")
 
 
 @check(
@@ -125,7 +125,7 @@ def running(work: ModuleType) -> object:
     for factor in FACTORS:
         layer((batch[rows] * factor).requires_grad_())
     averages = layer.running_mean, layer.running_var
-    return [(one, one.requires_grad) for one in averages]
+    return [(average, average.requires_grad) for average in averages]
 
 
 @running.judge

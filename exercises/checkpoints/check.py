@@ -45,7 +45,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: CosineAn
 
 
 def weights(network: nn.Module) -> list[Any]:
-    return [one.tolist() for one in network.state_dict().values()]
+    return [value.tolist() for value in network.state_dict().values()]
 
 
 def weights_after(epochs: int) -> list[Any]:

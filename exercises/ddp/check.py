@@ -32,7 +32,7 @@ def make_model(seed: int) -> nn.Module:
 
 
 def flat_weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().flatten() for one in model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def global_batches(ranks: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -216,7 +216,7 @@ def _(seen: Any) -> None:
 def whole_loss(work: ModuleType) -> object:
     rank, world_size = group()
     losses = []
-    shares = [TensorDataset(*(one[rows] for one in numbered().tensors)) for rows in (slice(7), slice(7, 12))]
+    shares = [TensorDataset(*(tensor[rows] for tensor in numbered().tensors)) for rows in (slice(7), slice(7, 12))]
     unequal = DataLoader(shares[rank], 4, sampler=DistributedSampler(shares[rank], 1, 0))
     for loader in (work.make_loader(numbered(), 8, rank, world_size), unequal):
         model = make_model(seed=0)

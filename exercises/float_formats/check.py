@@ -187,7 +187,9 @@ def overflow_anywhere(work: ModuleType) -> object:
             # Nothing is wrong with the loss, nor with the other weights' gradients.
             weights[place].register_hook(lambda gradient, bad=bad: gradient * torch.tensor([1.0, bad]))
             loss = (weights[0] ** 2 + weights[1] ** 2).sum()
-            scale = work.scaled_step(loss, torch.optim.SGD([{"params": [one]} for one in weights], lr=0.5), 4096.0)
+            scale = work.scaled_step(
+                loss, torch.optim.SGD([{"params": [weight]} for weight in weights], lr=0.5), 4096.0
+            )
             seen.append((place, bad, weights, scale))
     return seen
 

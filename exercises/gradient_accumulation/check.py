@@ -24,7 +24,7 @@ def make_batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().flatten() for one in model.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def train_whole(images: torch.Tensor, labels: torch.Tensor, steps: int) -> torch.Tensor:
@@ -59,7 +59,7 @@ def parts(work: ModuleType) -> object:
 
 @parts.judge
 def _(seen: Any) -> None:
-    images, labels = (one.tolist() for one in make_batch(10))
+    images, labels = (example.tolist() for example in make_batch(10))
     sizes = [(len(one), len(other)) for one, other in seen]
     expect(sizes == [(4, 4), (4, 4), (2, 2)], f"10 examples in parts of 4 came as {sizes}")
     expect(sum((one for one, _ in seen), []) == images, "the parts' images are not the batch's, in order")

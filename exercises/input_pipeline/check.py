@@ -228,7 +228,7 @@ def make_images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.n
 def contents(batch: Any) -> list[tuple[str, list[int], Any]]:
     """The dtype, shape and values of a batch's images and labels."""
     tensors = map(torch.as_tensor, batch)
-    return [(str(one.dtype), list(one.shape), one) for one in tensors]
+    return [(str(tensor.dtype), list(tensor.shape), tensor) for tensor in tensors]
 
 
 def trouble(found: Any, wanted: Any) -> str:
@@ -449,7 +449,7 @@ def own_generator(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     drawn, changed = seen
     expect(changed is False, "drawing shifts changes the state of a generator that the whole program uses")
-    first, second = (shifts(one, 50) for one in drawn)
+    first, second = (shifts(epoch, 50) for epoch in drawn)
     expect(np.array_equal(first, second), "the shifts depend on a generator that the whole program uses")
 
 
@@ -554,7 +554,7 @@ def workers_stay(work: ModuleType) -> object:
     with workers_allowed():
         for workers in (0, 1, 3):
             loader = work.make_loader(Where(), batches, workers, CPU)
-            seen.append([{int(one) for places, _ in loader for one in places.flatten()} for _ in range(2)])
+            seen.append([{int(place) for places, _ in loader for place in places.flatten()} for _ in range(2)])
     return os.getpid(), seen
 
 

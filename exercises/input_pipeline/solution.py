@@ -203,7 +203,7 @@ def make_step(device: torch.device) -> Callable[[Batch], None]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step(batch: Batch) -> None:
-        images, labels = (one.to(device, non_blocking=True) for one in batch)
+        images, labels = (example.to(device, non_blocking=True) for example in batch)
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()

@@ -72,7 +72,7 @@ def mirrored(work: ModuleType) -> object:
     strategy = two()
     model, optimizer = work.make_model(strategy, (3,))
     return [
-        [len(strategy.experimental_local_results(one.value)) for one in variables]
+        [len(strategy.experimental_local_results(variable.value)) for variable in variables]
         for variables in (model.trainable_variables, optimizer.variables)
     ]
 
@@ -127,7 +127,7 @@ def same_training(work: ModuleType) -> object:
     for count in BATCHES:
         (batch,) = distributed(strategy, count)
         step(batch, count)
-        weights.append([one.copy() for one in model.get_weights()])
+        weights.append([weight.copy() for weight in model.get_weights()])
     return weights
 
 
@@ -153,7 +153,7 @@ def whole_loss(work: ModuleType) -> object:
         model, optimizer = reference(seed=1)
     step, losses, weights = work.make_train_step(strategy, model, optimizer), [], []
     for count in UNEVEN:
-        weights.append([one.copy() for one in model.get_weights()])
+        weights.append([weight.copy() for weight in model.get_weights()])
         (batch,) = distributed(strategy, count)
         losses.append(float(step(batch, count)))
     return losses, weights
@@ -163,7 +163,7 @@ def whole_loss(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     model, _ = reference(seed=1)
     for count, found, weights in zip(UNEVEN, *seen, strict=True):
-        model.set_weights([np.array(one) for one in weights])
+        model.set_weights([np.array(weight) for weight in weights])
         wanted = float(np.mean(losses_of(model, count)))
         told = f"the mean over {count} examples on 3 devices is {wanted:.4f}, and the step returns {found:.4f}"
         expect(abs(found - wanted) < 1e-5, told)

@@ -87,7 +87,7 @@ def evaluate(strategy: tf.distribute.Strategy, model: keras.Model, batches: tf.d
         # Gap 6: run it on every device. Return the numbers of right answers and of examples, on all devices together.
         raise NotImplementedError("gap 6")
 
-    totals = np.sum([[int(one) for one in count_correct(batch)] for batch in batches], axis=0)
+    totals = np.sum([[int(number) for number in count_correct(batch)] for batch in batches], axis=0)
     return float(totals[0] / totals[1])
 
 

@@ -93,7 +93,7 @@ def evaluate(strategy: tf.distribute.Strategy, model: keras.Model, batches: tf.d
         correct, count = strategy.run(replica_count, args=batch)
         return strategy.reduce("SUM", correct, axis=None), strategy.reduce("SUM", count, axis=None)
 
-    totals = np.sum([[int(one) for one in count_correct(batch)] for batch in batches], axis=0)
+    totals = np.sum([[int(number) for number in count_correct(batch)] for batch in batches], axis=0)
     return float(totals[0] / totals[1])
 
 

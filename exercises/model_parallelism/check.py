@@ -41,7 +41,7 @@ def train_stage(work: ModuleType, part_size: int, steps: int, first: int = 0) ->
 
 
 def flat(module: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().flatten() for one in module.parameters()])
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
 def compare(ranks: Any, steps: int, first: int = 0) -> None:

@@ -47,7 +47,7 @@ def second_step(
 ) -> float:
     """One step of stage 1; returns the mean loss of the batch. Stage 0 sends tensors of shape (part, `width`)."""
     optimizer.zero_grad()
-    count = sum(len(one) for one in labels)
+    count = sum(len(label) for label in labels)
     losses, inputs = [], []
     for part in labels:
         # Gap 3: receive (into a tensor with the stage's dtype and device), and compute this part's share of the mean

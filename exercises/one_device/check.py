@@ -16,7 +16,7 @@ from exercises.checking import check, expect
 def make_batches(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     images = [torch.randn(size, 2, 2, 1, generator=generator, dtype=torch.float64) for size in sizes]
-    return [(one, torch.randint(3, (len(one),), generator=generator)) for one in images]
+    return [(image, torch.randint(3, (len(image),), generator=generator)) for image in images]
 
 
 def make_model(dropout: float = 0.0) -> nn.Module:

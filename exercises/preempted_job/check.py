@@ -90,7 +90,7 @@ def weights(training: Any) -> list[Any]:
 def numbers(folder: Path) -> list[int]:
     """Of the files with a checkpoint's name, whatever the work makes of them."""
     found = (path.name.removeprefix("step-").removesuffix(".pt") for path in folder.glob("step-*.pt"))
-    return sorted(int(one) for one in found if one.isdigit())
+    return sorted(int(word) for word in found if word.isdigit())
 
 
 def shown(found: list[int]) -> str:
@@ -553,7 +553,12 @@ def one_writer(work: ModuleType) -> object:
     Path(f"returned-{rank}").touch()
     dist.barrier()
     training = make_training(work, seed=3 + rank)
-    return savers, there, work.load_latest(folder, training), [one.sum().item() for one in training.model.parameters()]
+    return (
+        savers,
+        there,
+        work.load_latest(folder, training),
+        [parameter.sum().item() for parameter in training.model.parameters()],
+    )
 
 
 @one_writer.judge

@@ -112,7 +112,7 @@ def _(seen: Any) -> None:
 
 
 @check("read_epochs tells the sampler the number of the epoch, from 0", "which epoch is the first one?")
-def told_epochs(work: ModuleType) -> object:
+def epochs_set(work: ModuleType) -> object:
     sampler, wanted = work.ShardSampler(100, 0, 2, 0), []
     for epoch in range(3):
         sampler.set_epoch(epoch)
@@ -120,7 +120,7 @@ def told_epochs(work: ModuleType) -> object:
     return wanted, shares(work, 100, 2, epochs=3)[0]
 
 
-@told_epochs.judge
+@epochs_set.judge
 def _(seen: Any) -> None:
     wanted, found = seen
     expect(found == wanted, "the orders of epochs 0, 1 and 2 are not those after set_epoch(0), (1) and (2)")

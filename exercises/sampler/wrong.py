@@ -20,7 +20,7 @@ WRONG = [
         "torch.arange(self.length).roll(int(torch.randint(self.length, (), generator=generator))).tolist()",
         "at_random",
     ),
-    Wrong("counting epochs from 1", "sampler.set_epoch(epoch)", "sampler.set_epoch(epoch + 1)", "told_epochs"),
+    Wrong("counting epochs from 1", "sampler.set_epoch(epoch)", "sampler.set_epoch(epoch + 1)", "epochs_set"),
     Wrong("no padding: one process makes a step more", PADDING, "order", "same_number"),
     Wrong(
         "padding once, which is not enough for many processes",

@@ -110,8 +110,8 @@ def main() -> None:
         print(f"serial share {share:.1%}; 8 devices would be {predict(share, 8):.1f} times as fast as one")
         # read_seconds has checked that there are as many rounds for each number of devices.
         by_round = [dict(zip(rounds, times, strict=True)) for times in zip(*rounds.values(), strict=False)]
-        shares = sorted(serial_share(one) for one in by_round)
-        print(f"of the single rounds: {', '.join(f'{one:.1%}' for one in shares)}")
+        shares = sorted(serial_share(seconds) for seconds in by_round)
+        print(f"of the single rounds: {', '.join(f'{share:.1%}' for share in shares)}")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ def same_training(work: ModuleType) -> object:
 @same_training.judge
 def _(seen: Any) -> None:
     weights, rate, batches = seen
-    expect([len(one) for one in batches] == [4] * 6, f"2 epochs of 12 examples, 4 to a batch, had {len(batches)} steps")
+    expect(
+        [len(batch) for batch in batches] == [4] * 6, f"2 epochs of 12 examples, 4 to a batch, had {len(batches)} steps"
+    )
     difference = away_from_loop(weights, rate, batches)
     expect(difference < 1e-10, f"a weight is {difference:.1e} from where the loop takes it")
 
@@ -92,8 +94,8 @@ def two_devices(work: ModuleType) -> object:
 @two_devices.judge
 def _(*ranks: Any) -> None:
     batches = [sum(shares, []) for shares in zip(*(batches for _, _, batches in ranks), strict=True)]
-    told = f"2 epochs of 12 examples, 4 to a batch, came to 2 devices as {[len(one) for one in batches]}"
-    expect([len(one) for one in batches] == [4] * 6, told)
+    told = f"2 epochs of 12 examples, 4 to a batch, came to 2 devices as {[len(batch) for batch in batches]}"
+    expect([len(batch) for batch in batches] == [4] * 6, told)
     for weights, rate, _ in ranks:
         difference = away_from_loop(weights, rate, batches)
         expect(difference < 1e-10, f"a weight is {difference:.1e} from where one device takes it")
@@ -165,7 +167,7 @@ def on_two_nodes(work: ModuleType, count: int) -> list[Any]:
     "whose share is it? who calls set_epoch?",
 )
 def all_shares(work: ModuleType) -> object:
-    loaders, epochs = [one.train_dataloader() for one in on_two_nodes(work, 9)], []
+    loaders, epochs = [node.train_dataloader() for node in on_two_nodes(work, 9)], []
     for epoch in range(2):
         for loader in loaders:
             loader.sampler.set_epoch(epoch)
@@ -192,7 +194,7 @@ def _(*ranks: Any) -> None:
 
 @check("so it is with devices on two nodes", "which of the devices' numbers are there twice?")
 def test_shares(work: ModuleType) -> object:
-    loaders = [one.val_dataloader() for one in on_two_nodes(work, 9)]
+    loaders = [node.val_dataloader() for node in on_two_nodes(work, 9)]
     return [number for loader in loaders for (batch,) in loader for number in batch.tolist()]
 
 

@@ -251,7 +251,7 @@ class Fetches(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += function in FETCHING
         if function in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], list | tuple):
-            self.count += any(isinstance(one, torch.Tensor) for one in args[0])
+            self.count += any(isinstance(argument, torch.Tensor) for argument in args[0])
         return function(*args, **(kwargs or {}))
 
 
@@ -268,11 +268,11 @@ def seldom(work: ModuleType) -> object:
         patches = [mock.patch(f"torch.distributed.{name}", wraps=getattr(dist, name)) for name in names]
         mocks = [stack.enter_context(patch) for patch in patches]
         for _ in range(12):
-            before = sum(one.call_count for one in mocks)
+            before = sum(mocked.call_count for mocked in mocks)
             losses = torch.rand(4)
             with Fetches() as fetches:
                 log.add(losses, 0.1)
-            counts.append((fetches.count, sum(one.call_count for one in mocks) - before))
+            counts.append((fetches.count, sum(mocked.call_count for mocked in mocks) - before))
     device = torch.device("meta")  # its tensors have no numbers that could be fetched
     without_numbers = work.LossLog(logger, 1000, 0, device)
     for _ in range(4):
@@ -358,7 +358,7 @@ def make_network() -> nn.Module:
 
 
 def make_optimizer(network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    optimizer = torch.optim.SGD([{"params": [one]} for one in network.parameters()], lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD([{"params": [parameter]} for parameter in network.parameters()], lr=0.5, momentum=0.9)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step) ** 2)
 
 
@@ -489,7 +489,7 @@ def in_order(work: ModuleType) -> object:
     for length, shares in SHARES:
         mine = torch.tensor(shares[rank], dtype=torch.int64)
         found = work.collect(mine, guesses_of(length)[mine], length)
-        tables.append(found if found is None else [int(one) for one in found])
+        tables.append(found if found is None else [int(number) for number in found])
     dist.barrier()
     return tables
 

@@ -74,7 +74,7 @@ def port(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     lowest, highest, once, twice = seen
     for start, ports, again in zip(FIRST_JOBS, once, twice, strict=True):
-        outside = [one for one in ports if not lowest <= one <= highest]
+        outside = [port for port in ports if not lowest <= port <= highest]
         expect(not outside, f"of jobs from {start} on, port {(outside or [0])[0]} is outside of PORTS")
         different = len(set(ports))
         expect(different == 10_000, f"10,000 jobs from {start} on have {different} different ports")
@@ -120,7 +120,7 @@ def variables(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     expect(len(seen) == sum(len(nodes) for nodes, _, _ in JOBS), "not all processes were told their variables")
     for (rank, local_rank, node, count), found, host, port in seen:
-        expect(all(isinstance(one, str) for one in found.values()), f"not all values are strings: {found}")
+        expect(all(isinstance(value, str) for value in found.values()), f"not all values are strings: {found}")
         wanted = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(count)}
         for name, value in {**wanted, "MASTER_ADDR": host, "MASTER_PORT": port}.items():
             told = f"process {rank} of {count}, the {local_rank}th on node {node}"
@@ -283,7 +283,7 @@ def _(*ranks: Any) -> None:
     for rank, seen in enumerate(ranks):
         for nodes, (leader, node, of_leaders) in zip(LAYOUTS, seen, strict=True):
             mine = [other for other in range(RANKS) if nodes[other] == nodes[rank]]
-            leaders = sorted(nodes.index(one) for one in set(nodes))
+            leaders = sorted(nodes.index(node) for node in set(nodes))
             told = f"ranks on nodes {nodes}, rank {rank}"
             expect(leader == mine[0], f"{told}: the leader is {leader}, not {mine[0]}")
             expect(sorted(node) == mine, f"{told}: the group of its node has ranks {sorted(node)}, not {mine}")
@@ -316,7 +316,7 @@ def _(*ranks: Any) -> None:
     cases = [(nodes, shape) for nodes in LAYOUTS for shape in SHAPES]
     for (nodes, shape), sums in zip(cases, zip(*ranks, strict=True), strict=True):
         wanted = ([1111.0] * math.prod(shape),) * RANKS
-        expect(sums == wanted, f"1, 10, 100 and 1000 on nodes {nodes}: by rank {[one[0] for one in sums]}")
+        expect(sums == wanted, f"1, 10, 100 and 1000 on nodes {nodes}: by rank {[of_rank[0] for of_rank in sums]}")
 
 
 # What a process calls to exchange tensors, with the name of the argument that says with whom.
@@ -339,7 +339,7 @@ def leaders_alone(work: ModuleType) -> object:
 
         def noted(name: str, real: Any, *arguments: Any, _to: list = with_whom, **options: Any) -> Any:
             given = inspect.signature(real).bind(*arguments, **options).arguments
-            peers = [given[one] for one in ("dst", "src") if given.get(one) is not None]
+            peers = [given[role] for role in ("dst", "src") if given.get(role) is not None]
             if "send" in name or "recv" in name:
                 _to.append((name, sorted({rank, *peers})))
             else:
@@ -366,9 +366,9 @@ def _(*everyone: Any) -> None:
             leaders = {nodes.index(node) for node in set(nodes)}
             told = f"ranks on nodes {nodes}, rank {rank}"
             for name, ranks in with_whom:
-                inside = len({nodes[one] for one in ranks}) == 1
+                inside = len({nodes[rank] for rank in ranks}) == 1
                 expect(inside or set(ranks) <= leaders, f"{told}: {name} exchanges data between ranks {ranks}")
-            between = [ranks for _, ranks in with_whom if len({nodes[one] for one in ranks}) > 1]
+            between = [ranks for _, ranks in with_whom if len({nodes[rank] for rank in ranks}) > 1]
             if rank in leaders and with_whom:  # else it calls what is not watched
                 expect(bool(between), f"{told}: a leader exchanges nothing with the other leaders")
 

@@ -104,7 +104,7 @@ class Groups(NamedTuple):
 def make_groups(nodes: list[int]) -> Groups:
     """The groups of this process. `nodes`: for each rank, the number of its node (not always 0, 0, 1, 1)."""
     # Gap 7: every process must call dist.new_group for every group, in the same order, also if it is not in the group.
-    ranks_on = {node: [rank for rank, one in enumerate(nodes) if one == node] for node in sorted(set(nodes))}
+    ranks_on = {node: [rank for rank, name in enumerate(nodes) if name == node] for node in sorted(set(nodes))}
     groups = {node: dist.new_group(ranks) for node, ranks in ranks_on.items()}
     leaders = dist.new_group([ranks[0] for ranks in ranks_on.values()])
     mine = nodes[dist.get_rank()]

@@ -119,7 +119,7 @@ WRONG = [
     ),
     Wrong(
         "as many on each node, one node after the other",
-        "[rank for rank, one in enumerate(nodes) if one == node]",
+        "[rank for rank, name in enumerate(nodes) if name == node]",
         "[rank for rank in range(len(nodes)) if sorted(set(nodes))[rank * len(set(nodes)) // len(nodes)] == node]",
         "right_groups",
     ),

@@ -13,7 +13,7 @@ from benchmarks.paired import (
     BenchmarkConfig,
     ModesConfig,
     Pair,
-    Program,
+    TimedProgram,
     make_folder,
     measure,
     measure_in_turns,
@@ -82,7 +82,7 @@ def test_programs_that_pairs_connect_are_alive_together(tmp_path, monkeypatch):
             follower.ended(program, Ended.unknown("x").model_copy(update={"failure": None}))
 
     monkeypatch.setattr("benchmarks.paired.run_in_turns", fake)
-    programs = [Program(name, name, TrainConfig()) for name in "abcde"]
+    programs = [TimedProgram(name, name, TrainConfig()) for name in "abcde"]
     pairs = [Pair("a", "c"), Pair("d", "b"), Pair("e", "a")]
     run_dirs = measure_in_turns(programs, pairs, 2, tmp_path, Console(quiet=True))
     assert rounds == ["ace", "bd"] * 2
@@ -97,7 +97,7 @@ def test_programs_run_in_rotating_order(tmp_path, monkeypatch):
         return {"efficiency": len(order)}
 
     monkeypatch.setattr("benchmarks.paired.run", fake)
-    programs = [Program(name, "nothing", TrainConfig()) for name in "abc"]
+    programs = [TimedProgram(name, "nothing", TrainConfig()) for name in "abc"]
     samples = measure(programs, 3, tmp_path, Console(quiet=True), "efficiency")
     assert "".join(order) == "abc" + "bca" + "cab"
     assert samples == {"a": [1, 6, 8], "b": [2, 4, 9], "c": [3, 5, 7]}
@@ -119,7 +119,7 @@ def test_a_loop_without_a_recorder_takes_turns(tmp_path, monkeypatch):
     (tmp_path / "turns_loop.py").write_text(TURNS_LOOP)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     config = TrainConfig(max_steps=200, batch_size=7, epochs=1)
-    programs = [Program(name, "turns_loop", config) for name in "ab"]
+    programs = [TimedProgram(name, "turns_loop", config) for name in "ab"]
     run_dirs = measure_in_turns(programs, [Pair("a", "b")], 1, tmp_path / "runs", Console(quiet=True))
     for (run_dir,) in run_dirs.values():
         turns = read_metrics(run_dir, TurnLine)
@@ -131,7 +131,7 @@ def test_a_loop_without_a_recorder_takes_turns(tmp_path, monkeypatch):
 
 def test_a_program_that_fails_ends_the_benchmark_with_its_log(tmp_path):
     with pytest.raises(UserError, match=r"broken: exit status 1; see .*log.txt"):
-        run_program(Program("broken", "no_such_module", TrainConfig()), tmp_path / "run")
+        run_program(TimedProgram("broken", "no_such_module", TrainConfig()), tmp_path / "run")
     assert "No module named no_such_module" in (tmp_path / "run" / "log.txt").read_text()
 
 
@@ -154,7 +154,7 @@ def test_each_script_runs_alone(script):
     assert ("--rounds" in text) == (script not in WITHOUT_ROUNDS)
 
 
-def test_rows_are_implementations_in_modes_and_what_is_to_be_reached_is_told_of_rows():
+def test_rows_are_implementations_in_modes_and_what_is_to_be_reached_is_reported_of_rows():
     names = [row.name for row in ModesConfig().rows]
     assert names == ["tf", "tf tuned", "pt", "pt tuned", "ptl", "ptl tuned", "keras", "keras tuned"]
     assert [row.name for row in ModesConfig(implementations=["pt"], mode=["tuned"]).rows] == ["pt tuned"]
@@ -170,7 +170,7 @@ def test_pairs_from_inside_a_run(tmp_path, implementation, devices, mode):
     config = TrainConfig(
         epochs=4, devices=devices, threads_per_device=1, accelerator="cpu", mode=mode, **limit.SAME_STEP
     )
-    found = run_program(Program("x", f"benchmarks.loops.{implementation}_limit", config), tmp_path / "run")
+    found = run_program(TimedProgram("x", f"benchmarks.loops.{implementation}_limit", config), tmp_path / "run")
     assert 0.2 < found["efficiency"] < 3 and found["images_per_second"] > 0
 
 

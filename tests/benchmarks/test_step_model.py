@@ -21,7 +21,7 @@ def test_a_ring_of_four_sends_six_messages_of_a_quarter():
     assert NETWORK.all_reduce_seconds(4000, 1) == 0
 
 
-def test_latency_and_bandwidth_are_found_again():
+def test_latency_and_bandwidth_are_recovered():
     measured = [
         AllReduce(replicas, size, NETWORK.all_reduce_seconds(size, replicas))
         for replicas in (2, 3, 4)

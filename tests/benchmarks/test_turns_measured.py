@@ -57,7 +57,7 @@ def test_comparisons_alternate_and_later_calls_continue(made):
     ways = {"quiet": Way(()), "busy": Way(())}
     for _ in range(2):
         samples = made.make("busy", ways)
-    assert {name: [one.folder.name for one in ones] for name, ones in samples.items()} == {
+    assert {name: [turn.folder.name for turn in ones] for name, ones in samples.items()} == {
         "quiet": ["001-quiet", "003-quiet", "005-quiet"],
         "busy": ["002-busy", "004-busy", "006-busy"],
     }
@@ -106,7 +106,7 @@ def test_speeds_in_turns_are_divided_by_those_alone(made, capsys):
 
 
 @pytest.mark.parametrize("between", [0.0, 0.03])
-def test_differences_between_processes_are_told_from_the_noise_of_turns(between):
+def test_differences_between_processes_are_distinguished_from_the_noise_of_turns(between):
     random = np.random.default_rng(0)
     processes, cycles = random.normal(0, between, (200, 1)), random.normal(0, 0.5, 100)
     speeds = np.exp(processes + cycles + random.normal(0, 0.2, (200, 100)))

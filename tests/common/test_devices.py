@@ -74,7 +74,7 @@ def test_nodes_have_as_many_devices_each():
         ),
     ],
 )
-def test_nodes_that_nobody_has_started_are_told(title, launch, options, message):
+def test_nodes_that_nobody_has_started_are_reported(title, launch, options, message):
     with pytest.raises(UserError) as told:
         resolve_devices(TrainConfig(**options), title, 0, launch, TENSORFLOW if title == "TensorFlow" else TORCH)
     assert str(told.value).startswith(message)
@@ -108,7 +108,7 @@ def test_nodes_that_nobody_has_started_are_told(title, launch, options, message)
         ({"strategy": "dp", "sync_batchnorm": True}, 2, "--sync-batchnorm true: not with --strategy dp"),
     ],
 )
-def test_devices_that_are_not_there_are_told(options, num_gpus, message):
+def test_devices_that_are_not_there_are_reported(options, num_gpus, message):
     with pytest.raises(UserError, match=message):
         resolve_devices(TrainConfig(**options), "X", num_gpus, ALONE, TORCH)
 

@@ -41,7 +41,7 @@ def test_a_change_of_speed_versions_and_code(tmp_path):
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_uncommitted_changes_are_told_apart(tmp_path, same):
+def test_uncommitted_changes_are_kept_apart(tmp_path, same):
     then = {"git": {"commit": "a" * 40, "dirty": True}}
     now = then | ({} if same else {"code_sha256": "1" * 64})
     lines = beside(tmp_path, lambda job: wobbly(job, changes=now), lambda job: wobbly(job, changes=then))

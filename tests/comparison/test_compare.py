@@ -279,7 +279,7 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
     text = run(*command, *SHORT, cwd=project, expect=1, **environment).stdout
     stored = json.loads((tmp_path / "r" / "results.json").read_text())["runs"]
     results = [run["result"] for run in stored if run["result"]]
-    assert {(one["accelerator"], one["devices"]) for one in results} == {(accelerator, devices)}
+    assert {(result["accelerator"], result["devices"]) for result in results} == {(accelerator, devices)}
     assert ("on the CPU, since there is no GPU for" in text) == (accelerator == "cpu")
     assert [row["table"] for row in json.loads((tmp_path / "r" / "results.json").read_text())["rows"]] == [1, 0, 1]
 

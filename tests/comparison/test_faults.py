@@ -152,7 +152,7 @@ def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path, environme
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_gone_is_told_in_a_line(project, tmp_path, fault):
+def test_a_folder_that_is_gone_is_reported_in_a_line(project, tmp_path, fault):
     output = tmp_path / "r"
     with begin(project, output, "one", "hang") as process:
         pids = pids_of(run_dir(output, "hang") / "pids")

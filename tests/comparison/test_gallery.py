@@ -12,10 +12,12 @@ from docs import gallery
 
 def test_the_page_has_every_exhibit_with_its_command_and_pictures():
     page = gallery.PAGE.read_text()
-    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [one.title for one in gallery.EXHIBITS]
-    assert re.findall(r"^python compare.py .*$", page, re.MULTILINE) == [one.command for one in gallery.EXHIBITS]
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [exhibit.title for exhibit in gallery.EXHIBITS]
+    assert re.findall(r"^python compare.py .*$", page, re.MULTILINE) == [
+        exhibit.command for exhibit in gallery.EXHIBITS
+    ]
     shown = re.findall(r'<img src="gallery/(.*?)"', page)
-    assert shown == [f"{one.name}-{chart}.svg" for one in gallery.EXHIBITS for chart in one.charts]
+    assert shown == [f"{exhibit.name}-{chart}.svg" for exhibit in gallery.EXHIBITS for chart in exhibit.charts]
     assert {path.name for path in gallery.PICTURES.iterdir()} == set(shown)
 
 
@@ -28,7 +30,7 @@ def test_pictures_are_small_and_dark_on_a_dark_screen():
             assert text.count(colour) == 1, (path, colour)  # only where the palette defines it
 
 
-@pytest.mark.parametrize("exhibit", gallery.EXHIBITS, ids=lambda one: one.name)
+@pytest.mark.parametrize("exhibit", gallery.EXHIBITS, ids=lambda value: value.name)
 def test_a_section_is_made_of_a_comparison(exhibit, tmp_path):
     kinds = {"devices": {"sweep": ["devices=1,2"], "scaling": "strong", "threads_per_device": 1}}
     kinds["batch-size"] = {"sweep": ["batch-size=16,64"]}

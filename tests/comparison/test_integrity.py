@@ -131,7 +131,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "sealed", "told"), CHANGES, ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(("change", "sealed", "told"), CHANGES, ids=lambda value: getattr(value, "__name__", None))
 def test_what_was_changed_is_a_failed_run_that_says_why(made, tmp_path, fault, change, sealed, told):
     folder = tmp_path / "r"
     shutil.copytree(made, folder)
@@ -161,7 +161,7 @@ def test_the_report_is_made_of_the_others(made, tmp_path, fault):
     fault("results", "`--report-only`", 1, "its files have been changed since the run ended", OTHERS)
 
 
-def test_runs_of_other_code_are_told(made, tmp_path, fault):
+def test_runs_of_other_code_are_reported(made, tmp_path, fault):
     folder = tmp_path / "r"
     shutil.copytree(made, folder)
     run_dir = folder / "runs" / "seed-0" / "round-2" / "pt"

@@ -42,8 +42,8 @@ def test_pairs_see_what_samples_without_rounds_do_not():
     """If the same data are compared as unpaired samples, the drift that affects both hides the difference."""
     rng = np.random.default_rng(1)
     samples = [rounds(rng, 10, ratio=1.1, shares=(0.9, 0.1, 0), slow_start=1) for _ in range(100)]
-    paired = sum(paired_ratio(*one).verdict == "faster" for one in samples)
-    unpaired = sum(unpaired_ratio(*one).verdict == "faster" for one in samples)
+    paired = sum(paired_ratio(*sample).verdict == "faster" for sample in samples)
+    unpaired = sum(unpaired_ratio(*sample).verdict == "faster" for sample in samples)
     assert paired >= 95 and unpaired <= 70, (paired, unpaired)
 
 

@@ -34,7 +34,7 @@ def test_seeds_and_sweeps_are_crossed_with_implementations_and_rounds():
     assert jobs[0] == ("batch-size=32,momentum=0", 5, 1, "pt")
     assert {seed for _, seed, _, _ in jobs} == {5, 7}
     # Rounds are the outer loop: every variant is run before the next round begins.
-    assert len({variant for variant, *_ in jobs[:8]}) == 4 and {one[1:3] for one in jobs[:8]} == {(5, 1)}
+    assert len({variant for variant, *_ in jobs[:8]}) == 4 and {job[1:3] for job in jobs[:8]} == {(5, 1)}
     assert jobs[8][0] != jobs[0][0]  # the next round begins with another variant
 
 
@@ -50,7 +50,10 @@ def test_every_run_has_a_folder_of_its_own_that_says_what_it_is():
 def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_are_shared_out(monkeypatch):
     monkeypatch.setattr("comparison.plan.jobs.num_cores", lambda: 8)
     _, variants = study(sweep=["devices=1,2,4"], batch_size=32)
-    found = {one.name: (one.config.devices, one.config.batch_size, one.config.threads_per_device) for one in variants}
+    found = {
+        variant.name: (variant.config.devices, variant.config.batch_size, variant.config.threads_per_device)
+        for variant in variants
+    }
     assert found == {
         "devices=1,scaling=strong": (1, 32, 2),
         "devices=2,scaling=strong": (2, 32, 2),
@@ -59,14 +62,17 @@ def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_a
         "devices=4,scaling=weak": (4, 128, 2),
     }
     _, variants = study(sweep=["devices=1,2"], scaling="weak", threads_per_device=3)
-    assert [(one.config.batch_size, one.config.threads_per_device) for one in variants] == [(64, 3), (128, 3)]
+    assert [(variant.config.batch_size, variant.config.threads_per_device) for variant in variants] == [
+        (64, 3),
+        (128, 3),
+    ]
 
 
 def test_weak_scaling_multiplies_the_batch_by_the_devices_on_all_nodes():
     for devices, batches in ((1, [32, 32, 96]), (2, [32, 64, 32, 192])):
         _, variants = study(sweep=["num-nodes=1,3"], devices=devices, batch_size=32)
-        assert [one.config.batch_size for one in variants] == batches
-        assert {one.config.threads_per_device for one in variants} == {"auto"}  # each node has as many devices
+        assert [variant.config.batch_size for variant in variants] == batches
+        assert {variant.config.threads_per_device for variant in variants} == {"auto"}  # each node has as many devices
     with pytest.raises(UserError, match="num-nodes=auto,2: should be numbers of nodes"):
         study(sweep=["num-nodes=auto,2"])
 
@@ -74,13 +80,13 @@ def test_weak_scaling_multiplies_the_batch_by_the_devices_on_all_nodes():
 def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
     for rule, rates in (("keep", [0.1, 0.1, 0.1]), ("linear", [0.05, 0.1, 0.4])):
         _, variants = study(sweep=["batch-size=32,64,256"], learning_rate=0.1, sweep_learning_rate=rule)
-        assert [peak_rate(one.config) for one in variants] == pytest.approx(rates)
+        assert [peak_rate(variant.config) for variant in variants] == pytest.approx(rates)
 
 
 def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
     options = {"sweep": ["learning-rate=0.01,0.1", "batch-size=64,128"], "batch_size": 64}
     _, variants = study(**options, sweep_learning_rate="linear")
-    assert [peak_rate(one.config) for one in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
+    assert [peak_rate(variant.config) for variant in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
     with pytest.raises(UserError, match="not together with a sweep of the learning rate"):
         study(**options, sweep_learning_rate="tune", tune_over=[0.1])
 
@@ -164,7 +170,7 @@ def test_what_has_been_run_keeps_its_rate(tmp_path):
         (["nesterov=true", "momentum=0,0.9"], "--nesterov true needs --momentum above 0"),
     ],
 )
-def test_sweeps_that_can_not_be_are_told(sweep, message):
+def test_sweeps_that_can_not_be_are_reported(sweep, message):
     with pytest.raises(UserError, match=message):
         study(sweep=sweep)
 

@@ -56,7 +56,7 @@ class Processes:
         if self.silent:
             self.silent -= 1
             return None
-        return {one: "RUNNING" for one in numbers if one in self.jobs and self.jobs[one].poll() is None}
+        return {number: "RUNNING" for number in numbers if number in self.jobs and self.jobs[number].poll() is None}
 
     def how_it_ended(self, number):
         return f"ended with {self.jobs[number].returncode}"
@@ -120,7 +120,7 @@ def test_a_group_is_one_job_that_runs_its_programs_in_a_row(queue, tmp_path):
     assert read_result(tmp_path / "runs" / "b").implementation == "two"
 
 
-def test_a_job_that_ends_before_its_time_is_told_with_its_last_words(queue, tmp_path):
+def test_a_job_that_ends_before_its_time_is_reported_with_its_last_words(queue, tmp_path):
     notes = Notes()
     groups = [[program(tmp_path, "a", "hang"), program(tmp_path, "b")]]
     launcher = Queued(queue, tmp_path, lambda text: None)
@@ -148,7 +148,7 @@ def test_a_folder_that_the_job_cannot_see_is_named(queue, tmp_path):
     assert failure.endswith("job.json: missing")
 
 
-def test_a_program_that_fails_is_told_as_on_this_machine(queue, tmp_path, monkeypatch):
+def test_a_program_that_fails_is_reported_as_on_this_machine(queue, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "REPOSITORY", queue.project)
     told = []
     for launcher in (Queued(queue, tmp_path, lambda text: None), ThisMachine(tmp_path)):
@@ -168,7 +168,7 @@ def test_jobs_of_a_compare_py_that_is_gone_are_followed(queue, tmp_path):
     Queued(queue, tmp_path, said.append).run(later, 1, 60, notes)
     assert said == ["Processes: job 1 of an earlier compare.py: waiting for it", "Processes: job 2, runs/c"]
     assert notes.sessions == {"a": 1, "b": 1, "c": 2} and len(queue.jobs) == 2
-    assert {one for one in notes.without_steps() if one[0] == "done"} == {("done", name) for name in "abc"}
+    assert {step for step in notes.without_steps() if step[0] == "done"} == {("done", name) for name in "abc"}
     assert folder.is_done and folder.is_noted(1)
 
 

@@ -274,8 +274,8 @@ def test_a_run_evaluated_on_training_images_is_the_same_training(tmp_path):
     on_test, on_train = (
         train("pt", tmp_path / kind, *options, "--evaluate-on", kind, "--test-size", 50) for kind in ("test", "train")
     )
-    losses = [(one.train_loss, one.train_accuracy) for one in read_metrics(on_test, EpochLine)]
-    assert losses == [(one.train_loss, one.train_accuracy) for one in read_metrics(on_train, EpochLine)]
+    losses = [(metric.train_loss, metric.train_accuracy) for metric in read_metrics(on_test, EpochLine)]
+    assert losses == [(metric.train_loss, metric.train_accuracy) for metric in read_metrics(on_train, EpochLine)]
     assert read_result(on_test).test_loss != read_result(on_train).test_loss
 
 

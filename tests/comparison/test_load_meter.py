@@ -58,7 +58,7 @@ def test_a_limit_that_stopped_it(monkeypatch):
     assert LoadMeter().ended(PROGRAM, None).throttled is None
 
 
-def test_what_srun_has_started_is_not_told_from_others():
+def test_what_srun_has_started_is_not_distinguished_from_others():
     program = PROGRAM.model_copy(update={"starter": ("srun",)})
     ended = LoadMeter().ended(program, "failed")
     assert (ended.other_load, ended.runnable_threads, ended.throttled, ended.failure) == (None, None, None, "failed")

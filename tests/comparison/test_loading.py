@@ -90,7 +90,7 @@ def test_a_comparison_that_is_still_being_made_can_be_read(tmp_path):
     assert found.missing == 3 and len(found.runs) == 3
 
 
-def test_a_folder_without_a_comparison_is_told_in_a_line(tmp_path):
+def test_a_folder_without_a_comparison_is_reported_in_a_line(tmp_path):
     with pytest.raises(UserError, match=f"^load {re.escape(str(tmp_path))}: holds no comparison; .*$"):
         load(tmp_path)
 

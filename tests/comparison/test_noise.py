@@ -18,7 +18,7 @@ def compare(rng, repeats, ratio, others):
     """The ratio found by a comparison with `--repeats`, and the number of its disturbed rounds."""
     most = repeats + most_taken_again(repeats)
     pairs = np.stack(rounds(rng, most, ratio, noise=0.04), axis=1)
-    slower, share = (one.reshape(most, 2) for one in others(rng, 2 * most))
+    slower, share = (other.reshape(most, 2) for other in others(rng, 2 * most))
     pairs = pairs * np.exp(-slower)
     disturbed = []
     while is_due(disturbed, repeats):

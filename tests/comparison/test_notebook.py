@@ -21,11 +21,11 @@ def test_it_runs(tmp_path, monkeypatch, options):
     summary = comparison(tmp_path, lambda job: MadeUp(speed=1000 * (1 + 0.1 * job.round)), **options)
     monkeypatch.setenv("COMPARISON", str(tmp_path))
     outputs = run_notebook(NOTEBOOK)
-    printed = "".join(one.text for one in outputs if one.output_type == "stream" and one.name == "stdout")
+    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
     assert printed.startswith(tmp_path.name) and all(line in printed for line in summary.warnings)
-    tables = [one.data["text/plain"] for one in outputs if one.output_type == "execute_result"]
+    tables = [output.data["text/plain"] for output in outputs if output.output_type == "execute_result"]
     assert len(tables) == 2 and "images_per_second" in tables[0]
-    pictures = sum("image/png" in one.data for one in outputs if one.output_type == "display_data")
+    pictures = sum("image/png" in output.data for output in outputs if output.output_type == "display_data")
     assert pictures == (4 if "mode" in options else 3)
 
 

@@ -81,7 +81,7 @@ def in_turns(job, count=40):
     hit = [job.implementation == "pt" and number % 10 == 3 for number in range(count)]
     noise = np.random.default_rng(job.round).normal(1, 0.02, count)
     speeds = own * (1 + 0.3 * np.sin(np.arange(count) / 9)) * noise / np.where(hit, 5, 1)
-    turns = made_up_turns(speeds.tolist(), 3600.0 * job.round, loads=[0.6 * one for one in hit])
+    turns = made_up_turns(speeds.tolist(), 3600.0 * job.round, loads=[0.6 * element for element in hit])
     return MadeUp(speed=own, turns=turns, proof_factor=2.0 if job.implementation == "ptl" else 1.0)
 
 
@@ -362,7 +362,7 @@ def test_the_nearer_to_the_best_the_darker(browser, simple):
 
 def found(folder, make=noisy, **options):
     summary = comparison(folder, make, **options)
-    return {one.question: one.answers for one in findings(summary, summary.tables[0])}
+    return {finding.question: finding.answers for finding in findings(summary, summary.tables[0])}
 
 
 def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
@@ -395,7 +395,7 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
 def trusted(folder, make, **options):
     """The answers about reliability and what next, and the shares of the fastest in the table to decide by."""
     summary = comparison(folder, make, implementations=["tf", "pt"], **options)
-    answers = {one.question: one.answers for one in findings(summary, summary.tables[0])}
+    answers = {finding.question: finding.answers for finding in findings(summary, summary.tables[0])}
     table = decision(summary.tables[0])
     headings = [heading for heading, _ in table.headings]
     shares = [[cell.shown for cell in cells] for _, cells, _ in table.lines]
@@ -423,7 +423,7 @@ def test_it_tells_how_many_rounds_and_turns_count(tmp_path):
     assert shares is None  # the same speed: there is no difference
 
 
-def test_what_was_not_measured_is_told_and_not_shown(tmp_path):
+def test_what_was_not_measured_is_reported_and_not_shown(tmp_path):
     def make(job, load=0.8):
         loads = [load * (job.implementation == "pt")] * 40
         turns = made_up_turns([8000.0 if job.implementation == "tf" else 500.0] * 40, loads=loads)
@@ -492,10 +492,10 @@ def chart_of_turns(summary):
     """The chart's description in words, and the data of its ratios, their intervals, and the speeds."""
     (chart,) = (one for one in table_charts(summary.tables[0]) if one.name == "turns")
     data = chart.description["datasets"].values()
-    frames = [pd.DataFrame(one) for one in data if len(one) and "row" in one[0]]
-    (intervals,) = [one for one in frames if "low" in one] or [None]
+    frames = [pd.DataFrame(values) for values in data if len(values) and "row" in values[0]]
+    (intervals,) = [frame for frame in frames if "low" in frame] or [None]
     speeds = max(frames, key=lambda one: one["row"].nunique())
-    (ratios,) = [one for one in frames if one is not intervals and one is not speeds] or [None]
+    (ratios,) = [frame for frame in frames if frame is not intervals and frame is not speeds] or [None]
     return chart, ratios, intervals, speeds
 
 
@@ -601,7 +601,7 @@ def test_the_gallery_shows_first_what_they_disagree_on(tmp_path):
     (table,) = comparison(tmp_path, noisy).tables
     mistakes, number = find_mistakes(table)
     assert number == 7 and len(mistakes) == 7  # 355 images minus 98 % of them, rounded
-    assert [len({guess for _, guess, *_ in one.guesses}) > 1 for one in mistakes] == [True] * 2 + [False] * 5
+    assert [len({guess for _, guess, *_ in mistake.guesses}) > 1 for mistake in mistakes] == [True] * 2 + [False] * 5
     for one in mistakes:
         for name, guess, score, right in one.guesses:
             assert (guess == one.label) == right and 0 < score <= 1 and name in ("TensorFlow", "PyTorch", "Lightning")

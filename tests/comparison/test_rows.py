@@ -49,7 +49,7 @@ def test_rounds_in_which_one_is_missing_make_no_pair(tmp_path):
     assert "1 of 4 runs failed, the first one: exit status 1" in pt.note
     assert ptl.num_rounds == 4 and ptl.status == "ok" and not summary.succeeded
     speeds = [3000 * (1 + 0.01 * (round * 7 % 5)) for round in (1, 3, 4)]
-    assert pt.ratio == pytest.approx(paired_ratio(speeds, [one / 3 for one in speeds]).estimate)
+    assert pt.ratio == pytest.approx(paired_ratio(speeds, [speed / 3 for speed in speeds]).estimate)
 
 
 def test_runs_of_different_times_make_no_pair(tmp_path):
@@ -208,7 +208,7 @@ def test_both_modes_are_rows_of_one_table_that_names_their_settings(tmp_path):
     assert "mode plain: 32-bit" in what_was_compared(table)
 
 
-def test_what_was_found_is_said_in_words(tmp_path):
+def test_the_conclusions_are_sentences(tmp_path):
     def make(job):
         return fast(job) if job.config.mode == "plain" else MadeUp(speed=fast(job).speed * 1.5)
 
@@ -236,7 +236,7 @@ def test_what_was_found_is_said_in_words(tmp_path):
     assert conclusions(comparison(tmp_path / "alone", make, implementations=["pt"]).tables[0]) == []
 
 
-def test_how_sure_is_said_in_words(tmp_path):
+def test_reliability_is_a_sentence(tmp_path):
     def make(job):
         return MadeUp(speed=1000 * (1 + 0.05 * (-1) ** job.round * (job.implementation == "pt")))
 
@@ -315,7 +315,7 @@ def test_results_json_keeps_its_published_schema(tmp_path):
         jsonschema.validate(content, schema)
 
 
-def test_a_limit_on_the_processors_instructions_is_told_beside_the_table_and_in_the_report(tmp_path):
+def test_a_limit_on_the_processors_instructions_is_reported_beside_the_table_and_in_the_report(tmp_path):
     told = "instructions up to AVX512_CORE_FP16 (ONEDNN_MAX_CPU_ISA), since made up"
     limit = {"cpu_instructions": "AVX512_CORE_FP16", "processor_note": told}
 
@@ -333,7 +333,7 @@ def test_a_limit_on_the_processors_instructions_is_told_beside_the_table_and_in_
 
 
 @pytest.mark.parametrize("implementations", [("tf", "pt"), ("pt", "tf")])
-def test_stalls_are_told_beside_the_ratio_of_usual_turns(tmp_path, implementations):
+def test_stalls_are_reported_beside_the_ratio_of_usual_turns(tmp_path, implementations):
     """Every tenth turn of TensorFlow takes ten times as long; those of the second comparison are of others' making."""
 
     def make(job, load=0.0):

@@ -18,7 +18,7 @@ def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path
         tmp_path, make, sweep=["devices=1,2,4"], repeats=4, implementations=["pt"], threads_per_device=1
     )
     study = make_study(summary)
-    found = {(one.x, one.series): (one.speed_up.estimate, one.ideal, *one.efficiencies) for one in study.rows}
+    found = {(row.x, row.series): (row.speed_up.estimate, row.ideal, *row.efficiencies) for row in study.rows}
     assert study.kind == "devices" and study.numeric
     assert found == {
         ("1", "PyTorch, strong"): (1.0, 1.0, 1.0),
@@ -40,7 +40,7 @@ def test_variants_whose_disturbed_rounds_differ_have_a_speed_up(tmp_path):
 
     options = {"repeats": 4, "implementations": ["pt"], "threads_per_device": 1, "scaling": "strong"}
     study = make_study(comparison(tmp_path, make, sweep=["devices=1,2"], **options))
-    pairs = paired_runs(*(one.row for one in study.rows))
+    pairs = paired_runs(*(row.row for row in study.rows))
     assert [(run.record.round, other.record.round) for run, other in pairs] == [(1, 2), (2, 3), (4, 4)]
     assert study.rows[1].speed_up.estimate == pytest.approx(2.0)
 
@@ -55,7 +55,7 @@ def test_nodes_are_swept_as_devices_are(tmp_path):
     options = {"repeats": 4, "implementations": ["pt"], "devices": 2, "threads_per_device": 1}
     summary = comparison(tmp_path, make, sweep=["num-nodes=1,2"], **options)
     study = make_study(summary)
-    found = {(one.x, one.series): (one.speed_up.estimate, one.ideal, *one.efficiencies) for one in study.rows}
+    found = {(row.x, row.series): (row.speed_up.estimate, row.ideal, *row.efficiencies) for row in study.rows}
     assert (study.kind, study.option) == ("devices", "num-nodes")
     assert found == {
         ("1", "PyTorch, strong"): (1.0, 1.0, 1.0),
@@ -78,7 +78,7 @@ def test_nodes_times_devices_is_what_counts(tmp_path):
     options = {"repeats": 3, "implementations": ["pt"], "threads_per_device": 1, "scaling": "strong"}
     study = make_study(comparison(tmp_path, make, sweep=["num-nodes=1,2", "devices=1,2"], **options))
     assert study.option == "total devices"
-    assert {(one.series, one.x): (one.speed_up.estimate, one.ideal) for one in study.rows} == {
+    assert {(row.series, row.x): (row.speed_up.estimate, row.ideal) for row in study.rows} == {
         ("PyTorch, 1, strong", "1"): (1, 1),
         ("PyTorch, 1, strong", "2"): pytest.approx((2**0.5, 2)),
         ("PyTorch, 2, strong", "2"): pytest.approx((2**0.5, 2)),
@@ -95,7 +95,7 @@ def test_other_options_swept_with_the_devices_keep_their_own_base(tmp_path):
     options = {"implementations": ["pt"], "scaling": "strong", "threads_per_device": 1}
     study = make_study(comparison(tmp_path, make, sweep=["momentum=0,0.9", "devices=1,2"], repeats=3, **options))
     assert study.option == "devices"
-    assert {(one.series, one.x): one.speed_up.estimate for one in study.rows} == {
+    assert {(row.series, row.x): row.speed_up.estimate for row in study.rows} == {
         ("PyTorch, 0, strong", "1"): 1,
         ("PyTorch, 0, strong", "2"): pytest.approx(2),
         ("PyTorch, 0.9, strong", "1"): 1,
@@ -106,11 +106,11 @@ def test_other_options_swept_with_the_devices_keep_their_own_base(tmp_path):
 def test_any_option_can_be_swept_and_nothing_is_one_without_a_sweep(tmp_path):
     study = make_study(comparison(tmp_path / "a", sweep=["schedule=constant,cosine"]))
     assert (study.option, study.kind, study.numeric) == ("schedule", "other", False)
-    assert [one.x for one in study.rows] == ["constant"] * 3 + ["cosine"] * 3
+    assert [row.x for row in study.rows] == ["constant"] * 3 + ["cosine"] * 3
     assert make_study(comparison(tmp_path / "b")) is None
 
 
-def test_a_sweep_is_told_in_sentences(tmp_path):
+def test_a_sweep_is_reported_in_sentences(tmp_path):
     def make(job):
         values, factor = dict(job.variant.values), {"tf": 1, "pt": 3}[job.implementation]
         return MadeUp(speed=1000 * factor * float(values["devices"]) ** 0.5 * (1 + 0.001 * job.round))

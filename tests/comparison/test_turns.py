@@ -62,7 +62,7 @@ def test_a_program_alone_has_turns_too(round_of, tmp_path):
 
 
 def processes_of(folder):
-    return [one for one in psutil.Process().children(recursive=True) if str(folder) in " ".join(one.cmdline())]
+    return [child for child in psutil.Process().children(recursive=True) if str(folder) in " ".join(child.cmdline())]
 
 
 def test_one_trains_at_a_time_and_none_always_follows_the_same(round_of, tmp_path):

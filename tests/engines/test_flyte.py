@@ -122,7 +122,7 @@ def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
 
 @pytest.mark.slow
 @needs_flyte
-def test_what_a_cluster_is_told(tmp_path):
+def test_what_a_cluster_is_reported(tmp_path):
     tasks = {task["id"]["name"]: task for task in json.loads(program(WRITE_DOWN, tmp_path)[-1])}
     assert tasks.keys() == {"tensorflow.train_tf", "pytorch.train_pt", "pytorch.train_ptl", *TABLES}
     for name in ("pytorch.train_pt", "pytorch.train_ptl"):
@@ -158,7 +158,7 @@ def test_processes_of_a_node_are_one_run(tmp_path):
     assert done.stdout.splitlines()[-1] == "[(0, 2), (1, None)]"
 
 
-def test_flyte_that_is_missing_is_told_in_a_line(tmp_path):
+def test_flyte_that_is_missing_is_reported_in_a_line(tmp_path):
     (tmp_path / "flyte.py").write_text('raise ModuleNotFoundError("No module named flyte", name="flyte")')
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     done = run(sys.executable, "-m", "launch.flyte_workflow", cwd=tmp_path, expect=1, **path)

@@ -98,7 +98,7 @@ def test_what_the_user_has_to_mend_is_not_tried_again(ray_cluster, tmp_path, wor
 
 @needs_ray
 @pytest.mark.slow
-def test_what_ray_would_wait_for_is_told_at_once(ray_cluster, tmp_path):
+def test_what_ray_would_wait_for_is_reported_at_once(ray_cluster, tmp_path):
     done = run(*RAY_TRAIN, "--nnodes", 3, "-m", "pt_impl", expect=1, **ray_cluster)
     assert done.stderr.splitlines()[-1] == "python -m launch.ray_train: error: --nnodes 3: the cluster has 2 nodes"
     done = run(*RAY_TRAIN, "--num-cpus", 99, "-m", "pt_impl", expect=1, **ray_cluster)
@@ -146,7 +146,7 @@ def test_ctrl_c_while_ray_waits_for_cpus_is_one_line(ray_cluster):
         (("-m", "pt_impl"), "ray is not installed: pip install -r requirements-ray.txt -c constraints.txt"),
     ],
 )
-def test_mistakes_are_told_in_a_line(tmp_path, words, line):
+def test_mistakes_are_reported_in_a_line(tmp_path, words, line):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text('raise ModuleNotFoundError("No module named ray", name="ray")')
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}

@@ -41,7 +41,7 @@ BSUB = {
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "launch" / "lsf").iterdir()), ids=lambda path: path.name)
-def test_what_lsf_is_told_is_written_as_its_manual_says(path):
+def test_requests_to_lsf_follow_its_manual(path):
     told = re.findall(r"^#BSUB (-\w+) ?(.*?)(?: +#.*)?$", path.read_text(), re.MULTILINE)
     assert len(told) >= 5
     for option, value in told:

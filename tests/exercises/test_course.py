@@ -251,7 +251,7 @@ def checker():
         ("    print('x' * 1000); return []\n", "10 test examples for 4 processes: counted are []"),
     ],
 )
-def test_whatever_a_work_does_is_told_in_a_line(checker, work, code, seen, capfd):
+def test_whatever_a_work_does_is_reported_in_a_line(checker, work, code, seen, capfd):
     path = work(SHARE, code)
     where = path.read_text().splitlines().index(code.rstrip("\n")) + 1
     located = f" (line {where} of work.py)" if seen.split(":")[0] in ("SyntaxError", "NameError", "SystemExit") else ""
@@ -287,7 +287,7 @@ def test_two_checks_that_never_end_are_enough(checker, work, monkeypatch, capsys
 
 
 @pytest.mark.xdist_group("marks")
-def test_a_work_that_is_not_python_is_told_once(work):
+def test_a_work_that_is_not_python_is_reported_once(work):
     path = work(SHARE, "    return list(range(rank, length, world_size)\n")
     number = path.read_text().splitlines().index("    return list(range(rank, length, world_size)") + 1
     first, second = check("check", "sampler", "--file", path, expect=1).splitlines()
@@ -415,7 +415,7 @@ def test_no_work_writes_its_own_verdict(tmp_path, forgery):
         (["check", "sampler", "--file", "README.md"], "--file README.md: must be a Python file"),
     ],
 )
-def test_mistakes_in_the_command_are_told_in_one_line(arguments, message):
+def test_mistakes_in_the_command_are_reported_in_one_line(arguments, message):
     done = run(sys.executable, "-m", "exercises", *arguments, expect=2)
     assert message in done.stderr.splitlines()[-1] and not done.stdout
 
@@ -443,7 +443,7 @@ TROUBLES = [
 
 
 @pytest.mark.slow
-def test_a_damaged_activity_is_told(tmp_path):
+def test_a_damaged_activity_is_reported(tmp_path):
     for name in ("common", "exercises"):
         shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file, old, new in DAMAGES:
@@ -471,6 +471,6 @@ def test_differences_are_gaps_numbered_from_one(tmp_path):
     ]
 
 
-def test_a_mistake_that_no_longer_fits_is_told():
+def test_a_mistake_that_no_longer_fits_is_reported():
     with pytest.raises(ValueError, match="'b' stands 0 times in the solution"):
         Wrong("x", "b", "c", "y").apply("a")

@@ -459,9 +459,9 @@ def test_without_a_sandbox_there_is_a_warning(tmp_path):
         ([], "required: folder"),
     ],
 )
-def test_mistakes_in_the_options_are_told_in_one_line(tmp_path, arguments, message):
+def test_mistakes_in_the_options_are_reported_in_one_line(tmp_path, arguments, message):
     folder = make_class(tmp_path / "class", {"right": SOLUTION})
-    printed, told = mark(*(one.replace("{class}", str(folder)) for one in arguments), expect=2)
+    printed, told = mark(*(argument.replace("{class}", str(folder)) for argument in arguments), expect=2)
     (line,) = told.splitlines()
     assert message in line and not printed
 

@@ -49,7 +49,7 @@ def test_the_notebook_is_its_text_and_holds_no_outputs():
 
 
 @pytest.mark.slow
-def test_mistakes_are_told_in_one_line():
+def test_mistakes_are_reported_in_one_line():
     # Even with unbuffered output, the messages of the two processes must not mix.
     environment = {**NO_GPU, "PYTHONUNBUFFERED": "1"}
     done = run(*TORCHRUN, "exercises.PT_CNN_MultiGPU", "--batch-size", 63, expect=1, **environment)
@@ -64,7 +64,7 @@ def test_mistakes_are_told_in_one_line():
     assert done.stderr.splitlines()[-1] == told
 
 
-def test_data_that_are_not_there_are_told_in_one_line(tmp_path):
+def test_data_that_are_not_there_are_reported_in_one_line(tmp_path):
     damaged = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no images")

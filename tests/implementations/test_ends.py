@@ -40,7 +40,7 @@ def training(tmp_path):
         assert process.poll() is None, process.communicate()
         children = psutil.Process(process.pid).children(recursive=True)
         # Without the shell that removes the temporary folder.
-        family = [psutil.Process(process.pid), *(one for one in children if one.name() != "sh")]
+        family = [psutil.Process(process.pid), *(child for child in children if child.name() != "sh")]
         assert len(family) >= devices or implementation in ("tf", "keras")
         return process, family
 
@@ -75,14 +75,14 @@ def end_of(process, family, tmp_path):
 
 
 @pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(one, marks=SLOW) for one in ("keras", "ptl"))])
+@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(case, marks=SLOW) for case in ("keras", "ptl"))])
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     listening = [
-        one.laddr.ip
+        connection.laddr.ip
         for member in family
-        for one in member.net_connections(kind="inet")
-        if one.status == psutil.CONN_LISTEN
+        for connection in member.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
     ]
     assert {"127.0.0.1", "::1"} >= set(listening), "reached from other machines"
     assert listening or implementation in ("tf", "keras")
@@ -151,7 +151,7 @@ def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
 
     def replicas():
         children = psutil.Process(process.pid).children()
-        return [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
     found = wait_for(lambda: len(replicas()) == 2 and replicas())
     process.kill()
@@ -178,10 +178,10 @@ def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implement
     ("implementation", "devices"),
     [
         ("pt", 1),
-        *(pytest.param(*one, marks=SLOW) for one in (("pt", 2), ("ptl", 1), ("ptl", 2), ("tf", 1), ("keras", 2))),
+        *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 1), ("ptl", 2), ("tf", 1), ("keras", 2))),
     ],
 )
-def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path, fault, implementation, devices):
+def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, fault, implementation, devices):
     """The process that runs out of memory prints the line.
 
     TensorFlow may end differently: its own checks of threads and memory abort, and so does the C library if there is no
@@ -203,8 +203,8 @@ def test_memory_that_runs_out_in_training_is_told_in_one_line(training, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])
-def test_a_run_folder_that_is_gone_is_told_in_one_line(training, tmp_path, fault, implementation):
+@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(case, marks=SLOW) for case in ("tf", "keras", "ptl"))])
+def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     shutil.rmtree(tmp_path / "r")
     status, (line,), seconds = end_of(process, family, tmp_path)
@@ -225,8 +225,8 @@ def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, impleme
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("implementation", ["tf", *(pytest.param(one, marks=SLOW) for one in ("keras", "pt", "ptl"))])
-def test_a_limit_of_memory_that_its_libraries_exceed_is_told_in_one_line(tmp_path, implementation):
+@pytest.mark.parametrize("implementation", ["tf", *(pytest.param(case, marks=SLOW) for case in ("keras", "pt", "ptl"))])
+def test_a_limit_of_memory_that_its_libraries_exceed_is_reported_in_one_line(tmp_path, implementation):
     command = f'ulimit -v 1000000; exec "$0" -m {implementation}_impl --run-dir "$1"'
     err = run("bash", "-c", command, sys.executable, tmp_path / "r", expect=1).stderr
     (line,) = (one for one in err.splitlines() if one.startswith("python -m "))

@@ -28,7 +28,7 @@ def train(implementation, run_dir, *options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "devices"),
-    [("pt", 2), ("tf", 1), *(pytest.param(*one, marks=LONG) for one in (("keras", 1), ("ptl", 2), ("tf", 2)))],
+    [("pt", 2), ("tf", 1), *(pytest.param(*case, marks=LONG) for case in (("keras", 1), ("ptl", 2), ("tf", 2)))],
 )
 def test_each_framework_profiles_its_own_steps(implementation, devices, tmp_path):
     options = ("--train-size", "1280", "--devices", str(devices))
@@ -37,16 +37,18 @@ def test_each_framework_profiles_its_own_steps(implementation, devices, tmp_path
     profile = read_model(Profile, tmp_path / "r" / PROFILE_FILE)
     assert (profile.implementation, profile.first_step, profile.num_steps) == (implementation, 11, 6)
     assert 0 < len(profile.operations) <= COSTLIEST and profile.wall_seconds > 0 and profile.computation_seconds > 0
-    seconds = [one.seconds for one in profile.operations]
+    seconds = [operation.seconds for operation in profile.operations]
     assert seconds == sorted(seconds, reverse=True)
-    names = [one.name for one in profile.operations]
-    convolutions = [one for one in profile.operations if CONVOLUTION.search(one.name)]
-    assert convolutions and all(one.calls % 6 == 0 for one in convolutions), names
+    names = [operation.name for operation in profile.operations]
+    convolutions = [operation for operation in profile.operations if CONVOLUTION.search(operation.name)]
+    assert convolutions and all(convolution.calls % 6 == 0 for convolution in convolutions), names
     if implementation in ("pt", "ptl"):  # TensorFlow adds the gradients of replicas in one process with AddN
         assert (profile.communication_seconds > 0) == (devices > 1)
     trace = json.loads(gzip.decompress((tmp_path / "r" / "profile" / "trace.json.gz").read_bytes()))["traceEvents"]
     traced = [one["name"] for one in trace if one["ph"] == "X" and one["dur"] >= 0]
-    assert sum(bool(CONVOLUTION.search(name)) for name in traced) >= sum(one.calls for one in convolutions)
+    assert sum(bool(CONVOLUTION.search(name)) for name in traced) >= sum(
+        convolution.calls for convolution in convolutions
+    )
     assert f"profile: {profile.title}" in done.stdout and all(name[:45] in done.stdout for name in names)
     # The training is the same as without the profiler.
     assert train(implementation, tmp_path / "without", *options).returncode == 0
@@ -93,5 +95,5 @@ def test_that_line_is_what_the_program_says(tmp_path):
         ("aten::reduce_mean", "computation"),
     ],
 )
-def test_communication_is_told_from_computation(name, kind):
+def test_communication_is_distinguished_from_computation(name, kind):
     assert Operation(name=name, calls=1, seconds=1.0).kind == kind

@@ -54,7 +54,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     ("implementation", "devices"),
     [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
 )
-def test_a_device_without_memory_is_told_in_one_line(tmp_path, fault, implementation, devices):
+def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implementation, devices):
     """Each replica without memory prints the line. TensorFlow on the CPU ends by a signal, which compare.py reports."""
     options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
     options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
@@ -68,7 +68,7 @@ def test_a_device_without_memory_is_told_in_one_line(tmp_path, fault, implementa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(one, marks=SLOW) for one in ("tf", "keras", "ptl"))])
+@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(case, marks=SLOW) for case in ("tf", "keras", "ptl"))])
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(sys.executable, "-m", f"{implementation}_impl", *SHORT, *options, expect=1)

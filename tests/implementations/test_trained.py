@@ -85,11 +85,11 @@ def test_pictures_are_classified_alike_in_all(trained, tmp_path):
             trained_network("predict", implementation, trained / "model.safetensors", *options).stdout
         )
     for answer in found.values():
-        assert [one["image"] for one in answer] == list(map(str, paths))
-        assert [one["class"] for one in answer] == [str(guess) for guess in answers.guesses[:4]]
-        assert [one["score"] for one in answer] == pytest.approx(answers.scores[:4].tolist(), rel=1e-5)
-        assert all(sum(one["scores"].values()) == pytest.approx(1) for one in answer)
-        assert all(one["score"] == max(one["scores"].values()) for one in answer)
+        assert [picture["image"] for picture in answer] == list(map(str, paths))
+        assert [picture["class"] for picture in answer] == [str(guess) for guess in answers.guesses[:4]]
+        assert [picture["score"] for picture in answer] == pytest.approx(answers.scores[:4].tolist(), rel=1e-5)
+        assert all(sum(picture["scores"].values()) == pytest.approx(1) for picture in answer)
+        assert all(picture["score"] == max(picture["scores"].values()) for picture in answer)
     text = trained_network("predict", "pt", trained / "model.safetensors", *paths).stdout.splitlines()
     assert [line.split(": ")[0] for line in text] == list(map(str, paths))
     assert text[0].startswith(f"{paths[0]}: {answers.guesses[0]} {answers.scores[0]:.1%}, ")
@@ -150,7 +150,7 @@ def test_another_data_set_is_not_held_to_the_sizes_of_the_first(trained):
     ],
 )
 @pytest.mark.xdist_group("trained")
-def test_mistakes_are_told_in_one_line(trained, command, said):
+def test_mistakes_are_reported_in_one_line(trained, command, said):
     words = (str(word).replace("RUN", str(trained)) for word in command)
     complaint = run(sys.executable, "-m", "pt_impl", *words, expect=2).stderr
     assert said.replace("RUN", str(trained)) in complaint and len(complaint.strip().splitlines()) == 1
@@ -169,7 +169,7 @@ def save_arrays(folder, dataset, names):
 
 @pytest.mark.xdist_group("trained")
 @pytest.mark.parametrize(
-    "implementation", ["pt", *(pytest.param(one, marks=pytest.mark.slow) for one in ("tf", "ptl", "keras"))]
+    "implementation", ["pt", *(pytest.param(case, marks=pytest.mark.slow) for case in ("tf", "ptl", "keras"))]
 )
 def test_classes_and_normalisation_are_those_of_the_training(trained, tmp_path, implementation):
     result, weights = read_result(trained), trained / "model.safetensors"

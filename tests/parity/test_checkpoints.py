@@ -132,7 +132,7 @@ HALF = (*DATA, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--lear
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
-    [pytest.param(*one, marks=() if one == ("ptl", "tuned", 1) else pytest.mark.slow) for one in TRIED],
+    [pytest.param(*pair, marks=() if pair == ("ptl", "tuned", 1) else pytest.mark.slow) for pair in TRIED],
 )
 def test_the_scale_of_the_loss_goes_on(tmp_path, implementation, mode, devices):
     """The scale begins far too large and is halved in each of the first steps; a resumed run must not begin anew."""
@@ -143,7 +143,7 @@ def test_the_scale_of_the_loss_goes_on(tmp_path, implementation, mode, devices):
     first = train(implementation, tmp_path / "a", *options, cwd=folder)
     other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 17), cwd=folder)
     assert read_result(first).skipped_steps == read_result(other).skipped_steps >= 5
-    losses, others = (np.array(read_step_losses(one)) for one in (first, other))
+    losses, others = (np.array(read_step_losses(folder)) for folder in (first, other))
     assert np.max(np.abs(losses - others)) < 1e-3
 
 
@@ -198,7 +198,7 @@ ENDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "more"), [pytest.param(*one, marks=() if one in ENDS[:1] else pytest.mark.slow) for one in ENDS], ids=str
+    ("how", "more"), [pytest.param(*end, marks=() if end in ENDS[:1] else pytest.mark.slow) for end in ENDS], ids=str
 )
 def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, fault, how, more):
     implementation, devices, name, whom = how
@@ -267,7 +267,7 @@ def test_a_second_signal_ends_it_at_once(training, tmp_path):
 
     process = training("pt", 30, "--devices", 2, "--epochs", 100_000, "--checkpoint-every", 10_000)
     replicas = psutil.Process(process.pid).children(recursive=True)
-    stopped = next(one for one in reversed(replicas) if "spawn_main" in " ".join(one.cmdline()))
+    stopped = next(replica for replica in reversed(replicas) if "spawn_main" in " ".join(replica.cmdline()))
     stopped.suspend()
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -298,8 +298,8 @@ MUTATIONS = {
     ),
     "batches that are taken twice": (
         *("sgd", "pt", "common/spec/batches.py"),
-        "for one in self.steps(epoch)]",
-        "for one in self.all_steps(epoch)]",
+        "for number in self.steps(epoch)]",
+        "for number in self.all_steps(epoch)]",
     ),
     "PyTorch's count of averages": (
         "sgd",
@@ -312,7 +312,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize(
-    "mutation", [pytest.param(one, marks=() if "velocity" in one else pytest.mark.slow) for one in MUTATIONS]
+    "mutation", [pytest.param(case, marks=() if "velocity" in case else pytest.mark.slow) for case in MUTATIONS]
 )
 def test_each_mistake_is_caught(begun, tmp_path, mutation):
     scenario, implementation, file, before, after = MUTATIONS[mutation]

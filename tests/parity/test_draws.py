@@ -57,12 +57,12 @@ def reference(tmp_path_factory):
     ("scenario", "implementation", "mode", "devices"),
     [
         pytest.param(
-            *(scenario, *one),
-            marks=[pytest.mark.xdist_group(scenario), *([] if one in QUICK[scenario] else [pytest.mark.slow])],
+            *(scenario, *case),
+            marks=[pytest.mark.xdist_group(scenario), *([] if case in QUICK[scenario] else [pytest.mark.slow])],
         )
         for scenario in SCENARIOS
-        for one in RUNS
-        if one != REFERENCE
+        for case in RUNS
+        if case != REFERENCE
     ],
 )
 def test_every_step_agrees(reference, tmp_path, scenario, implementation, mode, devices):
@@ -203,7 +203,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize(
-    "mutation", [pytest.param(one, marks=() if "every epoch" in one else pytest.mark.slow) for one in MUTATIONS]
+    "mutation", [pytest.param(case, marks=() if "every epoch" in case else pytest.mark.slow) for case in MUTATIONS]
 )
 def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     implementation, devices, file, before, after, said = MUTATIONS[mutation]

@@ -101,10 +101,10 @@ def cases(*runs):
     return pytest.mark.parametrize(
         ("scenario", "implementation", "mode", "devices"),
         [
-            pytest.param(scenario, *one, marks=marks(scenario, *one), id="-".join(map(str, (scenario, *one))))
+            pytest.param(scenario, *case, marks=marks(scenario, *case), id="-".join(map(str, (scenario, *case))))
             for scenario in SCENARIOS
-            for one in runs
-            if one != REFERENCE
+            for case in runs
+            if case != REFERENCE
         ],
     )
 
@@ -115,7 +115,7 @@ def relative(reference, other):
 
 @cases(*RUNS)
 def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, implementation, mode, devices):
-    reference, other = (runs(scenario, "64", *one) for one in (REFERENCE, (implementation, mode, devices)))
+    reference, other = (runs(scenario, "64", *case) for case in (REFERENCE, (implementation, mode, devices)))
     result, other_result = read_result(reference), read_result(other)
     assert other_result.devices == devices and other_result.implementation == implementation
     assert other_result.config.mode == mode and other_result.config.precision == "64"
@@ -158,12 +158,12 @@ def rule_options(rule):
     ("rule", "implementation", "mode", "devices"),
     [
         pytest.param(
-            *(rule, *one),
-            marks=[pytest.mark.xdist_group(rule), *([] if one in QUICK_RULES[rule] else [pytest.mark.slow])],
+            *(rule, *case),
+            marks=[pytest.mark.xdist_group(rule), *([] if case in QUICK_RULES[rule] else [pytest.mark.slow])],
         )
         for rule in RULES
-        for one in RUNS
-        if one != REFERENCE
+        for case in RUNS
+        if case != REFERENCE
     ],
 )
 def test_every_update_rule_and_schedule_is_the_same(rule_reference, tmp_path, rule, implementation, mode, devices):
@@ -172,7 +172,7 @@ def test_every_update_rule_and_schedule_is_the_same(rule_reference, tmp_path, ru
     assert read_result(other).num_steps >= 100 and read_result(other).config.optimizer == rule
     message = find_departure(rule_reference(rule), other, TOLERANCE)
     assert message is None, message
-    weights, other_weights = (read_arrays(one / "model.safetensors") for one in (rule_reference(rule), other))
+    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (rule_reference(rule), other))
     assert max(relative(array, other_weights[name]) for name, array in weights.items()) <= TOLERANCE
 
 
@@ -189,7 +189,7 @@ def test_tuned_batches_gathered_ahead_of_the_steps_are_the_same(runs, tmp_path, 
 
 @pytest.mark.quick("tf-tuned---max-steps", "ptl-plain---verify-steps")
 @pytest.mark.xdist_group("cut")
-@pytest.mark.parametrize("options", [("--max-steps", 33), ("--verify-steps", 20)], ids=lambda one: one[0])
+@pytest.mark.parametrize("options", [("--max-steps", 33), ("--verify-steps", 20)], ids=lambda value: value[0])
 @pytest.mark.parametrize(
     ("implementation", "mode"),
     [("tf", "tuned"), ("ptl", "plain"), ("keras", "tuned")],
@@ -204,7 +204,7 @@ def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode
 
 @cases(*RUNS)
 def test_logits_and_gradients_agree_on_the_first_batch(runs, scenario, implementation, mode, devices):
-    folders = (runs(scenario, "64", *one) for one in (REFERENCE, (implementation, mode, devices)))
+    folders = (runs(scenario, "64", *case) for case in (REFERENCE, (implementation, mode, devices)))
     arrays, other = (read_arrays(folder / "first_batch.safetensors") for folder in folders)
     assert arrays.keys() == other.keys()
     gradients = [name for name in arrays if name.startswith("gradient.")]
@@ -216,7 +216,7 @@ def test_logits_and_gradients_agree_on_the_first_batch(runs, scenario, implement
 @pytest.mark.quick("cnn-plain-tf-plain-1", "cnn-plain-ptl-plain-1")
 @cases(("tf", "plain", 1), ("keras", "plain", 1), ("ptl", "plain", 1), ("tf", "tuned", 1), ("pt", "tuned", 1))
 def test_the_first_ten_steps_agree_in_float32(runs, scenario, implementation, mode, devices):
-    folders = [runs(scenario, "32", *one) for one in (REFERENCE, (implementation, mode, devices))]
+    folders = [runs(scenario, "32", *case) for case in (REFERENCE, (implementation, mode, devices))]
     losses, other = (np.array(read_step_losses(folder)[:10]) for folder in folders)
     differences = np.abs(losses - other) / losses
     assert len(differences) == 10 and differences.max() <= 1e-5, differences

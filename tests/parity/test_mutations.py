@@ -228,7 +228,7 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
 
 
 @pytest.mark.parametrize(
-    "mutation", [pytest.param(one, marks=() if "Adam" in one else pytest.mark.slow) for one in RULE_MUTATIONS]
+    "mutation", [pytest.param(case, marks=() if "Adam" in case else pytest.mark.slow) for case in RULE_MUTATIONS]
 )
 def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
     rule, file, before, after, said = RULE_MUTATIONS[mutation]

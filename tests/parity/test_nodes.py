@@ -152,7 +152,7 @@ def test_tuned_too(nodes, reference, tmp_path, start, implementation, data_on):
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
 WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
-QUICK_OF_THEM = [pytest.param(*one, marks=[pytest.mark.slow] * (one != (tf_config, "tf"))) for one in WITHOUT_MPIRUN]
+QUICK_OF_THEM = [pytest.param(*case, marks=[pytest.mark.slow] * (case != (tf_config, "tf"))) for case in WITHOUT_MPIRUN]
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
-def test_a_node_that_is_lost_is_told(nodes, tmp_path, start, implementation):
+def test_a_node_that_is_lost_is_reported(nodes, tmp_path, start, implementation):
     options = (*CPU, "--epochs", 10000, "--run-dir", tmp_path / "r")
     with started(nodes, *start(implementation, nodes, 1, options)) as processes:
         wait_for(lambda: steps_taken(tmp_path / "r"), seconds=90)

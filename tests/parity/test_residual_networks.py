@@ -74,14 +74,14 @@ def test_losses_statistics_and_evaluations_agree(references, tmp_path, implement
         assert message.startswith(OTHER_SETTINGS) and "sync_batchnorm" in message
     else:
         assert message is None, message
-    losses, other_losses = (np.array(read_step_losses(one)) for one in (reference, other))
+    losses, other_losses = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert np.max(np.abs(losses - other_losses) / losses) <= TOLERANCE
     for file in ("model.safetensors", "first_batch.safetensors"):
         arrays, others = read_arrays(reference / file), read_arrays(other / file)
         assert arrays.keys() == others.keys()
         for name, array in arrays.items():
             assert np.max(np.abs(array - others[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
-    predictions = [Predictions.read(one) for one in (reference, other)]
+    predictions = [Predictions.read(folder) for folder in (reference, other)]
     assert (predictions[0].guesses == predictions[1].guesses).all()
 
 
@@ -165,7 +165,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize(
-    "mutation", [pytest.param(one, marks=() if one.startswith("Keras") else pytest.mark.slow) for one in MUTATIONS]
+    "mutation", [pytest.param(case, marks=() if case.startswith("Keras") else pytest.mark.slow) for case in MUTATIONS]
 )
 def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     implementation, devices, sync, file, before, after, said = MUTATIONS[mutation]

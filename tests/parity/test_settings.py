@@ -60,8 +60,8 @@ QUICK_MIXED = {
 @pytest.mark.parametrize(
     ("precision", "implementation", "mode", "devices"),
     [
-        pytest.param(one, *run, marks=() if run in QUICK_MIXED[one] else pytest.mark.slow)
-        for one in HALVES
+        pytest.param(half, *run, marks=() if run in QUICK_MIXED[half] else pytest.mark.slow)
+        for half in HALVES
         for run in MIXED
     ],
 )

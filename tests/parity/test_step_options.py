@@ -39,9 +39,9 @@ def references(tmp_path_factory):
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
     [
-        pytest.param(*one, marks=() if one in QUICK_CLIPPED else pytest.mark.slow)
-        for one in RUNS
-        if one != ("pt", "plain", 1)
+        pytest.param(*case, marks=() if case in QUICK_CLIPPED else pytest.mark.slow)
+        for case in RUNS
+        if case != ("pt", "plain", 1)
     ],
 )
 def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_path, implementation, mode, devices):
@@ -57,9 +57,9 @@ def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_pat
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
     [
-        pytest.param(*one, marks=() if one in QUICK_ACCUMULATED else pytest.mark.slow)
-        for one in RUNS
-        if one[0] != "keras"
+        pytest.param(*case, marks=() if case in QUICK_ACCUMULATED else pytest.mark.slow)
+        for case in RUNS
+        if case[0] != "keras"
     ],
 )
 def test_small_batches_are_one_large_batch(references, tmp_path, implementation, mode, devices):
@@ -71,7 +71,7 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", [("--max-steps", 40), ("--verify-steps", 20)], ids=lambda one: one[0])
+@pytest.mark.parametrize("cut", [("--max-steps", 40), ("--verify-steps", 20)], ids=lambda value: value[0])
 @pytest.mark.parametrize(
     ("implementation", "more"),
     [
@@ -84,7 +84,7 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
         ("pt", ("--save-first-batch", "true", "--devices", 2)),
         ("ptl", ("--save-first-batch", "true", "--devices", 2)),
     ],
-    ids=lambda one: "-".join(map(str, one)) if isinstance(one, tuple) else one,
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else value,
 )
 def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, more, cut):
     options = (*ACCUMULATED, *THREE_BATCHES, *cut)
@@ -111,8 +111,8 @@ def test_the_first_steps_agree_where_losses_are_scaled(references, tmp_path, imp
 @pytest.mark.parametrize(
     ("implementation", "mode"),
     [
-        pytest.param(*one, marks=pytest.mark.slow)
-        for one in [("tf", "plain"), ("keras", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")]
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in [("tf", "plain"), ("keras", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")]
     ],
 )
 def test_statistics_are_not_averaged_and_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
@@ -208,7 +208,7 @@ MUTATIONS = {
 
 @pytest.mark.parametrize(
     "mutation",
-    [pytest.param(one, marks=() if one.startswith("each replica") else pytest.mark.slow) for one in MUTATIONS],
+    [pytest.param(case, marks=() if case.startswith("each replica") else pytest.mark.slow) for case in MUTATIONS],
 )
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, devices, options, file, before, after = MUTATIONS[mutation]

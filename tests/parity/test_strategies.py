@@ -68,7 +68,7 @@ def references(tmp_path_factory):
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "mode", "strategy", "devices"),
-    [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in RUNS],
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in RUNS],
 )
 def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, implementation, mode, strategy, devices):
     options, more = SCENARIOS[scenario], ("--mode", mode, "--strategy", strategy, "--devices", devices)
@@ -230,7 +230,7 @@ def test_tensorflow_keeps_and_computes_each_stage_on_its_device(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_strategy_has_not_got_is_told(tmp_path):
+def test_what_a_strategy_has_not_got_is_reported(tmp_path):
     cases = {
         "tf": [
             (
@@ -291,14 +291,14 @@ MUTATIONS = {
     ),
     "the parts' gradients, but of the last one only": (
         *("tf", "averaged", "pipeline", 2, "tf_impl/pipeline.py"),
-        "[total(one) for one in zip(*gradients, strict=True)]",
+        "[total(parts) for parts in zip(*gradients, strict=True)]",
         "list(gradients[-1])",
     ),
 }
 
 
 @pytest.mark.parametrize(
-    "mutation", [pytest.param(one, marks=() if "microbatches" in one else pytest.mark.slow) for one in MUTATIONS]
+    "mutation", [pytest.param(case, marks=() if "microbatches" in case else pytest.mark.slow) for case in MUTATIONS]
 )
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, scenario, strategy, devices, file, before, after = MUTATIONS[mutation]

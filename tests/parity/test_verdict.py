@@ -100,7 +100,7 @@ def folder(tmp_path_factory):
 @pytest.mark.slow
 def test_none_of_a_hundred_is_accused_in_64_bits(folder):
     pt, tf = (
-        {one.partition("-64-")[2] for one in json.loads((folder / f"{name}.diverged.json").read_text())}
+        {load.partition("-64-")[2] for load in json.loads((folder / f"{name}.diverged.json").read_text())}
         for name in NAMES
     )
     assert pt - {""} == tf - {""}  # diverging in only one of them would be a difference

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.experiment import Experiment
 from common.record.loggers import make_tracker
-from common.record.loggers.tracker import Guess, Value, told
+from common.record.loggers.tracker import Guess, Value, tool_error_as_user_error
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult
 from common.record.sinks import Sink
@@ -23,7 +23,7 @@ class LoggedRun(Sink):
 
     def start(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        with told(self._name):
+        with tool_error_as_user_error(self._name):
             self._tracker = make_tracker(self._name)
             hyperparameters = {"implementation": self._implementation, **as_hyperparameters(experiment.config)}
             self._tracker.begin(str(self._run_dir), self._run_dir, hyperparameters)
@@ -37,7 +37,7 @@ class LoggedRun(Sink):
         }
         if images_per_second is not None:
             found[done]["step/images_per_second"] = images_per_second
-        with told(self._name):
+        with tool_error_as_user_error(self._name):
             self._tracker.numbers(found)
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
@@ -45,7 +45,7 @@ class LoggedRun(Sink):
         values = {f"epoch/{name}": float(value) for name in kept if (value := getattr(epoch, name)) is not None}
         if images_per_second is not None:
             values["epoch/images_per_second"] = images_per_second
-        with told(self._name):
+        with tool_error_as_user_error(self._name):
             self._tracker.numbers({self._experiment.plan.all_steps(epoch.epoch)[-1]: values})
 
     def finish(self, result: RunResult) -> None:
@@ -54,7 +54,7 @@ class LoggedRun(Sink):
         if result.images_per_second is not None:
             values["images_per_second"] = result.images_per_second
         names = [CONFIG_FILE, METRICS_FILE, RESULT_FILE, PREDICTIONS_FILE]
-        with told(self._name):
+        with tool_error_as_user_error(self._name):
             self._tracker.summary(values)
             if (self._run_dir / PREDICTIONS_FILE).exists():
                 self._tracker.predictions(some_guesses(self._experiment, Predictions.read(self._run_dir)))
@@ -63,7 +63,7 @@ class LoggedRun(Sink):
 
     def close(self) -> None:
         if self._begun:
-            with told(self._name):
+            with tool_error_as_user_error(self._name):
                 self._tracker.end(self._finished)
 
 

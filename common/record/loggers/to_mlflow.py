@@ -46,11 +46,11 @@ class MLflow(Tracker):
 
     def predictions(self, guesses: Sequence[Guess]) -> None:
         columns = {
-            "index": [one.index for one in guesses],
-            "image": [mlflow.Image(as_rgb(one.image)) for one in guesses],
-            "guess": [one.guess for one in guesses],
-            "truth": [one.truth for one in guesses],
-            "score": [one.score for one in guesses],
+            "index": [guess.index for guess in guesses],
+            "image": [mlflow.Image(as_rgb(guess.image)) for guess in guesses],
+            "guess": [guess.guess for guess in guesses],
+            "truth": [guess.truth for guess in guesses],
+            "score": [guess.score for guess in guesses],
         }
         self._client.log_table(self._id, columns, "predictions.json")
 

@@ -46,11 +46,13 @@ class TensorBoard(Tracker):
 
     def predictions(self, guesses: Sequence[Guess]) -> None:
         lines = ["| image | guess | truth | score |", "| ---: | --- | --- | ---: |"]
-        lines += [f"| {one.index} | {one.guess} | {one.truth} | {one.score:.3f} |" for one in guesses[:MOST_ROWS]]
+        lines += [
+            f"| {guess.index} | {guess.guess} | {guess.truth} | {guess.score:.3f} |" for guess in guesses[:MOST_ROWS]
+        ]
         self._writer.add_text("predictions", "\n".join(lines), self._step)
-        for one in guesses[:MOST_ROWS]:
-            tag = f"predictions/{one.index}: {one.guess}, truth {one.truth}"
-            self._writer.add_image(tag, as_rgb(one.image), self._step, dataformats="HWC")
+        for guess in guesses[:MOST_ROWS]:
+            tag = f"predictions/{guess.index}: {guess.guess}, truth {guess.truth}"
+            self._writer.add_image(tag, as_rgb(guess.image), self._step, dataformats="HWC")
 
     def files(self, paths: Sequence[Path]) -> None:
         """Writes a text with the paths, since TensorBoard stores no files, and the content of Markdown files."""

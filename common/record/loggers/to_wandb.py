@@ -42,8 +42,8 @@ class WeightsAndBiases(Tracker):
 
     def predictions(self, guesses: Sequence[Guess]) -> None:
         table = wandb.Table(columns=["index", "image", "guess", "truth", "score"])
-        for one in guesses:
-            table.add_data(one.index, wandb.Image(as_rgb(one.image)), one.guess, one.truth, one.score)
+        for guess in guesses:
+            table.add_data(guess.index, wandb.Image(as_rgb(guess.image)), guess.guess, guess.truth, guess.score)
         self._run.log({"predictions": table})
 
     def files(self, paths: Sequence[Path]) -> None:

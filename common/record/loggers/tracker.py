@@ -34,7 +34,7 @@ class Guess:
 class Tracker(ABC):
     """One run in one tool. Order of calls: begin, then numbers and the others any number of times, then end.
 
-    Each method may raise any exception of the tool; callers use `told`.
+    Each method may raise any exception of the tool; callers use `tool_error_as_user_error`.
     """
 
     name: ClassVar[str]
@@ -65,7 +65,7 @@ class Tracker(ABC):
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def tool_error_as_user_error(name: str) -> Iterator[None]:
     """Turns an error of the tool into a UserError of one line that names the option."""
     try:
         yield

@@ -28,7 +28,7 @@ def make_launcher(options: CompareConfig, folder: Path, say: Callable[[str], Non
 
 def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Variant]) -> None:
     """Raises UserError if the options ask for something that their launcher or its machines can't do."""
-    several = [one.config.num_nodes for one in variants if one.config.num_nodes not in ("auto", 1)]
+    several = [variant.config.num_nodes for variant in variants if variant.config.num_nodes not in ("auto", 1)]
     if options.launcher == "local":
         if several:
             raise UserError(f"--num-nodes {several[0]}: --launcher local is this machine; use slurm or ray")
@@ -40,11 +40,11 @@ def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Var
         raise UserError(
             f"--launcher {options.launcher}: needs --accelerator cpu or gpu, since nodes may differ from this machine"
         )
-    for one in variants:
-        config = one.config
+    for variant in variants:
+        config = variant.config
         if config.nodes > 1 and config.devices == "auto":
             raise UserError(f"--num-nodes {config.nodes}: needs --devices N, the number of devices of each node")
-    swept = {name for one in variants for name, _ in one.values}
+    swept = {name for variant in variants for name, _ in variant.values}
     if "devices" in swept and base.accelerator == "cpu" and base.threads_per_device == "auto":
         raise UserError(
             f"--sweep devices: with --launcher {options.launcher} needs --threads-per-device N, the same for all"

@@ -104,12 +104,12 @@ class Queued:
                 while waiting and len(followed) < MOST_JOBS:
                     if not self._hand_over(waiting, followed, timeout, turns):
                         break
-                for one in followed:
-                    self._look(one, follower)
+                for job in followed:
+                    self._look(job, follower)
                 if followed and time.monotonic() - asked > QUEUE_SECONDS:
                     asked = time.monotonic()
                     self._ask(followed, follower)
-                followed = [one for one in followed if one.place < len(one.programs)]
+                followed = [job for job in followed if job.place < len(job.programs)]
                 if waiting or followed:
                     time.sleep(POLL_SECONDS)
         except BaseException:
@@ -146,79 +146,79 @@ class Queued:
             left = [place for place in range(len(programs)) if not folder.is_noted(place)]
             if left and asked & {programs[place].run_dir for place in left}:
                 open_jobs.append(_Followed(folder, folder.submitted().number, programs, place=left[0]))
-        states = self._states([one.number for one in open_jobs])
+        states = self._states([job.number for job in open_jobs])
         taken = [
-            one
-            for one in open_jobs
-            if one.number in states or any(map(one.folder.has_ended, range(one.place, len(one.programs))))
+            job
+            for job in open_jobs
+            if job.number in states or any(map(job.folder.has_ended, range(job.place, len(job.programs))))
         ]
-        for one in taken:
-            self.say(f"{self.queue.title}: job {one.number} of an earlier compare.py: waiting for it")
-        known = {program.run_dir for one in taken for program in one.programs}
+        for job in taken:
+            self.say(f"{self.queue.title}: job {job.number} of an earlier compare.py: waiting for it")
+        known = {program.run_dir for job in taken for program in job.programs}
         rest = [[program for program in group if program.run_dir not in known] for group in waiting]
         waiting[:] = [group for group in rest if group]
         return taken
 
     def _states(self, numbers: Sequence[str]) -> dict[str, str]:
         """The states of the jobs; waits until the engine answers."""
-        told = False
+        has_warned = False
         while (states := self.queue.states(numbers) if numbers else {}) is None:
-            if not told:
+            if not has_warned:
                 self.say(f"{self.queue.title} does not answer; it is asked again every {QUEUE_SECONDS:g} seconds")
-                told = True
+                has_warned = True
             time.sleep(QUEUE_SECONDS)
         return states
 
-    def _look(self, one: _Followed, follower: Follower) -> None:
+    def _look(self, job: _Followed, follower: Follower) -> None:
         """Reads the job's files, and reports what is new to the follower."""
-        while one.place < len(one.programs):
-            program = one.programs[one.place]
-            ended = one.folder.ended(one.place)
+        while job.place < len(job.programs):
+            program = job.programs[job.place]
+            ended = job.folder.ended(job.place)
             if ended is None and not program.run_dir.exists():
                 return
-            if not one.is_started:
-                one.is_started, one.tail = True, MetricsTail(program.run_dir)
+            if not job.is_started:
+                job.is_started, job.tail = True, MetricsTail(program.run_dir)
                 follower.started(program)
-            assert one.tail is not None
+            assert job.tail is not None
             try:
-                for line in one.tail.read():
+                for line in job.tail.read():
                     follower.see(program, line)
             except UserError:  # the metrics are not valid, so the result will not be accepted either
                 pass
             if ended is None:
                 return
-            self._pass_on(one, ended, follower)
-            one.folder.take_note(one.place - 1)
+            self._pass_on(job, ended, follower)
+            job.folder.take_note(job.place - 1)
 
-    def _pass_on(self, one: _Followed, ended: Ended, follower: Follower) -> None:
-        program = one.programs[one.place]
-        if not one.is_started:
+    def _pass_on(self, job: _Followed, ended: Ended, follower: Follower) -> None:
+        program = job.programs[job.place]
+        if not job.is_started:
             follower.started(program)
         follower.ended(program, ended)
-        one.place, one.is_started, one.tail = one.place + 1, False, None
+        job.place, job.is_started, job.tail = job.place + 1, False, None
 
     def _ask(self, followed: list[_Followed], follower: Follower) -> None:
         """Finds the jobs that have ended without running all their programs; these programs have failed."""
-        states = self.queue.states([one.number for one in followed])
+        states = self.queue.states([job.number for job in followed])
         if states is None:  # the queue may answer the next time; until then the jobs' files are still read
             return
-        for one in followed:
-            if one.number in states:
-                one.gone_since = None
+        for job in followed:
+            if job.number in states:
+                job.gone_since = None
                 continue
             now = time.monotonic()
-            one.gone_since = one.gone_since or now
-            how = self.queue.how_it_ended(one.number)
-            if now - one.gone_since < GONE_SECONDS:
+            job.gone_since = job.gone_since or now
+            how = self.queue.how_it_ended(job.number)
+            if now - job.gone_since < GONE_SECONDS:
                 continue
-            said = one.folder.last_output()
-            failure = f"{self.queue.title}: job {one.number} {how}{f': {said}' if said else ''}"
-            while one.place < len(one.programs):
-                self._pass_on(one, Ended.unknown(failure), follower)
+            output = job.folder.last_output()
+            failure = f"{self.queue.title}: job {job.number} {how}{f': {output}' if output else ''}"
+            while job.place < len(job.programs):
+                self._pass_on(job, Ended.unknown(failure), follower)
 
     def _cancel(self, followed: list[_Followed]) -> None:
         """Cancels the jobs and waits until they have ended, so that no run continues unnoticed."""
-        numbers = [one.number for one in followed]
+        numbers = [job.number for job in followed]
         if not numbers:
             return
         self.say(f"{self.queue.title}: cancelling {'job' if len(numbers) == 1 else 'jobs'} {', '.join(numbers)}")

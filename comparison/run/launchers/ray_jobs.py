@@ -27,7 +27,7 @@ TROUBLE = (ConnectionError, OSError, RuntimeError, ValueError)
 
 @dataclass(frozen=True)
 class RayJobs:
-    """A `Queue` for Ray. `options`: of `ray job submit`; only those that `_told` parses."""
+    """A `Queue` for Ray. `options`: of `ray job submit`; only those that `_parsed` knows."""
 
     options: str = ""
     name = "ray"
@@ -38,7 +38,7 @@ class RayJobs:
         self._whole_node()
 
     def submit(self, folder: Path, group: Group, timeout: float) -> str:
-        told, cpus, gpus = self._told, 0.0, 0.0
+        options, cpus, gpus = self._parsed, 0.0, 0.0
         if group[0].config.nodes == 1:  # on several nodes, Ray Train's workers reserve the CPUs and GPUs
             cpus, gpus = self._whole_node()
         command = shlex.join([sys.executable, "-m", "comparison.run.launchers.on_node", str(folder)])
@@ -50,7 +50,7 @@ class RayJobs:
                 runtime_env={"env_vars": with_our_code({})},
                 entrypoint_num_cpus=cpus,
                 entrypoint_num_gpus=gpus,
-                entrypoint_resources=told.entrypoint_resources,
+                entrypoint_resources=options.entrypoint_resources,
             )
         except TROUBLE as error:
             raise UserError(f"--launcher ray: it takes no job{_first_line(error)}") from None
@@ -91,11 +91,11 @@ class RayJobs:
     @cached_property
     def _client(self) -> Any:
         """The client of Ray's Jobs API. Raises UserError if Ray is not installed, or no cluster answers."""
-        told = self._told
+        options = self._parsed
         try:
             from ray.job_submission import JobSubmissionClient
 
-            return JobSubmissionClient(told.address)
+            return JobSubmissionClient(options.address)
         except ImportError as error:
             raise UserError(f"--launcher ray: {error.name} is not installed: {INSTALL}") from None
         except RuntimeError as error:
@@ -106,7 +106,7 @@ class RayJobs:
             raise _no_answer(error) from None
 
     @cached_property
-    def _told(self) -> argparse.Namespace:
+    def _parsed(self) -> argparse.Namespace:
         """The parsed options. Raises UserError for an unknown option or a value that is not valid."""
 
         class Parser(argparse.ArgumentParser):
@@ -128,7 +128,7 @@ class RayJobs:
         Raises:
           UserError: see `check`.
         """
-        told, client = self._told, self._client
+        options, client = self._parsed, self._client
         from ray.util.state import list_nodes
         from ray.util.state.exception import RayStateApiException
 
@@ -136,13 +136,13 @@ class RayJobs:
             nodes = list_nodes(client.get_address(), filters=[("state", "=", "ALIVE")])
         except (*TROUBLE, RayStateApiException) as error:
             raise _no_answer(error) from None
-        found = [node.resources_total for node in nodes if node.resources_total.get("CPU")]
-        if not found:
+        resources = [node.resources_total for node in nodes if node.resources_total.get("CPU")]
+        if not resources:
             raise UserError("--launcher ray: no node of the cluster has a CPU")
-        cpus, gpus = (min(node.get(kind, 0.0) for node in found) for kind in ("CPU", "GPU"))
+        cpus, gpus = (min(node.get(kind, 0.0) for node in resources) for kind in ("CPU", "GPU"))
         return (
-            cpus if told.entrypoint_num_cpus is None else told.entrypoint_num_cpus,
-            gpus if told.entrypoint_num_gpus is None else told.entrypoint_num_gpus,
+            cpus if options.entrypoint_num_cpus is None else options.entrypoint_num_cpus,
+            gpus if options.entrypoint_num_gpus is None else options.entrypoint_num_gpus,
         )
 
 
@@ -150,7 +150,7 @@ def _no_answer(error: Exception) -> UserError:
     return UserError(f"--launcher ray: no cluster answers{_first_line(error)}")
 
 
-def _first_line(said: object) -> str:
+def _first_line(output: object) -> str:
     """`: the first line`; empty if nothing was said."""
-    lines = str(said or "").strip().splitlines()
+    lines = str(output or "").strip().splitlines()
     return f": {lines[0]}" if lines else ""

@@ -67,8 +67,8 @@ class Slurm:
             [*words, *shlex.split(self.options)], input=script, env=with_our_code(kept), capture_output=True, text=True
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"sbatch: exit status {done.returncode}"]
-            raise UserError(f"--launcher slurm: {'; '.join(said)}")
+            errors = done.stderr.strip().splitlines() or [f"sbatch: exit status {done.returncode}"]
+            raise UserError(f"--launcher slurm: {'; '.join(errors)}")
         return done.stdout.strip().partition(";")[0]  # NUMBER;CLUSTER if there are several clusters
 
     def starter(self, program: Program) -> tuple[str, ...]:
@@ -80,10 +80,10 @@ class Slurm:
         return ("srun", f"--nodes={config.nodes}", tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
 
     def states(self, numbers: Sequence[str]) -> dict[str, str] | None:
-        found = _ask("squeue", "--me", "--noheader", "--format=%i %T")
-        if found is None:
+        answer = _ask("squeue", "--me", "--noheader", "--format=%i %T")
+        if answer is None:
             return None
-        states = dict(line.split(maxsplit=1) for line in found.splitlines())
+        states = dict(line.split(maxsplit=1) for line in answer.splitlines())
         return {number: states[number] for number in numbers if number in states}
 
     def how_it_ended(self, number: str) -> str:

@@ -22,14 +22,14 @@ class ThisMachine:
         self, groups: Sequence[Group], at_once: int, timeout: float, follower: Follower, turns: bool = False
     ) -> None:
         there = finished(self.folder)  # by jobs of a cluster that made the comparison's earlier runs
-        for program in [one for group in groups for one in group if one.run_dir in there]:
+        for program in [member for group in groups for member in group if member.run_dir in there]:
             job, place = there[program.run_dir]
             program, ended = job.work().programs[place], job.ended(place)
             assert ended is not None
             follower.started(program)
             follower.ended(program, ended)
             job.take_note(place)
-        groups = [[one for one in group if one.run_dir not in there] for group in groups]
+        groups = [[member for member in group if member.run_dir not in there] for group in groups]
         if at_once > 1:
             run_side_by_side([program for group in groups for program in group], at_once, timeout, follower.ended)
             return

@@ -77,15 +77,17 @@ class Chart:
         chart: Any = alt.layer(*self.layers)
         fit: dict[str, Any] = {}
         if self.below:  # Vega can't fit a chart with panels into a width
-            panels = [one.properties(width=PANEL_WIDTH, height=self.height) for one in (chart, alt.layer(*self.below))]
+            panels = [
+                panel.properties(width=PANEL_WIDTH, height=self.height) for panel in (chart, alt.layer(*self.below))
+            ]
             chart = alt.vconcat(*panels).resolve_scale(x="shared")
         else:
             chart = chart.properties(width=WIDTH, height=self.height)
             fit = {"autosize": {"type": "fit", "contains": "padding"}}
         chart = chart.properties(background=PAPER)
         with alt.data_transformers.enable("default", max_rows=None):
-            found: dict[str, Any] = chart.to_dict(validate=False)  # a test validates them; it takes as long as drawing
-        return found | {"config": STYLE} | fit
+            spec: dict[str, Any] = chart.to_dict(validate=False)  # a test validates them; it takes as long as drawing
+        return spec | {"config": STYLE} | fit
 
     @cached_property
     def svg(self) -> str:

@@ -50,13 +50,13 @@ def _confusion(runs: Sequence[Run], counts: NDArray[np.int64], names: Sequence[s
         alt.Y("class:N", sort=None, title="Class", axis=named),
     )
     scale = alt.Scale(domain=[0, 1], range=["#f7fbff", "#08519c"])
-    told = [alt.Tooltip("class:N"), alt.Tooltip("guess:N"), alt.Tooltip("images:Q")]
-    told.append(alt.Tooltip("share:Q", title="share of the class", format=".1%"))
-    layers = [base.mark_rect().encode(alt.Color("share:Q", scale=scale, legend=None), tooltip=told)]
+    tooltip = [alt.Tooltip("class:N"), alt.Tooltip("guess:N"), alt.Tooltip("images:Q")]
+    tooltip.append(alt.Tooltip("share:Q", title="share of the class", format=".1%"))
+    layers = [base.mark_rect().encode(alt.Color("share:Q", scale=scale, legend=None), tooltip=tooltip)]
     if few:
         ink = alt.condition(alt.datum.share > 0.5, alt.value("#ffffff"), alt.value("#000000"))
         numbers = base.transform_filter(alt.datum.images > 0).mark_text(fontSize=10)
-        layers.append(numbers.encode(text="images:Q", color=ink, tooltip=told))
+        layers.append(numbers.encode(text="images:Q", color=ink, tooltip=tooltip))
     right, who = int(np.trace(counts)), ", ".join(run.record.title for run in runs)
     worst = [(int(counts[i, j]), names[i], names[j]) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
     worst.sort(reverse=True)

@@ -16,7 +16,7 @@ from comparison.lockstep import loss_differences, roundoff
 from comparison.measure.table import Row
 from comparison.run.store import Run
 from comparison.show.report.charts import FOR_POINTERS, INK, Chart
-from comparison.show.report.looks import Looks, switch, told_by_pointer
+from comparison.show.report.looks import Looks, pointer_line, switch
 from comparison.show.report.speed_figures import looks_of
 
 MAX_POINTS = 400  # of a line; more points would be less than a pixel apart
@@ -63,25 +63,25 @@ def curves(rows: Sequence[Row]) -> Iterator[Chart]:
 
 
 def _over_seconds(rows: Sequence[Row], quantity: Quantity) -> Chart:
-    found: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
     for row in rows:
         run = row.typical_run
         seconds = np.cumsum([(line.train_seconds or 0.0) + line.eval_seconds for line in run.epochs])
         for line, second in zip(run.epochs, seconds.tolist(), strict=True):
             for kind, value in (("training", quantity.train(line)), ("test", quantity.test(line))):
-                found.append({"row": row.title, "set": kind, "x": second, "value": value, "epoch": line.epoch})
-    table, looks = pd.DataFrame(found), looks_of(rows)
+                data.append({"row": row.title, "set": kind, "x": second, "value": value, "epoch": line.epoch})
+    table, looks = pd.DataFrame(data), looks_of(rows)
     axis = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
-    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("epoch:Q")]
-    told += [alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
-    told += [alt.Tooltip("value:Q", title=quantity.label, format=quantity.form)]
+    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("epoch:Q")]
+    tooltip += [alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
+    tooltip += [alt.Tooltip("value:Q", title=quantity.label, format=quantity.form)]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    points = points.encode(axis, value_axis(rows, quantity, table), tooltip=told)
+    points = points.encode(axis, value_axis(rows, quantity, table), tooltip=tooltip)
     return _chart(rows, quantity, "seconds", [lines_of(table, axis, rows, quantity, looks), points], looks)
 
 
 def _over_epochs(rows: Sequence[Row], quantity: Quantity) -> Chart:
-    found: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
         runs = list({run.record.seed: run for run in reversed(row.runs)}.values())  # the first one of each seed
         for kind, value in (("training", quantity.train), ("test", quantity.test)):
@@ -90,11 +90,11 @@ def _over_epochs(rows: Sequence[Row], quantity: Quantity) -> Chart:
                 continue
             parts = zip(runs[0].epochs, values.mean(axis=0), values.min(axis=0), values.max(axis=0), strict=True)
             for line, mean, low, high in parts:
-                found.append(
+                data.append(
                     {"row": row.title, "key": f"{kind}{number}", "set": kind, "x": line.epoch}
                     | {"value": mean, "low": low, "high": high}
                 )
-    table, looks = pd.DataFrame(found), looks_of(rows)
+    table, looks = pd.DataFrame(data), looks_of(rows)
     axis = epoch_axis(table)
     layers = [lines_of(table, axis, rows, quantity, looks)]
     if (table["low"] < table["high"]).any():
@@ -106,7 +106,7 @@ def _over_epochs(rows: Sequence[Row], quantity: Quantity) -> Chart:
         layers.insert(0, band.encode(detail="set:N"))
     titles = {f"test{number}": row.title for number, row in enumerate(rows)}
     tests = table[table["set"] == "test"][["x", "key", "value"]]
-    layers.append(told_by_pointer(tests, axis, titles, quantity.form, "after epoch"))
+    layers.append(pointer_line(tests, axis, titles, quantity.form, "after epoch"))
     return _chart(rows, quantity, "epochs", layers, looks)
 
 
@@ -176,15 +176,15 @@ def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
     if not others or reference.result is None:
         return
     unit = roundoff(reference.result.config, *configs)
-    found, words = [], []
+    data, words = [], []
     for number, (row, differences) in enumerate(others):
         steps, largest = _thinned(differences)
         # A logarithmic axis has no zero: losses that are equal to the last bit are drawn at its lower end.
         drawn = np.maximum(largest, unit / 50)
         columns = {"row": row.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
-        found.append(pd.DataFrame(columns))
+        data.append(pd.DataFrame(columns))
         words.append(f"{row.title} at most {differences.max():{numbers.DIFFERENCE}}")
-    table, looks = pd.concat(found), looks_of(rows)
+    table, looks = pd.concat(data), looks_of(rows)
     looks = Looks({row.title: looks.of[row.title] for row, _ in others})
     axis = alt.X("x:Q", title="Step").scale(nice=False)
     if len(others[0][1]) > 200:
@@ -204,7 +204,7 @@ def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
         [
             lines,
             rounding.encode(alt.Y("drawn:Q")),
-            told_by_pointer(
+            pointer_line(
                 table[["x", "key", "value"]],
                 axis,
                 {f"row{number}": row.title for number, (row, _) in enumerate(others)},
@@ -227,27 +227,29 @@ def _thinned(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """The chart of a table's rows; no chart if learning was not checked."""
-    found, words = [], []
+    data, words = [], []
     for row in rows:
         fit = row.fit
         if fit is None:
             continue
         for kind, lines in (("training", fit.train), ("test", fit.test)):
-            found += [
+            data += [
                 {"row": row.title, "set": kind, "x": line.epoch, "value": line.test_loss}
                 | {"accuracy": line.test_accuracy}
                 for line in lines
             ]
         train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
         words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
-    if not found:
+    if not data:
         return
-    table, looks = pd.DataFrame(found), looks_of(rows)
+    table, looks = pd.DataFrame(data), looks_of(rows)
     x, y = epoch_axis(table), value_axis(rows, LOSS, table)
-    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
-    told += [alt.Tooltip("value:Q", title="loss", format=numbers.LOSS)]
-    told.append(alt.Tooltip("accuracy:Q", format=numbers.ACCURACY))
-    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0).encode(x, y, tooltip=told)
+    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
+    tooltip += [alt.Tooltip("value:Q", title="loss", format=numbers.LOSS)]
+    tooltip.append(alt.Tooltip("accuracy:Q", format=numbers.ACCURACY))
+    points = (
+        alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0).encode(x, y, tooltip=tooltip)
+    )
     yield Chart(
         "learning",
         "Underfitting or overfitting",

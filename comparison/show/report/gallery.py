@@ -36,27 +36,29 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     Images on which the implementations disagree come first. Within both groups, the images with the highest score of a
     wrong guess come first.
     """
-    found: dict[str, Predictions] = {}
+    predictions: dict[str, Predictions] = {}
     for run in same_seed_runs(table.rows).values():
         try:
-            found[run.record.title] = Predictions.read(run.run_dir)
+            predictions[run.record.title] = Predictions.read(run.run_dir)
         except UserError:  # this implementation does not write predictions
             continue
-    if not found or table.first_result is None:
+    if not predictions or table.first_result is None:
         return [], 0
     pictures: dict[int, Images] = {}
     wrong: set[int] = set()
-    for one in found.values():
-        pictures |= dict(zip(one.wrong_indices.tolist(), one.wrong_images, strict=True))
-        wrong |= set(np.flatnonzero(one.labels != one.guesses).tolist())
+    for exhibit in predictions.values():
+        pictures |= dict(zip(exhibit.wrong_indices.tolist(), exhibit.wrong_images, strict=True))
+        wrong |= set(np.flatnonzero(exhibit.labels != exhibit.guesses).tolist())
 
     def interest(index: int) -> tuple[bool, float]:
-        guesses = {int(one.guesses[index]) for one in found.values()}
-        scores = [float(one.scores[index]) for one in found.values() if one.guesses[index] != one.labels[index]]
+        guesses = {int(value.guesses[index]) for value in predictions.values()}
+        scores = [
+            float(value.scores[index]) for value in predictions.values() if value.guesses[index] != value.labels[index]
+        ]
         return len(guesses) > 1, max(scores)
 
     names = table.first_result.class_names
-    labels = next(iter(found.values())).labels
+    labels = next(iter(predictions.values())).labels
     chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
     return [
         Mistake(
@@ -64,8 +66,13 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
             _picture(pictures[index]),
             names[labels[index]],
             [
-                (name, names[one.guesses[index]], float(one.scores[index]), bool(one.guesses[index] == labels[index]))
-                for name, one in found.items()
+                (
+                    name,
+                    names[exhibit.guesses[index]],
+                    float(exhibit.scores[index]),
+                    bool(exhibit.guesses[index] == labels[index]),
+                )
+                for name, exhibit in predictions.items()
             ],
         )
         for index in chosen

@@ -42,15 +42,15 @@ class Looks:
     def make(cls, names: Sequence[str], titles: Sequence[str]) -> "Looks":
         """`names`: such as `pt tuned`. Each implementation has one colour, which is darker if the mode is not plain."""
         free = iter(MORE_COLOURS * len(names))
-        colours, found = dict(COLOURS), {}
+        colours, looks = dict(COLOURS), {}
         widths = np.linspace(WIDEST, NARROWEST, max(2, len(names))).tolist()
         for number, (name, title) in enumerate(zip(names, titles, strict=True)):
             implementation, _, mode = name.partition(" ")
             if implementation not in colours:
                 colours[implementation] = next(free)
             colour = darker(colours[implementation]) if mode else colours[implementation]
-            found[title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
-        return cls(found)
+            looks[title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
+        return cls(looks)
 
     @property
     def titles(self) -> list[str]:
@@ -105,7 +105,7 @@ def switch() -> alt.Parameter:
     return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
 
 
-def told_by_pointer(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
+def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
     """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
 
     Args:
@@ -116,9 +116,9 @@ def told_by_pointer(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: 
       heading: the title of `x` in the tooltip.
     """
     nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
-    told = [alt.Tooltip("x", title=heading)]
-    told += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
+    tooltip = [alt.Tooltip("x", title=heading)]
+    tooltip += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
     seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
     rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
-    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=told).add_params(nearest)
+    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=tooltip).add_params(nearest)
     return found

@@ -97,7 +97,7 @@ def write_report(summary: Summary) -> None:
     for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # their charts may no longer exist
         left_over.unlink()
     study = make_study(summary)
-    study_grids = [_grid(cells, [one.row for one in study.rows]) for cells in study_tables(study)] if study else []
+    study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
         draw(table_charts(table), folder, f"-{table.number}" if table.number > 1 else "")
@@ -168,9 +168,9 @@ def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Se
         for row in table.rows
         if (profile := read_profile(folder, table.variant, row.name))
     ]
-    lines, said = what_was_compared(table), conclusions(table) if found else []
+    lines, sentences = what_was_compared(table), conclusions(table) if found else []
     return Section(
-        shown_variant(table.variant), lines, said, grids[:first], grids[first:], charts, mistakes, count, profiles
+        shown_variant(table.variant), lines, sentences, grids[:first], grids[first:], charts, mistakes, count, profiles
     )
 
 
@@ -178,19 +178,21 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:
     """`rows`: the rows of `cells`, for their statuses; None: the lines have no status."""
     good = [row.status == "ok" for row in rows] if rows else [True] * len(cells)
     lines = zip(cells.itertuples(), good, strict=True)
-    return Grid([*map(in_one_line, cells.columns.to_list())], [(line[0], [*line[1:]], one) for line, one in lines])
+    return Grid(
+        [*map(in_one_line, cells.columns.to_list())], [(line[0], [*line[1:]], is_good) for line, is_good in lines]
+    )
 
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     """The implementations, and for each package the versions in their runs, in the order of the implementations."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    versions: dict[str, dict[str, dict[str, None]]] = {}
     names: dict[str, None] = {}
     for run in summary.runs:
         name = title_of(run.record.implementation)
         for package, version in run.result.versions.items() if run.result else ():
             names[name] = None
-            found.setdefault(package, {}).setdefault(name, {})[version] = None
-    return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in found.items()}
+            versions.setdefault(package, {}).setdefault(name, {})[version] = None
+    return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in versions.items()}
 
 
 def table_charts(table: Table) -> Iterator[Chart]:

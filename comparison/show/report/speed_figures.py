@@ -93,16 +93,16 @@ def _bars(
     """Bars; if there are dots, each bar also has a line from `low` to `high`, with the dots on top."""
     place = Looks({row["row"]: looks.of[row["row"]] for row in middles}).place
     value = alt.X("value:Q", title=label, scale=alt.Scale(zero=True)).axis(tickCount=5)
-    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=label, format=form)]
+    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=label, format=form)]
     bars = alt.Chart(pd.DataFrame(middles)).encode(place)
-    layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=told)]
+    layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=tooltip)]
     if dots:
         layers.append(bars.mark_rule(color=INK, strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high:Q")))
-        told += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="load of others")]
-        told.append(alt.Tooltip("counts:N", title="counts"))
+        tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="load of others")]
+        tooltip.append(alt.Tooltip("counts:N", title="counts"))
         filled = alt.Fill("counts:N", scale=alt.Scale(domain=["yes", "no: disturbed"], range=[INK, PAPER]), legend=None)
         points = alt.Chart(pd.DataFrame(dots)).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)
-        layers.append(points.encode(place, value, filled, tooltip=told))
+        layers.append(points.encode(place, value, filled, tooltip=tooltip))
     return layers
 
 
@@ -111,24 +111,24 @@ def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
     shown = [row for row in rows if row.ratio_low]
     if not shown:
         return
-    found, words = [], []
+    data, words = [], []
     for row in shown:
-        found.append(
+        data.append(
             {"row": row.title, "ratio": row.ratio, "low": row.ratio_low, "high": row.ratio_high}
             | {"verdict": row.verdict, "rounds": row.num_rounds}
         )
         words.append(f"{row.title} {row.ratio:{RATIO}}, {between(row.ratio_low, row.ratio_high)}, {row.verdict}")
     looks = looks_of(rows)
-    table = pd.DataFrame(found)
+    table = pd.DataFrame(data)
     low, high = min(1.0, table["low"].min()), max(1.0, table["high"].max())
     value = alt.X("low:Q", title=f"Times as fast as {rows[0].title}").scale(zero=False, nice=True)
     if high / low > LEAST_SPAN:  # on a logarithmic axis, twice as fast is as far from 1 as half as fast
         low, high = low / 1.05, high * 1.05
         value = value.scale(type="log", domain=[low, high], nice=False)
         value = value.axis(values=[tick for tick in RATIO_TICKS if low <= tick <= high], format="~g")
-    told = [alt.Tooltip("row:N", title="framework")]
-    told += [alt.Tooltip(f"{name}:Q", format=RATIO) for name in ("ratio", "low", "high")]
-    told += [alt.Tooltip("verdict:N"), alt.Tooltip("rounds:Q")]
+    tooltip = [alt.Tooltip("row:N", title="framework")]
+    tooltip += [alt.Tooltip(f"{name}:Q", format=RATIO) for name in ("ratio", "low", "high")]
+    tooltip += [alt.Tooltip("verdict:N"), alt.Tooltip("rounds:Q")]
     place = Looks({row.title: looks.of[row.title] for row in shown}).place
     base = alt.Chart(table).encode(place, looks.colour())
     same = alt.Chart(pd.DataFrame({"low": [1.0]})).mark_rule(color=INK, strokeDash=[4, 3]).encode(value)
@@ -140,8 +140,8 @@ def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
         f"Ratio of speeds with 95 % intervals: {'; '.join(words)}",
         [
             same,
-            base.mark_rule(strokeWidth=3).encode(value, alt.X2("high:Q"), tooltip=told),
-            base.mark_point(size=80, filled=True, opacity=1).encode(alt.X("ratio:Q"), looks.shape(), tooltip=told),
+            base.mark_rule(strokeWidth=3).encode(value, alt.X2("high:Q"), tooltip=tooltip),
+            base.mark_point(size=80, filled=True, opacity=1).encode(alt.X("ratio:Q"), looks.shape(), tooltip=tooltip),
         ],
         AXIS + LINE * len(shown),
     )
@@ -149,18 +149,22 @@ def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
 
 def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     """The seconds of each phase, in each row's run with the median duration."""
-    found, words = [], []
+    data, words = [], []
     for row in rows:
         seconds = row.phases
-        found += [
+        data += [
             {"row": row.title, "phase": phase, "seconds": seconds[phase], "order": order}
             for order, phase in enumerate(SHOWN_PHASES)
         ]
         words.append(f"{row.title} " + ", ".join(f"{phase} {seconds[phase]:{SECONDS}}" for phase in SHOWN_PHASES))
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
-    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("phase:N"), alt.Tooltip("seconds:Q", format=SECONDS)]
+    tooltip = [
+        alt.Tooltip("row:N", title="framework"),
+        alt.Tooltip("phase:N"),
+        alt.Tooltip("seconds:Q", format=SECONDS),
+    ]
     bars = (
-        alt.Chart(pd.DataFrame(found))
+        alt.Chart(pd.DataFrame(data))
         .mark_bar(size=22)
         .encode(
             looks_of(rows).place,
@@ -169,7 +173,7 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
                 "phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=3, symbolType="square")
             ),
             alt.Order("order:Q"),
-            tooltip=told,
+            tooltip=tooltip,
         )
     )
     yield Chart(

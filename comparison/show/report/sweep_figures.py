@@ -13,7 +13,7 @@ from comparison import numbers
 from comparison.measure.sweep import Study, StudyRow
 from comparison.show.report.charts import HEIGHT, INK, Chart
 from comparison.show.report.curve_figures import accuracy_scale
-from comparison.show.report.looks import SHAPES, Looks, switch, told_by_pointer
+from comparison.show.report.looks import SHAPES, Looks, pointer_line, switch
 
 REACHED = "Means over the runs, where all of them reached it."
 Value = Callable[[StudyRow], float | None]
@@ -49,15 +49,15 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "images-per-second",
             "Images per second",
             numbers.COUNT,
-            lambda one: one.row.images_per_second,
-            lambda one: one.row.spread or (None, None),
+            lambda row: row.row.images_per_second,
+            lambda row: row.row.spread or (None, None),
             "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
         ),
         SweepChart(
             "target-epochs",
             "Epochs to the target accuracy",
             ".1f",
-            lambda one: one.row.target_epochs,
+            lambda row: row.row.target_epochs,
             None,
             REACHED,
         ),
@@ -65,7 +65,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "target-steps",
             "Steps to the target accuracy",
             numbers.COUNT,
-            lambda one: one.row.target_steps,
+            lambda row: row.row.target_steps,
             None,
             REACHED,
         ),
@@ -73,38 +73,38 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "target-seconds",
             "Seconds to the target accuracy",
             numbers.SECONDS,
-            lambda one: one.row.target_seconds,
-            lambda one: (one.row.target_seconds_q1, one.row.target_seconds_q3),
+            lambda row: row.row.target_seconds,
+            lambda row: (row.row.target_seconds_q1, row.row.target_seconds_q3),
             "Of training and evaluation, without start-up. Bands: the middle half of the runs.",
         ),
         SweepChart(
             "final-accuracy",
             "Final test accuracy, %",
             numbers.PERCENT,
-            lambda one: _percent(one.row.test_accuracy),
-            lambda one: (_percent(one.row.test_accuracy_low), _percent(one.row.test_accuracy_high)),
+            lambda row: _percent(row.row.test_accuracy),
+            lambda row: (_percent(row.row.test_accuracy_low), _percent(row.row.test_accuracy_high)),
             "Means over seeds. Bands: 95 % intervals.",
         ),
-        SweepChart("final-loss", "Final test loss", numbers.LOSS, lambda one: one.row.test_loss),
+        SweepChart("final-loss", "Final test loss", numbers.LOSS, lambda row: row.row.test_loss),
     ]
     for quantity in quantities:
-        if any(quantity.value(one) is not None for one in study.rows):
+        if any(quantity.value(row) is not None for row in study.rows):
             yield _study_chart(study, quantity)
 
 
 def _study_chart(study: Study, quantity: SweepChart) -> Chart:
-    found: list[dict[str, Any]] = []
+    data: list[dict[str, Any]] = []
     words, looks = [], _looks(study)
     for number, series in enumerate(looks.titles):
-        members = [one for one in study.rows if one.series == series or _also_in(one, series, study)]
-        known = [(one, value) for one in members if (value := quantity.value(one)) is not None]
-        for one, value in known:
-            low, high = quantity.spread(one) if quantity.spread else (None, None)
-            x = float(one.x) if study.numeric else one.x
-            found.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
+        members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
+        known = [(member, value) for member in members if (value := quantity.value(member)) is not None]
+        for row, value in known:
+            low, high = quantity.spread(row) if quantity.spread else (None, None)
+            x = float(row.x) if study.numeric else row.x
+            data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
         if known:
-            words.append(f"{series} " + ", ".join(f"{value:{quantity.form}} at {one.x}" for one, value in known))
-    table = pd.DataFrame(found)
+            words.append(f"{series} " + ", ".join(f"{value:{quantity.form}} at {row.x}" for row, value in known))
+    table = pd.DataFrame(data)
     axis = _axis(study)
     y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
     if quantity.name == "final-accuracy":
@@ -122,7 +122,7 @@ def _study_chart(study: Study, quantity: SweepChart) -> Chart:
         bands = alt.Chart(table).transform_filter(chosen).mark_rule(strokeWidth=6, opacity=0.3)
         layers.append(bands.encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)))
     titles = {f"row{number}": series for number, series in enumerate(looks.titles)}
-    layers.append(told_by_pointer(table[["x", "key", "value"]], axis, titles, quantity.form, study.option))
+    layers.append(pointer_line(table[["x", "key", "value"]], axis, titles, quantity.form, study.option))
     title = f"{quantity.label} by {study.option}"
     return Chart(
         f"sweep-{quantity.name}",
@@ -136,7 +136,7 @@ def _study_chart(study: Study, quantity: SweepChart) -> Chart:
 
 def _axis(study: Study) -> alt.X:
     """The x axis, with a mark for each value; logarithmic if the largest value is much larger than the smallest."""
-    labels = list(dict.fromkeys(one.x for one in study.rows))
+    labels = list(dict.fromkeys(row.x for row in study.rows))
     if not study.numeric:
         return alt.X("x:N", title=study.option, sort=labels).axis(labelAngle=0, grid=True)
     places = [float(label) for label in labels]
@@ -147,7 +147,7 @@ def _axis(study: Study) -> alt.X:
 
 def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
     """A dotted line for the ideal speed-up, proportional to the devices; `shares`: for the ideal efficiency, 1."""
-    ideal = {float(one.x): one.ideal for one in study.rows if one.ideal}
+    ideal = {float(row.x): row.ideal for row in study.rows if row.ideal}
     table = pd.DataFrame({"x": [*ideal], "value": [1.0 if shares else value for value in ideal.values()]})
     line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
     return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=numbers.RATIO)])
@@ -155,38 +155,38 @@ def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
 
 def _looks(study: Study) -> Looks:
     """The look of each series: it has the colour of its row and its own shape; lines of weak scaling are dashed."""
-    of_series = {one.series: one.row for one in study.rows}
-    rows = {one.row.name: one.row.title for one in study.rows}
+    of_series = {row.series: row.row for row in study.rows}
+    rows = {row.row.name: row.row.title for row in study.rows}
     of_row = Looks.make([*rows], [*rows.values()]).of
     alone = len(of_series) == len(rows)
-    found = {}
+    looks = {}
     for number, (series, row) in enumerate(of_series.items()):
         look = replace(of_row[row.title], width=2.0, shape=SHAPES[number % len(SHAPES)])
         dashes = [6, 3] if "weak" in series else look.dashes if alone else [1, 0]
-        found[series] = replace(look, dashes=dashes)
-    return Looks(found, points=True)
+        looks[series] = replace(look, dashes=dashes)
+    return Looks(looks, points=True)
 
 
-def _also_in(one: StudyRow, series: str, study: Study) -> bool:
+def _also_in(row: StudyRow, series: str, study: Study) -> bool:
     """Whether a row is also the first one of weak scaling: with one device, strong and weak are the same experiment."""
     strong = re.sub(r"\bweak$", "strong", series)
     has_first = any(other.series == series and other.x == "1" for other in study.rows)
-    return study.kind == "devices" and one.x == "1" and one.series == strong != series and not has_first
+    return study.kind == "devices" and row.x == "1" and row.series == strong != series and not has_first
 
 
-def _speed_up(one: StudyRow) -> float | None:
+def _speed_up(row: StudyRow) -> float | None:
     """The speed-up. With too few rounds for a ratio: the geometric mean of the lowest and the highest one."""
-    ratio = one.speed_up
+    ratio = row.speed_up
     return (ratio.estimate or math.sqrt(ratio.least * ratio.most)) if ratio else None
 
 
-def _efficiency(one: StudyRow) -> float | None:
-    speed_up = _speed_up(one)
-    return speed_up / one.ideal if speed_up and one.ideal else None
+def _efficiency(row: StudyRow) -> float | None:
+    speed_up = _speed_up(row)
+    return speed_up / row.ideal if speed_up and row.ideal else None
 
 
-def _speed_up_spread(one: StudyRow) -> tuple[float | None, float | None]:
-    ratio = one.speed_up
+def _speed_up_spread(row: StudyRow) -> tuple[float | None, float | None]:
+    ratio = row.speed_up
     if ratio is None:
         return None, None
     return (ratio.least, ratio.most) if ratio.estimate is None else (ratio.low, ratio.high)

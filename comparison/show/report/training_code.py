@@ -38,8 +38,8 @@ def training_steps(table: Table, repository: Path = REPOSITORY) -> list[ShownSte
     for name, of_it in results.items():
         path = repository / f"{name}_impl" / "train.py"
         if name in STEPS and path.exists() and all(result.code_sha256 == now for result in of_it):
-            found = pieces(path.read_text())
-            code = "\n\n\n".join(found[one] for one in STEPS[name])
+            definitions = pieces(path.read_text())
+            code = "\n\n\n".join(definitions[step] for step in STEPS[name])
             html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             steps.append(ShownStep(title_of(name), f"{name}_impl/train.py", html))
     return steps
@@ -48,16 +48,16 @@ def training_steps(table: Table, repository: Path = REPOSITORY) -> list[ShownSte
 def pieces(text: str) -> dict[str, str]:
     """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
     lines = text.splitlines()
-    found = {}
+    definitions = {}
 
     def source(node: ast.FunctionDef | ast.ClassDef) -> str:
-        start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
 
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = source(node)
+            definitions[node.name] = source(node)
         if isinstance(node, ast.ClassDef):
-            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
-            found |= {f"{node.name}.{one.name}": source(one) for one in methods}
-    return found
+            methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+            definitions |= {f"{node.name}.{method.name}": source(method) for method in methods}
+    return definitions

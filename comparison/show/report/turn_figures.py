@@ -160,11 +160,11 @@ def _mark(row: Row, run: Run, turn: TurnLine, clock: Clock, value: float, counts
 
 def _marks(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:
     shape = alt.Shape("counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS]), legend=None)
-    told = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=y["title"], format=",.4~g")]
-    told += [alt.Tooltip("round:Q"), alt.Tooltip("turn:Q"), alt.Tooltip("load:N", title="load of others")]
-    told.append(alt.Tooltip("counts:N", title="counts"))
+    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=y["title"], format=",.4~g")]
+    tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("turn:Q"), alt.Tooltip("load:N", title="load of others")]
+    tooltip.append(alt.Tooltip("counts:N", title="counts"))
     marks: alt.Chart = alt.Chart(table).mark_point(size=12, strokeWidth=1.2, opacity=0.85)
-    return marks.encode(x, y, shape, looks.colour(legend=True), tooltip=told)
+    return marks.encode(x, y, shape, looks.colour(legend=True), tooltip=tooltip)
 
 
 def _log_axis(table: pd.DataFrame, title: str, within: Sequence[float] = ()) -> alt.Y:

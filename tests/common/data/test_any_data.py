@@ -36,7 +36,7 @@ def test_idx(cases):
     try_out(cases, check, st.one_of(damaged(*map(idx, ARRAYS)), st.binary(max_size=64)))
 
 
-def test_dimensions_that_are_too_large_for_no_bytes_are_told():
+def test_dimensions_that_are_too_large_for_no_bytes_are_reported():
     with line_or_result():
         parse_idx(bytes([0, 0, 8, 4, 1, 0, 0, 1, 0, 0, 0, 0, 0, 6, 0, 1, 2, 3, 4, 5]), "f")
         pytest.fail("it is no array")
@@ -81,7 +81,7 @@ def test_cifars_pickled_format(cases, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_pickle_with_a_huge_frame_is_told():
+def test_a_pickle_with_a_huge_frame_is_reported():
     with line_or_result():
         parse_cifar_pickle(b"\x80\x04\x95" + b"\xff" * 8 + b"}.", "f")
         pytest.fail("it is no batch")

@@ -212,7 +212,7 @@ def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, 
     fault("no space for data", "make_dataset.py", 1, line, "with space a second try works")
 
 
-def test_arrays_that_were_changed_are_told_from_those_described(images):
+def test_arrays_that_were_changed_are_distinguished_from_those_described(images):
     output = make(images)
     check_content(output)
     path = array_path(output, "test", "images")

@@ -26,7 +26,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("content", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
-def test_what_is_no_file_of_options_is_told_in_one_line(tmp_path, content, message):
+def test_what_is_no_file_of_options_is_reported_in_one_line(tmp_path, content, message):
     path = tmp_path / "options.yaml"
     path.write_bytes(content)
     for arguments in (["--config", str(path)], [f"--config={path}"]):
@@ -35,7 +35,7 @@ def test_what_is_no_file_of_options_is_told_in_one_line(tmp_path, content, messa
         assert str(told.value).startswith(f"--config {path}: {message}") and "\n" not in str(told.value)
 
 
-def test_a_folder_or_nothing_is_told_too(tmp_path):
+def test_a_folder_or_nothing_is_reported_too(tmp_path):
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none.yaml", "No such file or directory")):
         with pytest.raises(UserError, match=f"--config {path}: {reason}"):
             check_options_file(path)
@@ -63,7 +63,7 @@ def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
         (["--run-dir="], "--run-dir: is empty"),
         (["--epochs", "9" * 5000], "--epochs 999"),
     ],
-    ids=lambda one: one[0][:20] if isinstance(one, list) else "",
+    ids=lambda value: value[0][:20] if isinstance(value, list) else "",
 )
 def test_every_bound_is_a_real_bound(arguments, message):
     with pytest.raises(UserError) as told:

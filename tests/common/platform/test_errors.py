@@ -15,7 +15,7 @@ from common.platform.errors import describe_signal
         (1000, "signal 1000"),
     ],
 )
-def test_a_signal_is_told_with_what_it_usually_means(number, told):
+def test_a_signal_is_reported_with_what_it_usually_means(number, told):
     assert describe_signal(int(number)).startswith(told)
 
 

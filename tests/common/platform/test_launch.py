@@ -122,7 +122,7 @@ def test_lightning_starts_further_replicas_itself():
         (tf_config(worker=WORKERS, evaluator=["n3:1"]), "TF_CONFIG: evaluator: "),
     ],
 )
-def test_variables_that_make_no_sense_are_told(environment, message):
+def test_variables_that_make_no_sense_are_reported(environment, message):
     with pytest.raises(UserError) as told:
         Launch.read(environment)
     assert str(told.value).startswith(message)

@@ -217,9 +217,10 @@ def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():
 FULL = """
 import resource, sys
 from common.platform.program import as_program
-from common.record.memory import memory_told
+from common.record.memory import out_of_memory_as_user_error
 from common.spec.options import TrainConfig
-with as_program("program"), memory_told(TrainConfig(devices=1), "cpu", lambda error: isinstance(error, MemoryError)):
+is_memory_error = lambda error: isinstance(error, MemoryError)
+with as_program("program"), out_of_memory_as_user_error(TrainConfig(devices=1), "cpu", is_memory_error):
     resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9))
     taken, size = None, 2**24
     while size:

@@ -24,7 +24,7 @@ def of_tensorboard(folder):
     given = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     hyperparameters = {name: getattr(value, value.WhichOneof("kind")) for name, value in given.items()}
     return {
-        "numbers": {tag: {one.step: one.value for one in events.Scalars(tag)} for tag in tags["scalars"]},
+        "numbers": {tag: {scalar.step: scalar.value for scalar in events.Scalars(tag)} for tag in tags["scalars"]},
         "hyperparameters": hyperparameters,
         "texts": {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in tags["tensors"]},
         "images": len(tags["images"]),
@@ -62,7 +62,7 @@ def of_wandb(folder):
         elif kind == "summary":
             found["summary"] |= {one.key: json.loads(one.value_json) for one in record.summary.update if one.key}
         elif kind == "artifact":
-            found["files"] += [one.path for one in record.artifact.manifest.contents]
+            found["files"] += [content.path for content in record.artifact.manifest.contents]
     (table,) = path.parent.glob("files/media/table/*.table.json")
     found["predictions"] = json.loads(table.read_text())
     return found

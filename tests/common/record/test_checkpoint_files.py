@@ -40,7 +40,7 @@ def experiment(**options):
 
 def state_of(made, step):
     numbers = np.random.default_rng(step)
-    weights = {one.name: numbers.normal(size=one.shape) for one in made.network.parameters}
+    weights = {parameter.name: numbers.normal(size=parameter.shape) for parameter in made.network.parameters}
     slots = {slot: dict(weights) for slot in made.update_rule.rule.slots}
     scale = ScaleState(1024.0, 3, 2) if made.config.precision == "16-mixed" else None
     return TrainState(step, weights, slots, dict(weights) if made.update_rule.ema_decay else {}, scale)
@@ -239,7 +239,7 @@ def test_what_may_be_another(three):
     assert with_checkpoint(experiment(resume=three, **changes, run_dir=three / "other")).state.step == 7
 
 
-def test_mistakes_are_told_in_a_line(three, tmp_path):
+def test_mistakes_are_reported_in_a_line(three, tmp_path):
     for resume, said in (
         (three / "none", f"--resume {three / 'none'}: no checkpoint is there"),
         (three / "checkpoints", f"--resume {three / 'checkpoints'}: no checkpoint is there"),
@@ -256,7 +256,7 @@ def test_mistakes_are_told_in_a_line(three, tmp_path):
     assert has_whole_checkpoint(three) and not has_whole_checkpoint(three / "new")
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     made = experiment(run_dir=tmp_path)
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(FileError, match="step-000000002 cannot be written: "):
@@ -269,7 +269,7 @@ def test_any_bytes(cases, tmp_path):
     made = experiment(run_dir=tmp_path, model="lenet", dataset="synthetic", image_shape=(16, 16, 1), num_classes=2)
     folder = write(made, tmp_path, 2)
     files = {name: (folder / name).read_bytes() for name in (*FILES, CHECKSUMS_FILE)}
-    sizes = {one.name: one.shape for one in made.network.parameters}
+    sizes = {parameter.name: parameter.shape for parameter in made.network.parameters}
 
     def check(name, data, sealed):
         (folder / name).write_bytes(data.draw(damaged(files[name])))

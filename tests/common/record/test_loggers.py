@@ -133,7 +133,7 @@ def test_a_tool_that_can_not_be_reached_ends_the_run_in_a_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_tool_that_is_missing_is_told_before_anything_is_done(monkeypatch):
+def test_a_tool_that_is_missing_is_reported_before_anything_is_done(monkeypatch):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as error:
         loggers.check_loggers(("tensorboard", "wandb"))

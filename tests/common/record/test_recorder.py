@@ -65,7 +65,7 @@ def finish(recorder):
     return read_result(recorder.run_dir)
 
 
-def test_start_up_training_and_evaluation_are_told_apart(tmp_path, clock):
+def test_start_up_training_and_evaluation_are_kept_apart(tmp_path, clock):
     recorder, log = make(tmp_path)
     losses = itertools.count(1)
     with recorder:
@@ -230,7 +230,7 @@ def test_unnamed_folders_never_collide(tmp_path):
     assert len(folders) == 5 and all(folder.is_dir() for folder in folders)
 
 
-def test_a_run_folder_that_cannot_be_is_told(tmp_path):
+def test_a_run_folder_that_cannot_be_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="--run-dir .*file/x"):
         prepare_run_dir(tmp_path / "file" / "x", "name")

@@ -86,8 +86,8 @@ def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, trai
     assert plan.total_steps == min(verify_steps, whole.total_steps)
     assert plan.schedule_steps == whole.total_steps and plan.steps_per_epoch <= whole.steps_per_epoch
     rows = [plan.shards(epoch, 2) for epoch in range(1, plan.num_epochs + 1)]
-    assert [len(one) for one in rows] == [len(plan.steps(epoch)) for epoch in range(1, plan.num_epochs + 1)]
-    counts = [count for one in rows for count in one[:, 0, 2]]
+    assert [len(row) for row in rows] == [len(plan.steps(epoch)) for epoch in range(1, plan.num_epochs + 1)]
+    counts = [count for row in rows for count in row[:, 0, 2]]
     assert counts == [plan.count(step) for step in range(1, plan.total_steps + 1)]
     assert plan.images(1, plan.total_steps) == sum(counts)
     bounds = shards(train_size, batch_size, 2)

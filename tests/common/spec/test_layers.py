@@ -43,7 +43,7 @@ def test_resnet50_is_torchvisions_layer_for_layer():
     assert trace.flops == theirs["flops"]
     expected = {name: shape for name, shape in theirs["shapes"].items() if not name.endswith("num_batches_tracked")}
     assert native_shapes(trace.parameters) == expected
-    assert sum(one.size for one in trace.parameters if one.trainable) == 25_557_032
+    assert sum(parameter.size for parameter in trace.parameters if parameter.trainable) == 25_557_032
 
 
 def test_resnet18_is_torchvisions_but_for_its_stem():

@@ -57,7 +57,7 @@ def test_initial_weights_fill_their_bounds_and_biases_are_zero():
 
 
 @pytest.mark.parametrize(("model", "shape"), [("lenet", (15, 28, 1)), ("lenet", (8, 8, 1)), ("cnn", (28, 3, 1))])
-def test_too_small_an_image_is_told_in_one_line(model, shape):
+def test_too_small_an_image_is_reported_in_one_line(model, shape):
     with pytest.raises(UserError, match=rf"--model {model}: needs images of at least .* {shape[0]} x {shape[1]}"):
         NetworkSpec.make(model, shape, 10)
 

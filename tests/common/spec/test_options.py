@@ -133,7 +133,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--config none.yaml", "--config none.yaml: No such file or directory"),
     ],
 )
-def test_mistakes_are_told_in_one_line_that_names_the_option(arguments, message):
+def test_mistakes_are_reported_in_one_line_that_names_the_option(arguments, message):
     with pytest.raises(UserError) as caught:
         parse(*arguments.split())
     assert str(caught.value).startswith(message)

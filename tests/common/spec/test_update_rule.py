@@ -45,7 +45,7 @@ def test_step_multiplies_after_so_many_epochs_with_or_without_warmup():
     assert found == pytest.approx([1 / 3, 2 / 3, 1, 0.5, 0.25, 0.25, 0.125, 0.125])
 
 
-def test_step_changes_after_each_third_of_the_epochs_unless_told():
+def test_step_changes_after_each_third_of_the_epochs_by_default():
     found = [spelled_out(TrainConfig(schedule="step", epochs=epochs)).step_size for epochs in (1, 3, 10)]
     assert found == [1, 1, 4]
 
@@ -106,8 +106,10 @@ def test_hyperparameters_are_numbers_that_float32_holds():
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_hyperparameter_is_spelled_out_and_no_other(optimizer, schedule):
     config = spelled_out(TrainConfig(optimizer=optimizer, schedule=schedule, epochs=9))
-    own = {one.name for kind in (RULES[optimizer], SCHEDULES[schedule]) for one in dataclasses.fields(kind)}
-    every = {one.name for kinds in (RULES, SCHEDULES) for kind in kinds.values() for one in dataclasses.fields(kind)}
+    own = {field.name for kind in (RULES[optimizer], SCHEDULES[schedule]) for field in dataclasses.fields(kind)}
+    every = {
+        field.name for kinds in (RULES, SCHEDULES) for kind in kinds.values() for field in dataclasses.fields(kind)
+    }
     assert {name for name in every if getattr(config, name) is not None} == own
     assert config.learning_rate == RULES[optimizer].learning_rate and spelled_out(config) == config
 
