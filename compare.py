@@ -33,7 +33,7 @@ from common.platform.files import writing
 from common.platform.program import as_program, exit_now, signals_as_ctrl_c, take_signals
 from comparison.making import RunMaker, prepare, tuned
 from comparison.measure.summary import find_runs, summarise
-from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.learning import make_small, make_whole
@@ -116,7 +116,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
     with LiveView(console, len(found) + len(missing), found) as view:
         launcher = make_launcher(options, folder, view.say)
         maker = RunMaker(folder, request, launcher, view, found, missing)
-        maker.make(list(tuning_jobs(options, variants)))
+        maker.make(list(rate_search_jobs(options, variants)))
         variants = tuned(variants, maker.runs, options.target_accuracy)
         if options.verify == "auto":
             proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])

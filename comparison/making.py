@@ -94,17 +94,17 @@ def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | Non
     chosen = []
     for variant in variants:
         of_variant = [run for run in runs if run.record.variant == dict(variant.values)]
-        tuning = [run for run in of_variant if run.record.tuning]
-        if not tuning:
+        searches = [run for run in of_variant if run.record.rate_search]
+        if not searches:
             chosen.append(variant)
             continue
         rates: dict[float, list[Run]] = {}
-        for run in tuning:
+        for run in searches:
             if run.result and run.result.config.learning_rate:
                 rates.setdefault(run.result.config.learning_rate, []).append(run)
         if not rates:
-            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(tuning)}")
-        used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.tuning]
+            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(searches)}")
+        used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.rate_search]
 
         def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
             results = [run.result for run in rates[rate] if run.result]

@@ -24,12 +24,12 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
     warnings += [
         *_groups(runs),
         *_threads(tables),
-        *_tuning(runs),
+        *_rate_searches(runs),
         *_sessions(tables),
         *noise_warnings(tables, repeats),
     ]
     measured = [row for table in tables for row in table.rows if row.images_per_second]
-    if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.tuning}) == 1:
+    if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.rate_search}) == 1:
         if any(row.ratio_low for row in measured):
             warnings.append(
                 "one round only: intervals are of these processes, others may differ; --repeats 2 makes more"
@@ -93,11 +93,14 @@ def _sessions(tables: Sequence[Table]) -> Iterator[str]:
             )
 
 
-def _tuning(runs: Sequence[Run]) -> Iterator[str]:
-    tuning = [run for run in runs if run.record.tuning]
-    failed = [run for run in tuning if run.result is None]
+def _rate_searches(runs: Sequence[Run]) -> Iterator[str]:
+    searches = [run for run in runs if run.record.rate_search]
+    failed = [run for run in searches if run.result is None]
     if failed:
-        yield f"{len(failed)} of {len(tuning)} runs for tuning failed, the first one in {failed[0].run_dir}"
+        yield (
+            f"{len(failed)} of {len(searches)} runs of the search for a learning rate failed, the first one in"
+            f" {failed[0].run_dir}"
+        )
 
 
 def _groups(runs: Sequence[Run]) -> Iterator[str]:

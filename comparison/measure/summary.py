@@ -11,7 +11,7 @@ from comparison.measure.baseline import Change, what_changed
 from comparison.measure.cautions import find_warnings
 from comparison.measure.rounds import disturbed_rounds, further_rounds
 from comparison.measure.table import Row, Table
-from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, tuning_jobs, variant_name
+from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, rate_search_jobs, variant_name
 from comparison.plan.request import REQUEST_FILE, Request
 from comparison.run.store import Run, read_run, read_runs_again
 
@@ -22,7 +22,7 @@ class Summary:
 
     Attributes:
       folder: the comparison's folder.
-      runs: all runs that have ended, including those for tuning.
+      runs: all runs that have ended, including those that search for a learning rate.
       missing: how many runs are still to be made.
       changes: the changes of the rows since the baseline.
       no_baseline: why a baseline that was asked for can't be read; None if it can, or if there is none.
@@ -69,7 +69,7 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
             again.extend(read_runs_again(folder, job) if known[job.path] else ())
         return known[job.path]
 
-    jobs = [*tuning_jobs(options, variants), *comparison_jobs(options, variants)]
+    jobs = [*rate_search_jobs(options, variants), *comparison_jobs(options, variants)]
     missing = [job for job in jobs if read(job) is None]
     further, to_be_taken = further_rounds(options, variants, read)
     return [*(run for job in jobs if (run := read(job))), *further, *again], missing or to_be_taken
@@ -125,7 +125,7 @@ def make_tables(folder: Path, request: Request, runs: Sequence[Run]) -> list[Tab
     options = request.options
     names = [contender.name for contender in contenders(options)]
     tables: list[Table] = []
-    in_tables = [run for run in runs if not run.record.tuning]
+    in_tables = [run for run in runs if not run.record.rate_search]
     for variant in {str(run.record.variant): run.record.variant for run in in_tables}.values():
         chosen = [run for run in in_tables if run.record.variant == variant]
         # In the order of the rows: the reference is the row that was asked for first, even if another one ran first.

@@ -78,7 +78,7 @@ class Job:
 
     Attributes:
       round: from 1; runs that are compared in pairs have the same seed and round.
-      tuning: whether the run only helps to choose a learning rate; such a run is in no table.
+      rate_search: whether the run only helps to choose a learning rate; such a run is in no table.
       config: all options except the run folder.
     """
 
@@ -86,7 +86,7 @@ class Job:
     implementation: str
     seed: int
     round: int
-    tuning: bool
+    rate_search: bool
     config: TrainConfig
 
     @property
@@ -104,8 +104,8 @@ class Job:
     @property
     def path(self) -> Path:
         """The run's folder, relative to the comparison's folder."""
-        parts = ["tuning" if self.tuning else "runs", self.variant.name]
-        if self.tuning:
+        parts = ["rate-search" if self.rate_search else "runs", self.variant.name]
+        if self.rate_search:
             parts.append(f"learning-rate={self.config.learning_rate:g}")
         parts += [f"seed-{self.seed}", f"round-{self.round}", self.name.replace(" ", "-")]
         return Path(*filter(None, parts))
@@ -160,7 +160,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
     return variants
 
 
-def tuning_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
+def rate_search_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iterator[Job]:
     """Runs that choose the learning rate of each variant: by the first implementation, with separate seeds.
 
     One implementation is enough, since all are the same training. The seeds are not those of the tables: a rate that

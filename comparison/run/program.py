@@ -121,7 +121,7 @@ class Which(BaseModel):
     session: int = Field(gt=0)
     seed: int
     round: int = Field(gt=0)
-    tuning: bool
+    rate_search: bool
 
     @property
     def contender(self) -> Contender:
@@ -156,7 +156,7 @@ class Record(Ended, Which):
             "variant": dict(job.variant.values),
             "seed": job.seed,
             "round": job.round,
-            "tuning": job.tuning,
+            "rate_search": job.rate_search,
         }
 
     @classmethod

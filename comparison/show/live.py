@@ -158,7 +158,12 @@ class LiveView:
             return
         which = ""
         if self._total > 4:
-            details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "tuning" if job.tuning else ""]
+            details = [
+                job.variant.name,
+                f"seed {job.seed}",
+                f"round {job.round}",
+                "rate search" if job.rate_search else "",
+            ]
             which = f" ({', '.join(filter(None, details))})"
         self._console.print(f"{job.title}{which}: {what}", soft_wrap=True)
 

@@ -14,7 +14,7 @@ from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, Run
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison.measure.summary import find_runs, summarise
-from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
@@ -78,8 +78,8 @@ def made_up_turns(speeds, began=0.0, every=1.0, loads=None):
 
 def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
     """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
-    tuning = {"verify": "never"} if "tune_over" in options else {}  # tests of tuning need no proofs
-    options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **tuning, **options})
+    verify = {"verify": "never"} if "tune_over" in options else {}  # tests of rate searches need no proofs
+    options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **verify, **options})
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
     request = Request(
@@ -91,7 +91,7 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     )
     request.write(folder)
     variants = make_variants(options, config)
-    jobs = [*tuning_jobs(options, variants), *comparison_jobs(options, variants)]
+    jobs = [*rate_search_jobs(options, variants), *comparison_jobs(options, variants)]
     for number, job in enumerate(jobs):
         if only(job):
             write_run(folder, job, make(job), number)

@@ -447,5 +447,5 @@ def test_a_learning_rate_is_tuned_before_it_is_used(project, tmp_path):
     sweep = ("--sweep", "batch-size=10,20", "--sweep-learning-rate", "tune")
     options = ("--epochs", 2, "--train-size", 500, *ONE_ROUND, *sweep)
     text, rows = compare(project, tmp_path / "r", "one", "two", options=(*options, "--tune-over", 0.1, 0.2))
-    assert text.count("tuning): starting") == 4 and len(rows) == 4
+    assert text.count("rate search): starting") == 4 and len(rows) == 4
     assert {row["learning_rate"] for row in rows} == {"0.1"}  # all rates do equally well, so the first one is used

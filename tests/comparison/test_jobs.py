@@ -5,7 +5,7 @@ from common.platform.errors import UserError
 from common.spec.update_rule import peak_rate
 from comparison.making import tuned
 from comparison.measure.summary import find_runs, summarise
-from comparison.plan.jobs import comparison_jobs, make_variants, tuning_jobs
+from comparison.plan.jobs import comparison_jobs, make_variants, rate_search_jobs
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request
 
@@ -91,14 +91,14 @@ def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
         study(**options, sweep_learning_rate="tune", tune_over=[0.1])
 
 
-def test_tuning_has_runs_of_its_own_and_seeds_that_are_not_reported():
+def test_a_rate_search_has_runs_of_its_own_and_seeds_that_are_not_reported():
     options, variants = study(
         sweep=["batch-size=32,64"], sweep_learning_rate="tune", tune_over=[0.1, 0.2, 0.4], seeds=[0, 4]
     )
-    jobs = list(tuning_jobs(options, variants))
+    jobs = list(rate_search_jobs(options, variants))
     assert len(jobs) == 2 * 3 * 2 and {job.implementation for job in jobs} == {"tf"}
     assert {job.seed for job in jobs} == {5, 6}
-    assert str(jobs[0].path) == "tuning/batch-size=32/learning-rate=0.1/seed-5/round-1/tf"
+    assert str(jobs[0].path) == "rate-search/batch-size=32/learning-rate=0.1/seed-5/round-1/tf"
 
 
 def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
@@ -113,7 +113,7 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
         return MadeUp(accuracies=accuracies[job.config.batch_size, job.config.learning_rate])
 
     options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2]}
-    summary = comparison(tmp_path, make, only=lambda job: job.tuning, epochs=3, **options)
+    summary = comparison(tmp_path, make, only=lambda job: job.rate_search, epochs=3, **options)
     assert summary.missing == 6 and not summary.tables
     request = summary.request
     variants = make_variants(request.options, request.config)
@@ -130,12 +130,12 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
         return MadeUp(accuracies=(0.5, 0.99 if risky else 0.9), failure=failure)
 
     options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2], "seeds": [0, 1]}
-    summary = comparison(tmp_path / "a", make, only=lambda job: job.tuning, **options)
+    summary = comparison(tmp_path / "a", make, only=lambda job: job.rate_search, **options)
     variants = make_variants(summary.request.options, summary.request.config)
     assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.1, 0.1]
-    assert any("2 of 8 runs for tuning failed" in line for line in summary.warnings)
+    assert any("2 of 8 runs of the search for a learning rate failed" in line for line in summary.warnings)
     summary = comparison(
-        tmp_path / "b", lambda job: MadeUp(failure="exit status 1"), only=lambda job: job.tuning, **options
+        tmp_path / "b", lambda job: MadeUp(failure="exit status 1"), only=lambda job: job.rate_search, **options
     )
     with pytest.raises(
         UserError, match="none of the rates could be trained for batch-size=32: exit status 1: the reason"

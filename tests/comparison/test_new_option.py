@@ -25,7 +25,7 @@ from common.record.checkpoints import Checkpoint, check_training
 from common.spec.options import TrainConfig
 from common.trained.command import parse_command
 from comparison.measure.frames import runs_frame
-from comparison.plan.jobs import comparison_jobs, contenders, make_variants, tuning_jobs
+from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.prove.learning import make_small, make_whole
 from comparison.lockstep import different_settings
 from comparison.plan.options import CompareConfig
@@ -55,7 +55,7 @@ given = ["--mixup", "0.2", "--journal", "diary"]
 tuned = ["--sweep", "batch-size=32,64", "--sweep-learning-rate", "tune", "--tune-over", "0.1"]
 options = parse_options(CompareConfig, "compare.py", "about", [*given, *tuned])
 variants = make_variants(options, options.train_config())
-configs["rate search"] = next(tuning_jobs(options, variants)).config
+configs["rate search"] = next(rate_search_jobs(options, variants)).config
 configs["row"] = row = next(comparison_jobs(options, variants)).config
 configs["proof"] = proof_jobs(variants[:1], contenders(options), 0)[0].config
 
