@@ -142,6 +142,21 @@ def changed_code(folder, file, before, after):
     return folder
 
 
+def each_mistake(mistakes, is_quick):
+    """Parametrizes a test by names of mistakes; those that are not quick are marked as slow.
+
+    Args:
+      mistakes: name -> a tuple that contains a file, a text in it and what replaces it. All are checked when tests are
+        collected, since a slow test would notice only later that a text is no longer in its file.
+      is_quick: name -> whether.
+    """
+    for name, parts in mistakes.items():
+        place = next(place for place, part in enumerate(parts) if str(part).endswith(".py"))
+        assert parts[place + 1] in (REPOSITORY / parts[place]).read_text(), f"{name}: not in {parts[place]} any more"
+    cases = [pytest.param(name, marks=() if is_quick(name) else pytest.mark.slow) for name in mistakes]
+    return pytest.mark.parametrize("mutation", cases)
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A folder with the project's code, and the fake implementations beside the real ones."""

@@ -11,7 +11,18 @@ import time
 import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, start_process, steps_taken, train, wait_for
+from conftest import (
+    CPU,
+    IMPLEMENTATIONS,
+    MODES,
+    changed_code,
+    each_mistake,
+    run,
+    start_process,
+    steps_taken,
+    train,
+    wait_for,
+)
 
 from common.platform.errors import describe_signal
 from common.record.checkpoints import CHECKPOINTS_DIR, checkpoint_dirs
@@ -311,9 +322,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(case, marks=() if "velocity" in case else pytest.mark.slow) for case in MUTATIONS]
-)
+@each_mistake(MUTATIONS, lambda name: "velocity" in name)
 def test_each_mistake_is_caught(begun, tmp_path, mutation):
     scenario, implementation, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
 
 from common.platform.files import read_arrays
 from common.record.results import read_result, read_step_losses
@@ -202,9 +202,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(case, marks=() if "every epoch" in case else pytest.mark.slow) for case in MUTATIONS]
-)
+@each_mistake(MUTATIONS, lambda name: "every epoch" in name)
 def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     implementation, devices, file, before, after, said = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)

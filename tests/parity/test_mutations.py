@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from conftest import ONE_ROUND, changed_code, copy_code, read_csv, run, train
+from conftest import ONE_ROUND, changed_code, copy_code, each_mistake, read_csv, run, train
 
 from comparison.lockstep import find_departure
 
@@ -197,7 +197,6 @@ LONG = {
     "gradients averaged over the replicas",
     "the weights of a full batch for the last one",
 }
-CASES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MUTATIONS]
 
 
 @pytest.fixture(scope="session")
@@ -219,7 +218,7 @@ def train_mutant(folder, mutation):
     return train(implementation, folder / "run", *OPTIONS, "--devices", devices, cwd=folder)
 
 
-@pytest.mark.parametrize("mutation", CASES)
+@each_mistake(MUTATIONS, lambda name: name not in LONG)
 def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
     message = find_departure(reference, train_mutant(tmp_path, mutation), 1e-10)
     assert message is not None, "not caught"
@@ -227,9 +226,7 @@ def test_each_mistake_is_caught_and_pointed_at(reference, tmp_path, mutation):
         assert text in message, message
 
 
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(case, marks=() if "Adam" in case else pytest.mark.slow) for case in RULE_MUTATIONS]
-)
+@each_mistake(RULE_MUTATIONS, lambda name: "Adam" in name)
 def test_each_mistake_in_an_update_rule_is_caught(tmp_path, mutation):
     rule, file, before, after, said = RULE_MUTATIONS[mutation]
     options = ("--train-size", 340, "--batch-size", 16, "--epochs", 3, "--precision", 64, "--optimizer", *rule)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, changed_code, run, train
+from conftest import IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
 
 from common.platform.files import read_arrays
 from common.record.predictions import Predictions
@@ -164,9 +164,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(case, marks=() if case.startswith("Keras") else pytest.mark.slow) for case in MUTATIONS]
-)
+@each_mistake(MUTATIONS, lambda name: name.startswith("Keras"))
 def test_each_mistake_is_caught_and_pointed_at(tmp_path, mutation):
     implementation, devices, sync, file, before, after, said = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)

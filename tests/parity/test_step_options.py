@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
 
 from common.platform.files import read_arrays
 from common.record.results import read_result, read_step_losses
@@ -206,10 +206,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutation",
-    [pytest.param(case, marks=() if case.startswith("each replica") else pytest.mark.slow) for case in MUTATIONS],
-)
+@each_mistake(MUTATIONS, lambda name: name.startswith("each replica"))
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, devices, options, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)

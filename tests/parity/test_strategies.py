@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, MODES, REPOSITORY, changed_code, run, train
+from conftest import CPU, MODES, REPOSITORY, changed_code, each_mistake, run, train
 
 from common.record.results import read_result, read_step_losses
 from common.spec.options import ModelName
@@ -297,9 +297,7 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(case, marks=() if "microbatches" in case else pytest.mark.slow) for case in MUTATIONS]
-)
+@each_mistake(MUTATIONS, lambda name: "microbatches" in name)
 def test_each_mistake_is_caught(tmp_path, mutation):
     implementation, scenario, strategy, devices, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)
