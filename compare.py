@@ -31,16 +31,16 @@ from common.platform.cli import parse_options
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
 from common.platform.program import as_program, exit_now, signals_as_ctrl_c, take_signals
-from comparison.making import RunMaker, prepare, tuned
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.learning import make_small, make_whole
 from comparison.prove.proof import proof_jobs
-from comparison.prove.proving import Prover
+from comparison.prove.prover import Prover
 from comparison.run.launchers.choosing import make_launcher
 from comparison.run.side_runs import SideRunner, make_profiles
+from comparison.run_maker import RunMaker, prepare, tuned
 from comparison.show.export import log_comparison, write_tables
 from comparison.show.live import LiveView
 from comparison.show.report.page import write_report

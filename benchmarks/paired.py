@@ -25,9 +25,9 @@ from common.platform.machine import describe_machine, git_state
 from common.record.results import PlanLine, TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
-from comparison.intervals import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
 from comparison.measure.table import pairs_of_turns
 from comparison.plan.jobs import Contender
+from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
 from comparison.run.launchers import Quietly
 from comparison.run.load_meter import quiet
 from comparison.run.program import Program

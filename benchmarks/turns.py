@@ -47,7 +47,7 @@ from common.record.results import TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison import Comparison, load
-from comparison.intervals import typical_speed
+from comparison.ratios import typical_speed
 from comparison.run.load_meter import disturbs
 
 Experiment = Literal["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"]

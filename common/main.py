@@ -14,13 +14,13 @@ def main(name: str) -> None:
     """
     with as_program(f"python -m {name}_impl"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
+        from common.command import parse_command
         from common.experiment import Experiment
         from common.implementations import IMPLEMENTATIONS
         from common.platform.errors import UserError
         from common.record.memory import out_of_memory_as_user_error
         from common.resolve import prepare_processor
-        from common.trained.command import parse_command
-        from common.trained.use import read_used, show
+        from common.trained import read_used, show
 
         if name not in IMPLEMENTATIONS:
             raise UserError(f"{name}_impl: common/implementations.py has no entry {name!r}")

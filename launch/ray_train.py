@@ -222,7 +222,7 @@ def run_worker(worker: dict[str, Any]) -> int:
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
-    # The program ends when this process ends, in whatever way: see common/platform/family.py.
+    # The program ends when this process ends, in whatever way: see common/platform/processes.py.
     status = subprocess.run(worker["command"], cwd=worker["folder"], env=environment).returncode
     del store
     if status not in (0, USER_ERROR):

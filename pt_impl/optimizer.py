@@ -1,4 +1,4 @@
-"""torch.optim's optimizers, whose rules are the shared ones, see common/spec/rules.py."""
+"""torch.optim's optimizers, whose rules are the shared ones, see common/spec/optimizers.py."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from common.spec.rules import SGD, Adadelta, Adam, AdamW, RMSprop
+from common.spec.optimizers import SGD, Adadelta, Adam, AdamW, RMSprop
 from common.spec.update_rule import UpdateRule
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from common.experiment import Experiment
-from common.spec import rules
+from common.spec import optimizers as rules
 from common.spec.layers import Parameter
 from common.spec.networks import NetworkSpec, Weights
 from common.spec.state import TrainState

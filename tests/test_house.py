@@ -15,10 +15,10 @@ from benchmarks.network import NetworkConfig
 from benchmarks.paired import BenchmarkConfig
 from benchmarks.scaling import ScalingConfig
 from benchmarks.turns import TurnsConfig
+from common.command import EvaluateConfig, PredictConfig
 from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name
 from common.spec.options import TrainConfig
-from common.trained.command import EvaluateConfig, PredictConfig
 from comparison.plan.options import CompareConfig
 from exercises.marking import MarkOptions
 

@@ -1,4 +1,4 @@
-"""PyTorch's update rules in Keras: the shared ones, see common/spec/rules.py.
+"""PyTorch's update rules in Keras: the shared ones, see common/spec/optimizers.py.
 
 Keras has other rules under the same names: docs/update-rules.md lists the differences.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.spec import rules
+from common.spec import optimizers as rules
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
 from tf_impl.precision import LossScale, scaled
@@ -120,7 +120,7 @@ def mean(decay: float, before: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
     return tf.cast(decay, new.dtype) * before + tf.cast(1 - decay, new.dtype) * new
 
 
-# --- A rule each: the formulas of common/spec/rules.py ---
+# --- A rule each: the formulas of common/spec/optimizers.py ---
 
 
 class SGD(Optimizer):

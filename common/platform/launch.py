@@ -11,7 +11,7 @@ import psutil
 from common.platform.errors import UserError
 
 # The environment variable that names the process of this project that started this one: `PID@HOST`, see
-# `common.platform.family`.
+# `common.platform.processes`.
 STARTED_BY = "STARTED_BY_PROCESS"
 
 # Environment variables that launchers set for the processes that they start.

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
+from common.platform.control_groups import cpu_quota
 from common.platform.errors import UserError
-from common.platform.limits import cpu_quota
 from common.platform.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ from types import FrameType
 from typing import ClassVar, NoReturn
 
 from common.platform.errors import OutOfMemoryError, StoppedAtCheckpoint, UserError, describe_signal
-from common.platform.family import join_family, leave_family
 from common.platform.launch import STARTED_BY, Launch
 from common.platform.output import LastingFile, make_output_last
+from common.platform.processes import join_family, leave_family
 
 OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
 RESERVE_BYTES = 2**15  # so small that the C library keeps it for small objects when it is freed

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from common.platform.errors import option_name
 from common.spec.batches import Plan
-from common.spec.rules import RULES, OptimizerName
+from common.spec.optimizers import RULES, OptimizerName
 from common.spec.schedules import SCHEDULES, ScheduleName
 
 # --- What an option is ---

@@ -35,7 +35,7 @@ class TrainState:
 
     Attributes:
       weights: includes running statistics of batch normalisation.
-      slots: name of the slot -> what the update rule stores for each trained parameter, see `common.spec.rules`.
+      slots: name of the slot -> what the update rule stores for each trained parameter, see `common.spec.optimizers`.
       average: moving average of the trained parameters; empty if there is none.
       scale: state of loss scaling; None if the loss is not scaled.
     """

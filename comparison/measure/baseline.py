@@ -6,14 +6,13 @@ from functools import cached_property
 from statistics import median
 
 from common.record.results import RunResult
-from comparison.intervals import Ratio, unpaired_ratio
 from comparison.lockstep import different_settings
 from comparison.measure.columns import shown
 from comparison.measure.table import Row, Table
 from comparison.numbers import RATIO, points, rate, span
 from comparison.plan.jobs import in_brackets
-from comparison.prove.judging import Proof, judge_folders
-from comparison.prove.proof import proof_path
+from comparison.prove.proof import Proof, judge_folders, proof_path
+from comparison.ratios import Ratio, unpaired_ratio
 
 BESIDE = "beside"  # the table of text of all changes
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from comparison.intervals import MIN_CYCLES, outliers, outlying
 from comparison.measure.rounds import is_disturbed, other_load
 from comparison.measure.table import Row, Table
 from comparison.numbers import COUNT, RATIO, SHARE, between
 from comparison.plan.jobs import in_brackets
+from comparison.ratios import MIN_CYCLES, outliers, outlying
 from comparison.run.load_meter import BUSY, QUIETER
 from comparison.run.store import Run
 

@@ -6,10 +6,10 @@ docs/noise.md describes the rules, and tests/comparison/test_noise.py tests them
 import math
 from collections.abc import Callable, Sequence
 
-from comparison.intervals import MIN_CYCLES, MIN_ROUNDS
 from comparison.measure.table import Row, Table, speed_ratio
 from comparison.plan.jobs import FIRST_ROUNDS, Job, Variant, contenders, first_rounds, jobs_of_round
 from comparison.plan.options import CompareConfig
+from comparison.ratios import MIN_CYCLES, MIN_ROUNDS
 from comparison.run.load_meter import disturbs
 from comparison.run.store import RoundKey, Run
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from comparison.intervals import Ratio
 from comparison.measure.columns import shown
 from comparison.measure.summary import Summary
 from comparison.measure.table import SWEEP_SPEED, Row, Table, speed_ratio
 from comparison.numbers import RATIO, SHARE, least_most, span
 from comparison.plan.jobs import SCALED, Values
+from comparison.ratios import Ratio
 
 Axis = Literal["devices", "batch-size", "other"]
 

@@ -14,18 +14,6 @@ from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.options import Mode
 from common.spec.update_rule import peak_rate
-from comparison.intervals import (
-    MIN_CYCLES,
-    MIN_FOR_QUARTILES,
-    Interval,
-    Ratio,
-    Verdict,
-    mean_interval,
-    paired_ratio,
-    quartiles,
-    ratio_of_turns,
-    typical_speed,
-)
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.columns import Column, column, shown
 from comparison.measure.lines_of_code import lines_of_training
@@ -44,8 +32,20 @@ from comparison.numbers import (
     span,
 )
 from comparison.plan.jobs import Contender, Values
-from comparison.prove.judging import Proof, first_loss, is_of_others, judge
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
+from comparison.prove.proof import Proof, first_loss, is_of_others, judge
+from comparison.ratios import (
+    MIN_CYCLES,
+    MIN_FOR_QUARTILES,
+    Interval,
+    Ratio,
+    Verdict,
+    mean_interval,
+    paired_ratio,
+    quartiles,
+    ratio_of_turns,
+    typical_speed,
+)
 from comparison.run.store import Reach, RoundKey, Run
 
 Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]

@@ -21,9 +21,9 @@ from common.platform.errors import UserError
 from common.record.predictions import Predictions
 from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import TrainConfig
-from comparison.intervals import CONFIDENCE
 from comparison.numbers import ACCURACY, LOSS, SHARE
 from comparison.plan.jobs import Values, row_path
+from comparison.ratios import CONFIDENCE
 from comparison.run.side_runs import SideRunner
 from comparison.run.store import FAILURE_FILE, Run
 

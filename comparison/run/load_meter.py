@@ -9,7 +9,7 @@ from statistics import fmean
 
 import psutil
 
-from common.platform.limits import cpu_periods
+from common.platform.control_groups import cpu_periods
 from common.record.monitor import busy_seconds
 from common.record.results import TurnLine
 from comparison.run.program import Ended, Program, now

@@ -9,8 +9,8 @@ from common.platform.files import read_model, write_model
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.timeline import SHOWN_PHASES, Phase
-from comparison.intervals import typical_speed
 from comparison.plan.jobs import Job
+from comparison.ratios import typical_speed
 from comparison.run.integrity import check_files, check_job, files_sha256
 from comparison.run.load_meter import quiet
 from comparison.run.program import RECORD_FILE, Ended, Program, Record

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import psutil
 
+from common.platform.control_groups import memory_left
 from common.platform.errors import UserError
-from common.platform.limits import memory_left
 from common.record.monitor import free_gpu_memory
 from common.record.results import PlanLine, StepLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address

@@ -6,11 +6,10 @@ from typing import Any
 
 from common.platform.errors import option_name
 from common.resolve import describe_batch, describe_devices
+from common.spec.optimizers import RULES
 from common.spec.options import Mode, TrainConfig, fields_of_kind, neutral_values
-from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
-from comparison.intervals import MIN_CYCLES, MIN_ROUNDS, Ratio
 from comparison.measure.baseline import Change
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
@@ -20,6 +19,7 @@ from comparison.measure.table import Row, Table, have_turns, num_pairs, speed_ra
 from comparison.numbers import ACCURACY, COUNT, DIFFERENCE, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import in_brackets, shown_variant
 from comparison.prove.learning import Learned
+from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
 from comparison.run.load_meter import QUIETER
 
 # --- Above a table, and below it ---

@@ -8,10 +8,10 @@ from fuzzing import damaged, how_many, line_or_result, try_out
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from common.command import parse_command
 from common.platform.cli import parse_options, to_arguments
 from common.spec.options import TrainConfig
 from common.spec.update_rule import spelled_out
-from common.trained.command import parse_command
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.plan.options import CompareConfig
 

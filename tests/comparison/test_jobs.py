@@ -3,11 +3,11 @@ from made_up import MadeUp, comparison, write_run
 
 from common.platform.errors import UserError
 from common.spec.update_rule import peak_rate
-from comparison.making import tuned
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, make_variants, rate_search_jobs
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request
+from comparison.run_maker import tuned
 
 
 def study(**options):

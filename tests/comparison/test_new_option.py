@@ -23,7 +23,7 @@ from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError
 from common.record.checkpoints import Checkpoint, check_training
 from common.spec.options import TrainConfig
-from common.trained.command import parse_command
+from common.command import parse_command
 from comparison.measure.frames import runs_frame
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.prove.learning import make_small, make_whole

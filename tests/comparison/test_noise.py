@@ -1,4 +1,4 @@
-"""Ratios on a machine that others use too: the rules of comparison/measure/rounds.py and intervals.py together."""
+"""Ratios on a machine that others use too: the rules of comparison/measure/rounds.py and of ratios.py together."""
 
 import math
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from simulation import Machine, burst, busy, in_turns, quiet, rounds, row, run, short_burst, steal
 
-from comparison.intervals import MIN_CYCLES, MIN_ROUNDS, outliers, paired_ratio
 from comparison.measure.rounds import is_disturbed, is_due, most_taken_again
 from comparison.measure.table import speed_ratio
+from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, outliers, paired_ratio
 from comparison.run.load_meter import BUSY, IDLE, disturbs
 
 OWN = 0.95  # share of the cores that a run itself uses

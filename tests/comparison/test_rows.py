@@ -10,8 +10,8 @@ from common.data.datasets import load_dataset
 from common.implementations import title_of
 from common.resolve import Settings
 from common.spec.options import TrainConfig
-from comparison.intervals import paired_ratio
 from comparison.prove.proof import MOST_FLOPS, cut_evaluation
+from comparison.ratios import paired_ratio
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
 from comparison.show.sentences import conclusions, remarks, what_was_compared

@@ -9,6 +9,7 @@ import pytest
 from conftest import CPU, IMPLEMENTATIONS, run, train
 from PIL import Image
 
+from common.command import parse_command
 from common.data.arrays import write_description
 from common.data.datasets import load_dataset
 from common.platform.files import write_model
@@ -17,7 +18,6 @@ from common.record.predictions import Predictions
 from common.record.results import read_result
 from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
-from common.trained.command import parse_command
 
 CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
 

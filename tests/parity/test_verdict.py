@@ -17,9 +17,8 @@ from comparison.lockstep import find_departure
 from comparison.plan.jobs import Variant
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
-from comparison.prove.judging import TOLERANCE, judge
-from comparison.prove.proof import proof_jobs, verify_steps
-from comparison.prove.proving import Prover
+from comparison.prove.proof import TOLERANCE, judge, proof_jobs, verify_steps
+from comparison.prove.prover import Prover
 from comparison.run.launchers.this_machine import ThisMachine
 
 COUNT = 100

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.platform.errors import UserError
-from common.platform.family import ENVIRONMENT
+from common.platform.processes import ENVIRONMENT
 from comparison.run.launchers import Group
 from comparison.run.launchers.job_folder import OUTPUT_FILE
 from comparison.run.program import Program

@@ -16,11 +16,11 @@ from common.implementations import title_of
 from common.platform.errors import FileError
 from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
-from comparison.intervals import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_study
 from comparison.measure.table import Row, Table
 from comparison.plan.jobs import shown_variant
+from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import Chart, draw
 from comparison.show.report.confusion import confusions

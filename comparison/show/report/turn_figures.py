@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from common.record.results import TurnLine
-from comparison.intervals import MIN_CYCLES
 from comparison.measure.table import Row, paired_runs
 from comparison.numbers import COUNT, RATIO, SHARE, between
+from comparison.ratios import MIN_CYCLES
 from comparison.run.store import Run
 from comparison.show.report.charts import INK, Chart
 from comparison.show.report.looks import Looks, switch

@@ -9,7 +9,7 @@ import pytest
 from conftest import REPOSITORY, run
 
 from common.platform import machine
-from common.platform.limits import cpu_periods, cpu_quota
+from common.platform.control_groups import cpu_periods, cpu_quota
 
 
 def tree(folder, own, **files):
@@ -76,7 +76,7 @@ def test_a_real_limit_stops_a_busy_process():
         (group / "cpu.cfs_quota_us").write_text("30000")
         code = """
 import time
-from common.platform.limits import cpu_periods, cpu_quota
+from common.platform.control_groups import cpu_periods, cpu_quota
 from common.platform.machine import num_cores
 end = time.monotonic() + 1
 while time.monotonic() < end:

@@ -8,8 +8,8 @@ import pytest
 from conftest import run
 
 from common.spec.batches import Plan
+from common.spec.optimizers import RULES
 from common.spec.options import TrainConfig
-from common.spec.rules import RULES
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import UpdateRule, learning_rates, peak_rate, spelled_out
 

@@ -11,14 +11,14 @@ from scipy import optimize, special, stats
 CONFIDENCE = 0.95
 # Number of rounds -> confidence of Student's interval. In few rounds, a drift of the machine looks like a difference.
 # On simulated machines that drift, these intervals miss the true ratio in about 5 % of the cases, see
-# tests/comparison/test_intervals.py.
+# tests/comparison/test_ratios.py.
 CONFIDENCE_OF_FEW = {3: 0.99, 4: 0.99, 5: 0.97}
 RESAMPLES = 4999
 TRIM = 0.25  # share of the pairs left out at either end; the mean of the others is the interquartile mean
 MIN_FOR_QUARTILES = 4  # a quartile of fewer samples would only be interpolated between two of them
 MIN_ROUNDS = 3  # with fewer rounds there is no ratio and no interval
 WARM_UP_FROM = 5  # with this number of rounds or more, the first round is only a warm-up
-MIN_BOOTSTRAP = 9  # the bootstrap interval of fewer pairs is too narrow; see tests/comparison/test_intervals.py
+MIN_BOOTSTRAP = 9  # the bootstrap interval of fewer pairs is too narrow; see tests/comparison/test_ratios.py
 SAME = 1e-12  # if the range of samples is smaller, they are equal up to rounding
 
 # Between processes of the same program, the logarithms of speeds have about this standard deviation.

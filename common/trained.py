@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from common.command import Command, PredictConfig
 from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
 from common.data.image_files import WHITE_ASSUMED, read_image
 from common.platform.errors import UserError
@@ -20,7 +21,6 @@ from common.platform.launch import Launch
 from common.record.predictions import confusion
 from common.record.results import TRAINED_ON
 from common.spec.options import DatasetName, TrainConfig
-from common.trained.command import Command, PredictConfig
 
 Logits = NDArray[np.floating]
 

@@ -22,8 +22,7 @@ from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.plan.request import Request
-from comparison.prove.judging import check_complete, judge
-from comparison.prove.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord
+from comparison.prove.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord, check_complete, judge
 from comparison.run.devices import list_gpus
 from comparison.run.integrity import check_name
 from comparison.run.launchers import Launcher, Quietly

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulation import rounds
 
-from comparison.intervals import Ratio, mean_interval, outlying, paired_ratio, quartiles, ratio_of_turns, unpaired_ratio
+from comparison.ratios import Ratio, mean_interval, outlying, paired_ratio, quartiles, ratio_of_turns, unpaired_ratio
 
 
 def verdicts(simulations, count, seed=0, **truth):
