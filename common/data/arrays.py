@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
+from common.platform.processes import user_cache
 
 DATASET_FILE = "dataset.json"
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
@@ -116,7 +116,7 @@ def check_content(folder: Path) -> None:
             status = array_path(folder, part, kind).stat()
             stamps.append([status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
     state = hashlib.sha256(json.dumps([info.sha256, stamps]).encode()).hexdigest()
-    checked = platformdirs.user_cache_path("cnn-in-lockstep") / "checked-arrays" / state
+    checked = user_cache() / "checked-arrays" / state
     if checked.exists():
         return
     for *_, content in _pieces(folder):

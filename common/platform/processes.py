@@ -5,7 +5,6 @@ which may start more.
 """
 
 import ctypes
-import getpass
 import os
 import platform
 import shutil
@@ -18,6 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
 import psutil
 
 from common.platform.errors import FileError
@@ -60,11 +60,12 @@ def join_family(launch: Launch) -> None:
         # The thread below needs Python, which compiled code of a framework may hold for minutes. The first process of a
         # group has no such signal: it must end the others of its group first.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and not _runs(parent):  # it has ended while this process started
+    if parent is not None and not _runs(parent):
+        print(f"process {parent}, which has started this one, has ended", file=sys.stderr)
         os._exit(1)
     if parent is not None or launch.world_size is not None:
         threading.Thread(target=_end_with, args=(parent, os.getppid()), daemon=True).start()
-    os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
+    os.environ[STARTED_BY] = f"{os.getpid()}@{_place()}"
 
 
 def leave_family() -> None:
@@ -98,8 +99,16 @@ def _is_stopped(process: psutil.Process) -> bool:
 
 def _parent() -> int | None:
     """Id of the process of the family that started this one; None if there is none on this machine."""
-    pid, _, host = os.environ.get(STARTED_BY, "").partition("@")
-    return int(pid) if pid.isdigit() and host == platform.node() and int(pid) != os.getpid() else None
+    pid, _, place = os.environ.get(STARTED_BY, "").partition("@")
+    return int(pid) if pid.isdigit() and place == _place() and int(pid) != os.getpid() else None
+
+
+def _place() -> str:
+    """Where a process id is valid: on this machine since it was booted, in this container (pid_namespaces(7))."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    return platform.node()
 
 
 def _end_with(parent: int | None, direct_parent: int) -> None:
@@ -124,7 +133,13 @@ def _runs(pid: int) -> bool:
         return False
 
 
-# --- Temporary files ---
+# --- Temporary files, and files for later runs ---
+
+
+def user_cache() -> Path:
+    """The folder of files that later runs of this user may reuse."""
+    return platformdirs.user_cache_path("cnn-in-lockstep")
+
 
 # Reads until the process that holds the other end of the pipe has ended, in whatever way, and removes the folder. Other
 # processes of the family, which end then too, may still be writing to it.
@@ -132,7 +147,6 @@ REMOVE = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && exit; slee
 
 
 def _make_temporary_folder() -> None:
-    usual = Path(tempfile.gettempdir())
     try:
         _Own.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         command = ("sh", "-c", REMOVE, str(_Own.folder))
@@ -142,7 +156,9 @@ def _make_temporary_folder() -> None:
         )
     except OSError as error:
         raise FileError(f"no temporary folder can be made: {error.strerror}") from None
-    # torch.compile's cache for later runs stays in the folder where torch usually puts it.
-    with suppress(OSError, KeyError):  # this user has no name; torch doesn't find one either
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(usual / f"torchinductor_{getpass.getuser()}"))
+    # What torch.compile has compiled serves later runs. torch would put it into a folder in which others can write.
+    with suppress(OSError):
+        compiled = user_cache() / "torchinductor"
+        compiled.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
     tempfile.tempdir = os.environ["TMPDIR"] = str(_Own.folder)

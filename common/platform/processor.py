@@ -18,11 +18,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import platformdirs
-
 from common.platform.errors import FileError
 from common.platform.files import write_text
 from common.platform.launch import Launch
+from common.platform.processes import user_cache
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
 # x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can't be kept from using Arm's.
@@ -115,7 +114,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     except importlib.metadata.PackageNotFoundError:
         return  # importing the framework will raise the error
     machine = hashlib.sha256(repr((platform.node(), cpu_name(), sorted(cpu_flags()))).encode()).hexdigest()[:16]
-    folder = platformdirs.user_cache_path("cnn-in-lockstep") / "half-precision"
+    folder = user_cache() / "half-precision"
     cache = folder / "-".join((package, version, *precisions, machine))
     finding: str | None = None
     with suppress(OSError):  # there is none yet

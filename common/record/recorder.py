@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
-from common.platform.errors import DivergedError, StoppedAtCheckpoint
+from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, write_arrays
 from common.platform.machine import code_sha256
 from common.platform.program import at_signal, hold_signals
@@ -101,6 +101,7 @@ class Recorder:
         if writes:
             timeline.stops = Stops()
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
+        self.have_agreed = False
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.clock = RunClock(timeline, self.monitor, framework.synchronize)
         self.sinks: list[Sink] = [*framework.sinks]
@@ -210,11 +211,21 @@ class Recorder:
 
     def _fetch(self) -> Sequence[tuple[float, float]]:
         """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
-        steps = self.pending or self.latest
-        numbers, votes = self.fetch(steps, self.checkpointer.votes(self.steps_done))
-        self.latest = steps[-1:]
+        steps, own = self.pending or self.latest, {} if self.have_agreed else self._digests()
+        numbers, sums = self.fetch(steps, [*own.values(), *self.checkpointer.votes(self.steps_done)])
+        if differ := [name for name, total in zip(own, sums, strict=False) if total != sums[0] * own[name]]:
+            raise UserError(f"the processes of this run differ in {' and '.join(differ)}: all nodes need the same")
+        self.latest, self.have_agreed, votes = steps[-1:], True, sums[len(own) :]
         self.checkpointer.agree(self.steps_done, votes)
         return numbers
+
+    def _digests(self) -> dict[str, float]:
+        """What all processes of a run must have in common -> 32 bits of its digest; first a 1, whose sum counts them.
+
+        Each node that a launcher uses has a checkout, data and a command line of its own.
+        """
+        digests = {"code": self.code_sha256, "data": self.experiment.dataset.sha256, "options": self.config.sha256()}
+        return {"count": 1.0} | {name: float(int(digest[:8] or "0", 16)) for name, digest in digests.items()}
 
     def end_training(self) -> None:
         """Called after the last step of an epoch, before its evaluation."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-import platformdirs
-
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model, writing
 from common.platform.machine import code_sha256, describe_machine, num_cores
+from common.platform.processes import user_cache
 from common.platform.processor import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
@@ -194,13 +193,14 @@ def _keep(run_dir: Path, digest: str) -> None:
 
 
 def _cache() -> Path:
-    return platformdirs.user_cache_path("cnn-in-lockstep") / "proofs"
+    return user_cache() / "proofs"
 
 
 # --- What a proof is of ---
 
 # Environment variables that change which kernels a framework uses.
 ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+VERSIONS_SECONDS = 60.0  # for the following lines; an interpreter that needs longer will be reported by its runs
 VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
 
@@ -212,6 +212,9 @@ def _versions(interpreter: str) -> str:
         packages = importlib.metadata.distributions()
         return f"{sys.version} {sorted((str(package.name), package.version) for package in packages)}"
     try:
-        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
-    except OSError:  # the runs of this interpreter will report it
+        done = subprocess.run(
+            [interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS
+        )
+        return done.stdout
+    except (OSError, subprocess.TimeoutExpired):  # the runs of this interpreter will report it
         return ""

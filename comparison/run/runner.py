@@ -96,13 +96,13 @@ def run_side_by_side(
                     running.append((program, start(program), Patience(timeout), load))
                 except UserError as error:
                     ended(program, Ended.unknown(str(error)))
-            for one in list(running):
-                program, process, patience, load = one
+            for entry in list(running):
+                program, process, patience, load = entry
                 late = patience.is_over()
                 if process.poll() is None and not late:
                     continue
                 end_group(process)
-                running.remove(one)
+                running.remove(entry)
                 ended(program, load.ended(program, too_late(timeout) if late else failure_of(process.returncode)))
             time.sleep(POLL_SECONDS / 2)
     finally:
@@ -135,9 +135,9 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
 
 
 def with_our_code(environment: dict[str, str]) -> dict[str, str]:
-    """An environment in which Python finds this project's modules."""
+    """An environment in which Python finds this project's modules, and none that lie in the current folder."""
     path = os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))
-    return {**environment, "PYTHONPATH": path}
+    return {**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def failure_of(status: int) -> str | None:

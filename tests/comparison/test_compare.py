@@ -12,6 +12,8 @@ import time
 import pytest
 from conftest import ONE_ROUND, gone, read_csv, run, wait_for
 
+from comparison.prove import prover
+
 FEW_STEPS = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
 SHORT = (*FEW_STEPS, "--repeats", 1)
 
@@ -243,6 +245,14 @@ def test_mistakes_end_in_one_line_before_anything_is_started(project, options, m
     assert not (project / "results").exists()
 
 
+def test_an_interpreter_that_hangs_does_not_stop_the_proofs(tmp_path, monkeypatch):
+    hanging = tmp_path / "python"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setattr(prover, "VERSIONS_SECONDS", 0.1)
+    assert prover._versions(str(hanging)) == ""
+
+
 @pytest.mark.slow
 def test_every_implementation_can_have_its_own_interpreter(project, tmp_path):
     other = tmp_path / "python"
@@ -287,6 +297,8 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
 @pytest.mark.quick("[/x] :smile:")
 @pytest.mark.parametrize("folder", ["with space", "ünïcode", "[red]", "[/x] :smile:"])
 def test_folders_may_have_any_name_and_be_relative(project, tmp_path, folder):
+    for name in ("common", "torch", "random"):  # modules of the folder that a user happens to be in are not run
+        (tmp_path / f"{name}.py").write_text("1 / 0")
     command = (sys.executable, project / "compare.py", "--implementations", "one", "--output-dir", folder, *SHORT)
     text = run(*command, cwd=tmp_path).stdout
     there = run_dir(tmp_path / folder, "one")

@@ -16,6 +16,7 @@ from jsonschema import ValidationError
 from made_up import MadeUp, comparison, made_up_turns
 from PIL import Image
 
+from common.platform.errors import UserError
 from comparison.measure.lines_of_code import count_lines, lines_of_training
 from comparison.show.report.charts import draw
 from comparison.show.report.gallery import find_mistakes
@@ -553,6 +554,13 @@ def test_of_many_turns_only_some_are_drawn(tmp_path):
 )
 def test_logarithmic_axes_have_round_numbers(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_where_v8_would_end_the_process_there_is_no_report(tmp_path, monkeypatch):
+    summary = comparison(tmp_path, noisy, repeats=1)
+    monkeypatch.setattr("resource.getrlimit", lambda _: (2**36, 2**36))
+    with pytest.raises(UserError, match="no report: its charts can't be drawn under ulimit -v 67108864"):
+        write_report(summary)
 
 
 def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep, turns):

@@ -1,6 +1,7 @@
 """Writes `report.html`, one page that needs no other files, and the figures as separate files."""
 
 import json
+import resource
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,13 +9,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
-import platformdirs
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import title_of
-from common.platform.errors import FileError
+from common.platform.errors import FileError, UserError
 from common.platform.files import write_text
+from common.platform.processes import user_cache
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_study
@@ -80,7 +81,7 @@ class Section:
 
 def _vega() -> str:
     """Vega and vegaEmbed as one script. Bundling takes more than a second, so the user's cache folder keeps it."""
-    cached = platformdirs.user_cache_path("cnn-in-lockstep") / f"vega-{metadata.version('vl-convert-python')}.js"
+    cached = user_cache() / f"vega-{metadata.version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeError):  # there is none yet
         return cached.read_text(encoding="utf-8")
     script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -91,7 +92,14 @@ def _vega() -> str:
 
 
 def write_report(summary: Summary) -> None:
-    """Writes `report.html` and `figures/*.svg` and `.png`."""
+    """Writes `report.html` and `figures/*.svg` and `.png`.
+
+    Raises:
+      UserError: the address space is limited. V8, with which the charts are drawn, would end this process.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        raise UserError(f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; ulimit -v unlimited")
     folder = summary.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
     for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # their charts may no longer exist

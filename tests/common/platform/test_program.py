@@ -13,7 +13,9 @@ import psutil
 import pytest
 from conftest import REPOSITORY, run, wait_for
 
+from common.platform import processes
 from common.platform.errors import describe_signal
+from common.platform.launch import STARTED_BY
 
 # A chain of `depth` + 1 processes: each makes a temporary file, starts the next one, prints its id, and waits or ends.
 CHAIN = """
@@ -71,6 +73,26 @@ def test_a_family_has_one_temporary_folder_that_goes_at_its_end(start, tmp_path,
     (place,) = places
     assert Path(place).parent == tmp_path and process.wait(20) == how
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_knows_its_parent_whatever_the_machine_is_called(monkeypatch):
+    monkeypatch.setenv(STARTED_BY, f"{os.getppid()}@{processes._place()}")
+    monkeypatch.setattr("platform.node", lambda: "another")
+    assert processes._parent() == os.getppid()
+
+
+def test_compiled_code_is_kept_where_nobody_else_can_write():
+    show = "import os; from common.platform.program import as_program\n"
+    show += "with as_program('p'): print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    assert python(show).stdout.strip() == f"{os.environ['XDG_CACHE_HOME']}/cnn-in-lockstep/torchinductor"
+
+
+def test_without_the_process_that_has_started_it_a_program_ends_with_a_line():
+    program = "from common.platform.program import as_program\nwith as_program('p'): pass"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    done = python(program, expect=1, **{STARTED_BY: f"{gone.pid}@{processes._place()}"})
+    assert done.stderr == f"process {gone.pid}, which has started this one, has ended\n"
 
 
 @pytest.mark.quick("wait-9", "wait-2", "locked-9")

@@ -95,6 +95,27 @@ def test_start_up_training_and_evaluation_are_kept_apart(tmp_path, clock):
     assert [item for item in log if item != "synchronize"] == [("fetch", 4)] * 3
 
 
+@pytest.mark.parametrize("differs", [(), ("code",), ("data", "options")])
+def test_processes_with_other_code_data_or_options_do_not_train_together(tmp_path, monkeypatch, differs):
+    recorder, _ = make(tmp_path)
+    names = ["count", "code", "data", "options"]
+
+    def fetch(steps, numbers):
+        """As if another process had the same digests but for those in `differs`."""
+        return flat(steps), [2 * number + (name in differs) for name, number in zip(names, numbers, strict=False)]
+
+    monkeypatch.setattr(recorder, "fetch", fetch)
+    with recorder:
+        recorder.start_epoch()
+        for _ in range(4):
+            recorder.step(1.0, 1)
+        if not differs:
+            recorder.end_training()
+            return
+        with pytest.raises(UserError, match=f"differ in {' and '.join(differs)}: all nodes need"):
+            recorder.end_training()
+
+
 def take_turns(recorder, clock, *turns):
     """Trains 12 steps of a second; returns what is reported before each of the turns."""
     turns, reports = [*turns], []
