@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from tf_impl.optimizer import Optimizer, averaged
+from tf_impl.optimizer import Optimizer, average_weights
 
 
 class Averaging(keras.callbacks.Callback):
@@ -20,7 +20,7 @@ class Averaging(keras.callbacks.Callback):
         self.network, self.optimizer, self.evaluation = network, optimizer, ExitStack()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self.evaluation.enter_context(averaged(self.network, self.optimizer))
+        self.evaluation.enter_context(average_weights(self.network, self.optimizer))
 
     def on_test_end(self, logs: Any = None) -> None:
         self.evaluation.close()

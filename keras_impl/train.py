@@ -14,7 +14,7 @@ from keras_impl.data import WeightedBatch, weighted_signature
 from keras_impl.optimizer import Averaging
 from tf_impl.data import TrainShards
 from tf_impl.inspection import predict
-from tf_impl.optimizer import Optimizer, averaged
+from tf_impl.optimizer import Optimizer, average_weights
 from tf_impl.precision import DTYPES
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
@@ -48,7 +48,7 @@ class Parts:
 
 
 class Classifier(keras.Model):
-    """The network with its training and evaluation steps; fit calls them."""
+    """The network with its steps, which fit calls. A batch has inputs, labels, and a weight for each example."""
 
     def __init__(self, network: keras.Model, experiment: Experiment) -> None:
         # Only the layers follow the policy of mixed precision: inputs, logits and losses keep their dtype.
@@ -80,6 +80,7 @@ class Classifier(keras.Model):
         return [self.loss_sum, self.correct, self.count]
 
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        # With mixed precision the network computes in 16 bits, the loss in the 32 bits of the weights.
         return tf.cast(self.network(inputs, training=training), self.network.variable_dtype)
 
     def forward_backward(
@@ -115,7 +116,7 @@ class Recording(keras.callbacks.Callback):
     """Reports to the recorder what the written-out loops of the other implementations report."""
 
     def __init__(self, recorder: Recorder, batches: TrainShards, get_state: Callable[[int], TrainState]) -> None:
-        """`get_state`: number of steps -> the state after them."""
+        """`batches`: those of the training, whose order depends on the epoch. `get_state`: steps -> the state after them."""
         super().__init__()
         self.recorder, self.batches, self.get_state = recorder, batches, get_state
 
@@ -125,14 +126,16 @@ class Recording(keras.callbacks.Callback):
         self.recorder.start_epoch()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.tell_steps(logs)
+        self.record_steps(logs)
         self.checkpoint()
+        # After the last step of the epoch, which the plan counts from 1.
         if self.recorder.steps_done == self.recorder.plan.last_step(self.epoch + 1):
             self.recorder.end_training()
             # --max-steps may end the last epoch early.
             self.model.stop_training = self.recorder.steps_done == self.recorder.plan.total_steps
 
-    def tell_steps(self, logs: Any) -> None:
+    def record_steps(self, logs: Any) -> None:
+        """In tuned mode a call takes several steps."""
         self.recorder.step(logs["loss"], logs["correct"])
 
     def checkpoint(self) -> None:
@@ -168,11 +171,13 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
                 epochs=epochs.stop,
                 validation_data=parts.test_batches,
                 shuffle=False,  # instead of Keras's shuffling: the batches are shuffled already
-                callbacks=[parts.recording, Averaging(network, optimizer)],
+                callbacks=[parts.recording, Averaging(network, optimizer)],  # the latter for --ema-decay
                 verbose=0,  # the recorder shows progress
             )
 
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
-    with averaged(network, optimizer):
+    with average_weights(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
-        recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)
+        recorder.finish(
+            get_weights(network), packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped
+        )

@@ -70,7 +70,7 @@ class TunedClassifier(Classifier):
 class TunedRecording(Recording):
     """Reports several steps to the recorder at once."""
 
-    def tell_steps(self, logs: Any) -> None:
+    def record_steps(self, logs: Any) -> None:
         done, size = self.recorder.steps_done, self.model.steps_per_execution
         steps = range(done, min(done + size, self.recorder.plan.last_step(self.epoch + 1)))
         losses, correct = (np.ravel(logs[name])[[step % size for step in steps]] for name in ("loss", "correct"))

@@ -102,7 +102,7 @@ class TrainSampler(ShardSampler):
 
     def __init__(self, plan: Plan, seed: int, rank: int, num_replicas: int) -> None:
         self.plan, self.seed, self.rank, self.num_replicas = plan, seed, rank, num_replicas
-        self.epoch = plan.epochs_before
+        self.epoch = plan.epochs_done
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses an epoch, counted from 0 as in DistributedSampler. Lightning calls it too."""

@@ -23,7 +23,7 @@ from pt_impl.precision import LossScaler
 from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
 from pt_impl.weights import get_weights
 
-Shares = tuple[torch.Tensor, torch.Tensor]
+Shares = tuple[torch.Tensor, torch.Tensor]  # of the loss and of the number of correct answers
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         if recorder.checkpoint_due:
             recorder.save_checkpoint(parts.get_state(recorder.steps_done))
 
-    for epoch in range(plan.epochs_before, plan.num_epochs):
+    for epoch in range(plan.epochs_done, plan.num_epochs):
         parts.train_batches.sampler.set_epoch(epoch)
         recorder.start_epoch()
         batches = (to_device(batch, device) for batch in parts.train_batches)
-        for step in plan.steps(epoch + 1):
+        for step in plan.steps(epoch + 1):  # the plan counts epochs from 1
             shares = train_step(experiment, parts, batches, plan.batches_in(step))
             recorder.step(*shares)
             checkpoint()
@@ -147,7 +147,8 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         evaluate(parts, recorder)
         checkpoint()
 
-    memory, weights = device_peak_memory_bytes(config, device), get_weights(parts.evaluated, experiment.network)
-    if recorder.writes:
+    memory = device_peak_memory_bytes(config, device)
+    weights = get_weights(parts.evaluated, experiment.network)
+    if recorder.writes:  # the first rank
         recorder.save_predictions(predict(experiment, weights, device))
-    recorder.finish(weights, ("torch",), memory, parts.scaler.skipped_steps)
+    recorder.finish(weights, packages=("torch",), peak_memory=memory, skipped_steps=parts.scaler.skipped_steps)

@@ -30,6 +30,8 @@ class Parts:
 
     Attributes:
       module: the network with its steps.
+      data: the DataModule.
+      callbacks: `Recording`, and those for checkpoints, averaged weights and compiling.
       trainer_options: more options for the Trainer.
     """
 
@@ -107,7 +109,8 @@ class Recording(pl.Callback):
             return
         self.recorder.step(*summed(self.shares))
         self.shares.clear()
-        # Called here, not when evaluation starts, since Lightning waits for all ranks before that.
+        # After the last step of the epoch, which the plan counts from 1; not when evaluation starts, since Lightning waits
+        # for all ranks before that.
         if self.recorder.steps_done == self.recorder.plan.last_step(trainer.current_epoch + 1):
             self.recorder.end_training()
             # --max-steps may end the last epoch early.
@@ -133,7 +136,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         num_nodes=config.nodes,
         strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
-        plugins=[*make_environment(config), *make_plugins(config, parts.scaler)],
+        plugins=[*make_environment(config), *make_plugins(config, parts.scaler)],  # who starts ranks; loss scaling
         max_epochs=plan.num_epochs,
         reload_dataloaders_every_n_epochs=int(len(plan.epochs_alike) > 1),  # the first epoch has fewer batches
         callbacks=parts.callbacks,
@@ -146,13 +149,15 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         enable_model_summary=False,
         **parts.trainer_options,
     )
-    done = dict.fromkeys(("ready", "started", "processed", "completed"), plan.epochs_before)
+    # A run that resumes has some epochs behind it; fit counts on from here.
+    done = dict.fromkeys(("ready", "started", "processed", "completed"), plan.epochs_done)
     trainer.fit_loop.epoch_progress.load_state_dict({"total": done, "current": done})
-    with lost_replica_as_replica_error(trainer):
+    with lost_replica_as_replica_error(trainer):  # names a rank that has ended, instead of the error that this causes
         trainer.fit(parts.module, parts.data)
 
     memory = device_peak_memory_bytes(config, parts.device)
     weights = get_weights(parts.module.network, experiment.network)
-    if recorder.writes:
+    if recorder.writes:  # the first rank
         recorder.save_predictions(predict(experiment, weights, parts.device))
-    recorder.finish(weights, ("torch", "lightning"), memory, parts.scaler.skipped_steps)
+    skipped = parts.scaler.skipped_steps
+    recorder.finish(weights, packages=("torch", "lightning"), peak_memory=memory, skipped_steps=skipped)

@@ -83,7 +83,7 @@ class TrainShards(Shards):
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
         self.experiment, self.augmentation = experiment, experiment.augmentation
         self.images, self.labels = experiment.dataset.train_images, experiment.dataset.train_labels
-        self.num_replicas, self.epochs = num_replicas, (experiment.plan.epochs_before, experiment.plan.num_epochs)
+        self.num_replicas, self.epochs = num_replicas, (experiment.plan.epochs_done, experiment.plan.num_epochs)
         self.set_epoch(self.epochs[0])
 
     def visits_of(self, epoch: int) -> NDArray[np.int64]:

@@ -185,7 +185,7 @@ def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainC
 
 
 @contextmanager
-def averaged(network: keras.Model, optimizer: Optimizer) -> Iterator[None]:
+def average_weights(network: keras.Model, optimizer: Optimizer) -> Iterator[None]:
     """Replaces the weights by their moving average inside the context; does nothing if there is no average."""
     if not optimizer.use_ema:
         yield

@@ -14,13 +14,13 @@ from common.spec.state import TrainState
 from tf_impl.data import Shard, Shards, TrainShards, make_dataset
 from tf_impl.inspection import predict
 from tf_impl.networks import cross_entropy
-from tf_impl.optimizer import Accumulator, Optimizer, averaged
+from tf_impl.optimizer import Accumulator, Optimizer, average_weights
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
 
 SUM = tf.distribute.ReduceOp.SUM
 ForwardBackward = Callable[[Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
-Shares = tuple[tf.Tensor, tf.Tensor]
+Shares = tuple[tf.Tensor, tf.Tensor]  # of the loss and of the number of correct answers; or their sums
 # The steps that a replica takes: training, the update (None if training makes it), evaluation.
 ReplicaSteps = tuple[Callable[..., Shares], Callable[[], None] | None, Callable[..., tuple[tf.Tensor, ...]]]
 
@@ -31,6 +31,7 @@ class Parts:
 
     Attributes:
       network: the network that is trained.
+      optimizer: a Keras optimizer that also scales the loss and averages the weights, if that is asked for.
       train_steps, evaluate: functions that `make_loop` returns, or tuned ones.
       get_state: number of steps -> the state after them.
     """
@@ -56,6 +57,7 @@ def forward_backward(
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
+        # With mixed precision the network computes in 16 bits, the loss in the 32 bits of the weights.
         logits = tf.cast(network(inputs, training=True), network.variable_dtype)
         # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
         losses = cross_entropy(labels, logits, smoothing)
@@ -91,7 +93,7 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumul
 
 
 def eval_step(model: Any, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """This replica's sum of losses, number of correct answers and number of examples."""
+    """This replica's sum of losses, number of correct answers and number of examples; `count` is of the global batch."""
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -104,9 +106,14 @@ def eval_step(model: Any, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> t
 def make_loop(
     experiment: Experiment, strategy: tf.distribute.Strategy, shards: tuple[TrainShards, Shards], steps: ReplicaSteps
 ) -> tuple[Callable[[int], Iterator[Shares]], Callable[[], tuple[float, int, int]]]:
-    """`train_steps` and `evaluate`, which call the steps on all replicas."""
-    train_shards, _ = shards
-    train_batches, test_batches = (make_dataset(strategy, bounds) for bounds in shards)
+    """`train_steps` and `evaluate`, which call the steps on all replicas.
+
+    Args:
+      shards: which examples of each batch a replica gets: of the training set, and of the test set.
+      steps: the functions above, for this network.
+    """
+    train_shards, test_shards = shards
+    train_batches, test_batches = make_dataset(strategy, train_shards), make_dataset(strategy, test_shards)
     replica_train_step, replica_update_step, replica_eval_step = steps
 
     # The signature allows any number of examples, so the last batch of an epoch needs no trace of its own.
@@ -126,8 +133,9 @@ def make_loop(
 
     def train_steps(epoch: int) -> Iterator[Shares]:
         """Takes the steps of an epoch, counted from 0; gives the global loss and number of correct answers of each."""
-        train_shards.set_epoch(epoch)
+        train_shards.set_epoch(epoch)  # decides the order of the examples
         batches = iter(train_batches)
+        # The plan counts epochs from 1. With --accumulate-grad-batches a step has several batches, and then its update.
         for step in experiment.plan.steps(epoch + 1):
             shares = [distributed_train_step(next(batches)) for _ in range(experiment.plan.batches_in(step))]
             if replica_update_step:
@@ -154,7 +162,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         if recorder.checkpoint_due:
             recorder.save_checkpoint(parts.get_state(recorder.steps_done))
 
-    for epoch in range(plan.epochs_before, plan.num_epochs):
+    for epoch in range(plan.epochs_done, plan.num_epochs):
         recorder.start_epoch()
         for shares in parts.train_steps(epoch):
             recorder.step(*shares)
@@ -162,12 +170,14 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         recorder.end_training()
         # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(network, strategy)
-        with averaged(network, optimizer):
+        with average_weights(network, optimizer):
             recorder.start_evaluation()
             recorder.end_epoch(*parts.evaluate())
         checkpoint()
 
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
-    with averaged(network, optimizer):
+    with average_weights(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
-        recorder.finish(get_weights(network), ("tensorflow", "keras"), memory, skipped)
+        recorder.finish(
+            get_weights(network), packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped
+        )

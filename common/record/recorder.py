@@ -359,12 +359,14 @@ class Recorder:
         self,
         weights: Weights,
         packages: tuple[str, ...],
-        device_peak_memory_bytes: int | None,
+        peak_memory: int | None,
         skipped_steps: int | None,
     ) -> None:
         """Writes the trained weights in canonical layout, and passes the result to the sinks, which write and show it.
 
         Args:
+          packages: those whose versions the result has.
+          peak_memory: bytes that the devices' allocator held at most; None if unknown.
           skipped_steps: number of steps that `common.spec.update_rule.LossScaling` skipped; None without loss scaling.
         """
         measured = self._measured()
@@ -392,7 +394,7 @@ class Recorder:
             resumed_from=plan.first_step - 1 if experiment.state else None,
             **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, speed),
             warmup_steps=self.warmup_steps,
-            device_peak_memory_bytes=device_peak_memory_bytes,
+            device_peak_memory_bytes=peak_memory,
             device_name=self.device_name,
             code_sha256=self.code_sha256,
             **facts.of_process(experiment, packages),

@@ -105,7 +105,7 @@ class Plan:
         return cls(train_size, examples_per_step, accumulated, whole, steps, in_epoch, total, -(-total // in_epoch))
 
     @property
-    def epochs_before(self) -> int:
+    def epochs_done(self) -> int:
         """Number of finished epochs, in which this process takes no step."""
         return (self.first_step - 1) // self.steps_per_epoch
 

@@ -185,7 +185,7 @@ MUTATIONS = {
     ),
     "the weights evaluated, and not their average": (
         *("tf", 1, CLIPPED, "tf_impl/train.py"),
-        "        with averaged(network, optimizer):\n            recorder.start_evaluation()",
+        "        with average_weights(network, optimizer):\n            recorder.start_evaluation()",
         "        if True:\n            recorder.start_evaluation()",
     ),
     "Lightning's mean over the accumulated batches": (
