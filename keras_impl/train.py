@@ -116,7 +116,7 @@ class Recording(keras.callbacks.Callback):
     """Reports to the recorder what the written-out loops of the other implementations report."""
 
     def __init__(self, recorder: Recorder, batches: TrainShards, get_state: Callable[[int], TrainState]) -> None:
-        """`batches`: those of the training, whose order depends on the epoch. `get_state`: steps -> the state after them."""
+        """`batches`: the training shards, told each epoch; `get_state`: number of steps -> the state after them."""
         super().__init__()
         self.recorder, self.batches, self.get_state = recorder, batches, get_state
 
@@ -178,6 +178,5 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
     with average_weights(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
-        recorder.finish(
-            get_weights(network), packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped
-        )
+        weights = get_weights(network)
+        recorder.finish(weights, packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped)

@@ -93,7 +93,7 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumul
 
 
 def eval_step(model: Any, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """This replica's sum of losses, number of correct answers and number of examples; `count` is of the global batch."""
+    """This replica's sum of losses, number of correct answers and number of examples; `count`: of the global batch."""
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -178,6 +178,5 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
     with average_weights(network, optimizer):
         recorder.save_predictions(predict(experiment, network))
-        recorder.finish(
-            get_weights(network), packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped
-        )
+        weights = get_weights(network)
+        recorder.finish(weights, packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped)
