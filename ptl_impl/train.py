@@ -109,8 +109,7 @@ class Recording(pl.Callback):
             return
         self.recorder.step(*summed(self.shares))
         self.shares.clear()
-        # After the last step of the epoch; the plan counts epochs from 1. Not when evaluation starts: Lightning then waits
-        # for all ranks.
+        # After the last step of the epoch (the plan counts epochs from 1), before Lightning waits for the other ranks.
         if self.recorder.steps_done == self.recorder.plan.last_step(trainer.current_epoch + 1):
             self.recorder.end_training()
             # --max-steps may end the last epoch early.

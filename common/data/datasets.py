@@ -122,6 +122,7 @@ def load_dataset(config: TrainConfig) -> Dataset:
     """
     entry = dataset_entry(config)
     train, test = entry.read(config.data_dir)
+    assert train[0].shape[1:] == test[0].shape[1:] == entry.image_shape, "are the files of its Source in another order?"
     train = _first(train, config.train_size, "--train-size")
     evaluated = train if config.evaluate_on == "train" else test
     test = _first(evaluated, config.test_size, "--test-size")
