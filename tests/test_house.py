@@ -13,8 +13,8 @@ from benchmarks.limit import LimitConfig
 from benchmarks.memory import MemoryConfig
 from benchmarks.network import NetworkConfig
 from benchmarks.paired import BenchmarkConfig
+from benchmarks.ratio_quality import TurnsConfig
 from benchmarks.scaling import ScalingConfig
-from benchmarks.turns import TurnsConfig
 from common.command import EvaluateConfig, PredictConfig
 from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name

@@ -1,9 +1,9 @@
-"""Keras in turns with TensorFlow's bare loop, which is the limit of both; see benchmarks.inside."""
+"""Keras in turns with TensorFlow's bare loop, which is the limit of both; see benchmarks.within_a_run."""
 
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import tf_limit
+from benchmarks.within_a_run import BareLoop, train_beside
 from common.experiment import Experiment
 from keras_impl.backend import BACKEND
 

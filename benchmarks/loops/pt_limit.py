@@ -1,4 +1,4 @@
-"""PyTorch's limit: a bare loop in turns with pt_impl's; see benchmarks.inside. Several devices need torchrun.
+"""PyTorch's limit: a bare loop in turns with pt_impl's; see benchmarks.within_a_run. Several devices need torchrun.
 
 The bare loop is as fast as PyTorch can be, for either mode: network and images have their channels last.
 """
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.inside import BareLoop, train_beside
+from benchmarks.within_a_run import BareLoop, train_beside
 from common.experiment import Experiment
 from pt_impl.backend import BACKEND
 from pt_impl.data import make_loaders

@@ -1,9 +1,9 @@
-"""Lightning in turns with PyTorch's bare loop, which is the limit of both; see benchmarks.inside."""
+"""Lightning in turns with PyTorch's bare loop, which is the limit of both; see benchmarks.within_a_run."""
 
 import torch
 
-from benchmarks.inside import BareLoop, train_beside
 from benchmarks.loops import pt_limit
+from benchmarks.within_a_run import BareLoop, train_beside
 from common.experiment import Experiment
 from ptl_impl.backend import BACKEND
 

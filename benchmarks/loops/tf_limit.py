@@ -1,11 +1,11 @@
-"""TensorFlow's limit: a bare loop in turns with tf_impl's; see benchmarks.inside."""
+"""TensorFlow's limit: a bare loop in turns with tf_impl's; see benchmarks.within_a_run."""
 
 import time
 
 import keras
 import tensorflow as tf
 
-from benchmarks.inside import BareLoop, train_beside
+from benchmarks.within_a_run import BareLoop, train_beside
 from common.experiment import Experiment
 from tf_impl.backend import BACKEND
 from tf_impl.data import make_dataset, make_shards

@@ -31,7 +31,7 @@ from comparison.run.program import Ended
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "as_program" in path.read_text())
-WITHOUT_ROUNDS = ("network", "scaling", "turns")
+WITHOUT_ROUNDS = ("network", "scaling", "ratio_quality")
 
 
 def test_ratios_of_runs_are_of_the_same_round(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""benchmarks.turns: comparisons are continued, copies of an implementation, what is counted of made-up comparisons."""
+"""benchmarks.ratio_quality: continuing comparisons, copies of an implementation, what is counted of made-up comparisons."""
 
 import json
 import math
@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from benchmarks import turns
-from benchmarks.turns import Maker, Sample, TurnsConfig, Way
+from benchmarks import ratio_quality
+from benchmarks.ratio_quality import Maker, Sample, TurnsConfig, Way
 from comparison import Comparison
 
 
@@ -48,7 +48,7 @@ def made(tmp_path, monkeypatch):
         rows, other_rows = [], {}
 
     monkeypatch.setattr(MadeUp, "compare", fake)
-    monkeypatch.setattr(turns, "load", load)
+    monkeypatch.setattr(ratio_quality, "load", load)
     maker = MadeUp(tmp_path, TurnsConfig(comparisons=3), Console(width=80))
     return maker
 
@@ -70,7 +70,7 @@ def test_wrong_and_missing_verdicts_are_counted(made, monkeypatch, capsys):
         (math.nan, math.nan, math.nan, None),
         (1.1, 1.05, 1.2, "faster"),
     ]
-    found = turns.truth(made)
+    found = ratio_quality.truth(made)
     assert found["quiet"]["verdicts"] == ["no difference shown", "faster"] and found["busy"]["verdicts"] == [None]
     lines = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.split()}
     assert lines["quiet"] == ["2", "1", "0", "50%"] and lines["busy"][:3] == ["1", "0", "1"]
@@ -78,7 +78,7 @@ def test_wrong_and_missing_verdicts_are_counted(made, monkeypatch, capsys):
 
 def test_intervals_with_the_median_are_counted(made, capsys):
     made.rows += [(1.0, 0.9, 1.1, "x"), (1.2, 1.15, 1.25, "x"), (1.1, 1.05, 1.2, "x")]
-    assert turns.repeat(made)["pt"] == [[1.0, 0.9, 1.1], [1.2, 1.15, 1.25], [1.1, 1.05, 1.2]]
+    assert ratio_quality.repeat(made)["pt"] == [[1.0, 0.9, 1.1], [1.2, 1.15, 1.25], [1.1, 1.05, 1.2]]
     (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if "pt / tf" in line]
     assert line[3:] == ["3", "1.100", "2/3", "6.9%", "9.1%"]
 
@@ -88,10 +88,10 @@ def test_other_ways_are_held_against_the_repeated_comparison(made, capsys):
     made.other_rows["old-way"] = [(1.0, 1 / 1.5, 1.5, "x")] * 3
     unknown = math.nan, math.nan, math.nan, None
     made.other_rows["busy"] = [(1.1, 1.0, 1.2, "x"), (0.9, 0.8, 1.0, "x"), unknown]
-    turns.repeat(made)
-    turns.old_way(made)
+    ratio_quality.repeat(made)
+    ratio_quality.old_way(made)
     assert "pt / tf: in turns the interval is 5.0 times as narrow" in capsys.readouterr().out
-    found = turns.busy(made)
+    found = ratio_quality.busy(made)
     assert found["pt"][:2] == [1.1, 0.9] and len(found["no_verdict"]) == 1
     assert "pt / tf beside a busy loop, over the median without it: 1.100, 0.900, nan" in capsys.readouterr().out
 
@@ -99,7 +99,7 @@ def test_other_ways_are_held_against_the_repeated_comparison(made, capsys):
 def test_speeds_in_turns_are_divided_by_those_alone(made, capsys):
     made.rows += [(1.0, 0.9, 1.1, "x")] * 6
     for _ in range(2):
-        found = turns.alone(made)
+        found = ratio_quality.alone(made)
     # The nth comparison has n thousand images per second, and twice as many in its turns.
     assert found["keras tuned"] == {"1": [2 * 1 / 2, 2 * 5 / 6], "2": [2 * 3 / 4]}
     assert "1.333" in capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_differences_between_processes_are_distinguished_from_the_noise_of_turns
     random = np.random.default_rng(0)
     processes, cycles = random.normal(0, between, (200, 1)), random.normal(0, 0.5, 100)
     speeds = np.exp(processes + cycles + random.normal(0, 0.2, (200, 100)))
-    assert turns.deviation_between(speeds) == pytest.approx(between, abs=0.01)
+    assert ratio_quality.deviation_between(speeds) == pytest.approx(between, abs=0.01)
 
 
 def test_half_width_of_an_interval(made):

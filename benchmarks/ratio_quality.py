@@ -12,7 +12,7 @@ alone: images per second in turns, over those alone
 
 All train on the digits. `--output-dir` of an earlier call continues it: its comparisons count, too.
 
-    python -m benchmarks.turns --experiments repeat truth --comparisons 20
+    python -m benchmarks.ratio_quality --experiments repeat truth --comparisons 20
 """
 
 import json
@@ -96,7 +96,7 @@ TURN_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
 
 class TurnsConfig(FolderConfig):
-    """`python -m benchmarks.turns --help` prints all options."""
+    """`python -m benchmarks.ratio_quality --help` prints all options."""
 
     experiments: list[Experiment] = Field(
         ["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"],
@@ -471,7 +471,9 @@ EXPERIMENTS: dict[Experiment, Callable[[Maker], Found]] = {
 
 
 def main() -> None:
-    options = parse_options(TurnsConfig, "python -m benchmarks.turns", "Measures how good compare.py's ratios are.")
+    options = parse_options(
+        TurnsConfig, "python -m benchmarks.ratio_quality", "Measures how good compare.py's ratios are."
+    )
     console = Console(highlight=False)
     folder = options.output_dir or new_run_dir("turns", Path("results"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -481,6 +483,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with as_program("python -m benchmarks.turns"):
+    with as_program("python -m benchmarks.ratio_quality"):
         signals_as_ctrl_c()
         main()
