@@ -1,4 +1,4 @@
-"""benchmarks.ratio_quality: continuing comparisons, copies of an implementation, what is counted of made-up comparisons."""
+"""benchmarks.ratio_quality: continuing comparisons, copies of an implementation, counts of made-up comparisons."""
 
 import json
 import math
