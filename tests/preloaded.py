@@ -1,8 +1,9 @@
-"""Runs implementations in processes that have already imported their framework: imports take most of a short run.
+"""Runs programs in processes that have already imported their libraries: imports take most of a short run.
 
-One server per framework imports the framework, but none of the project's code, and waits. For each run it forks a
-process, which then behaves like `python -m NAME_impl OPTIONS` after these imports. PyTorch's replicas are forked from
-that process. Tests of how programs start, of how they end and of what they print start the programs as users do.
+One server per framework, and one for compare.py, imports the libraries, but none of the project's code, and waits. For
+each run it forks a process, which then behaves like `python -m NAME_impl OPTIONS` or `python compare.py OPTIONS` after
+these imports. PyTorch's replicas are forked from that process. Tests of how programs start, of how they end and of what
+they print start the programs as users do.
 
     python tests/preloaded.py NAME      the server: reads one JSON object per line, writes one exit status per line
 """
@@ -25,21 +26,23 @@ from pathlib import Path
 TENSORFLOW = ("tensorflow", "keras")
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
 FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning")}
+TABLES = ("altair", "jinja2", "pandas", "platformdirs", "rich.live", "rich.table", "scipy.stats")
+LIBRARIES = {**FRAMEWORK, "compare": TABLES}
 COMMON = ("jsonargparse", "numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
 POLL_SECONDS = 0.01
 
 servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; they end with it
 
 
-def run_preloaded(implementation, options, cwd, timeout):
-    """`subprocess.run` of `python -m IMPLEMENTATION_impl OPTIONS` in the folder `cwd`."""
-    modules = FRAMEWORK[implementation]
+def run_preloaded(program, options, cwd, timeout):
+    """`subprocess.run` of `python -m PROGRAM_impl OPTIONS`, or of `python compare.py OPTIONS`, in the folder `cwd`."""
+    modules = LIBRARIES[program]
     if modules not in servers:
         servers[modules] = subprocess.Popen(
-            [sys.executable, __file__, implementation], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     server = servers[modules]
-    command = (f"{implementation}_impl", *map(str, options))
+    command = ("compare.py" if program == "compare" else f"{program}_impl", *map(str, options))
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         request = {"command": command, "cwd": str(cwd), "out": str(out), "err": str(err), "timeout": timeout}
@@ -48,10 +51,10 @@ def run_preloaded(implementation, options, cwd, timeout):
         return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
 
 
-def serve(implementation):
+def serve(program):
     answers = os.dup(1)
     os.dup2(2, 1)  # keeps what modules print during import out of the answers
-    for name in (*COMMON, *FRAMEWORK[implementation]):
+    for name in (*COMMON, *LIBRARIES[program]):
         importlib.import_module(name)
     gc.freeze()
     for line in sys.stdin:
@@ -82,15 +85,19 @@ def go_on(request):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)
     os.chdir(request["cwd"])
     os.environ["COLUMNS"] = "80"
-    module, *options = request["command"]
+    program, *options = request["command"]
     sys.path[0] = request["cwd"]
-    sys.argv, sys.orig_argv = [module, *options], [sys.executable, "-m", module, *options]
-    if module == "pt_impl":
+    words = [program] if program == "compare.py" else ["-m", program]
+    sys.argv, sys.orig_argv = [program, *options], [sys.executable, *words, *options]
+    if program == "pt_impl":
         multiprocessing = importlib.import_module("torch.multiprocessing")
         multiprocessing.spawn = functools.partial(multiprocessing.start_processes, start_method="fork")
     status = 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if program == "compare.py":
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:  # noqa: BLE001 - as the interpreter does
