@@ -14,20 +14,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
+from common.spec.options import ClassNames
 
 DATASET_FILE = "dataset.json"
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
-
-
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError(f"{name!a} can't be shown")
-    return name
 
 
 class ArraysInfo(BaseModel):
@@ -42,7 +37,7 @@ class ArraysInfo(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    class_names: list[Annotated[str, AfterValidator(_printable)]] = Field(min_length=2, max_length=256)
+    class_names: ClassNames
     mean: list[Annotated[float, Field(ge=0, le=1)]]
     std: list[Annotated[float, Field(gt=0, le=1)]]
     sha256: str

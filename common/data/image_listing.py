@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from common.platform.errors import UserError
-from common.spec.options import ImageShape
+from common.spec.options import MAX_CLASSES, ImageShape
 from common.spec.randomness import STREAM_SPLIT, random_bits
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
@@ -96,8 +96,8 @@ def list_images(config: ImageFolderConfig) -> Listing:
     for name in class_names:
         if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
             raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
-    if len(class_names) > 256:
-        raise UserError(f"--images {source}: {len(class_names)} classes; 256 at most")
+    if len(class_names) > MAX_CLASSES:
+        raise UserError(f"--images {source}: {len(class_names)} classes; {MAX_CLASSES} at most")
     for name, files in zip(class_names, train, strict=True):
         if not files:
             raise UserError(

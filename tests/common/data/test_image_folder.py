@@ -242,7 +242,8 @@ def test_arrays_are_summed_once_for_each_state_of_the_files(images, monkeypatch)
         ({"std": [float("inf"), 0.2, 0.2]}, "std.0: "),
         ({"std": [0.2]}, "mean of 3 channels, std of 1"),
         ({"schema_version": 99}, "schema_version: Input should be 1"),
-        ({"class_names": ["a", "b\n", "c"]}, "class_names"),
+        ({"class_names": ["a", "b\n", "c"]}, r"class_names: .*'b\\n' can't be shown"),
+        ({"class_names": ["a", "b", "a"]}, "class_names: .*'a' is the name of several classes"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(images, values, message):
