@@ -74,7 +74,7 @@ class EvaluateConfig(UseConfig):
 class PredictConfig(UseConfig):
     """The options of predict; `python -m <implementation> predict --help` prints them all."""
 
-    images: list[Path] = positional("IMAGE", "pictures, of any size and usual file format")
+    images: list[Path] = positional("IMAGE", "pictures, of any usual file format")
     fit: Fit = Field(
         "crop", description="where a picture has another shape: cut what is too much, pad with black, or stretch"
     )

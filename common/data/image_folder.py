@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
-from common.data.image_files import WHITE_ASSUMED, read_image
+from common.data.image_files import assumptions, read_image
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
 from common.platform.errors import UserError
 from common.platform.files import write_text, writing, written_whole
@@ -30,7 +30,7 @@ from common.platform.program import ctrl_c_waits, serve_pool
 
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
-TO_DO, DONE, UNREADABLE, DONE_WHITE_ASSUMED = 0, 1, 2, 3
+TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Assumed`
 
 
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
@@ -152,12 +152,12 @@ def _decode(indices: NDArray[np.int64]) -> int:
         in_test = index >= _Worker.listing.num_train
         try:
             config = _Worker.config
-            image, white_assumed = read_image(config.images / path, config.image_shape, config.fit)
+            image, assumed = read_image(config.images / path, config.image_shape, config.fit)
         except UserError:
             _Worker.status[index] = UNREADABLE
             continue
         _Worker.images[in_test][index - in_test * _Worker.listing.num_train] = image
-        _Worker.status[index] = DONE_WHITE_ASSUMED if white_assumed else DONE
+        _Worker.status[index] = DONE | assumed
     return len(indices)
 
 
@@ -169,8 +169,8 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
-    if assumed := int((status == DONE_WHITE_ASSUMED).sum()):
-        console.print(f"{assumed:,} of {len(status):,} images: {WHITE_ASSUMED}")
+    for line in assumptions(status):
+        console.print(line)
     readable = status != UNREADABLE
     train, test = readable[: listing.num_train], readable[listing.num_train :]
     if len(unreadable):
