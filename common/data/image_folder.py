@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
+from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_description
 from common.data.image_files import assumptions, read_image
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
 from common.platform.errors import UserError
@@ -41,6 +41,8 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
         content.
     """
     listing = list_images(config)
+    if left_out := len(listing.left_out):
+        console.print(f"files and folders left out: {left_out:,}, such as {min(listing.left_out)!a}")
     if (config.output / DATASET_FILE).exists():
         raise UserError(f"--output {config.output}: holds a data set already; name another folder")
     _begin(config, listing)
@@ -63,16 +65,18 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
     """Creates the files of a new conversion; keeps the files of the same conversion if it was begun before."""
     config.output.mkdir(parents=True, exist_ok=True)
     made_with = config.model_dump(mode="json", include={"image_shape", "fit", "test_share", "seed"})
-    sizes = [(config.images / path).stat().st_size for path, _ in listing.files]
-    digest = hashlib.sha256(json.dumps([listing.files, sizes, listing.class_names]).encode()).hexdigest()
+    stats = [(config.images / path).stat() for path, _ in listing.files]
+    states = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+    digest = hashlib.sha256(json.dumps([listing.files, states, listing.class_names]).encode()).hexdigest()
     wanted = json.dumps({"options": made_with, "images": len(listing.files), "sha256": digest}, indent=2) + "\n"
     path = config.output / LISTING_FILE
     if path.exists():
         if path.read_text() != wanted:
             raise UserError(
-                f"--output {config.output}: a conversion of other images or with other options was begun there;"
-                " remove it, or name another folder"
+                f"--output {config.output}: a conversion of other images or with other options was begun there, or"
+                " images have changed since; remove it, or name another folder"
             )
+        _check_begun(config, listing)
         return
     if any(config.output.iterdir()):
         raise UserError(f"--output {config.output}: is not empty")
@@ -91,6 +95,21 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
         for file in config.output.iterdir():  # all of them are new; a second try finds the folder empty again
             file.unlink()
         raise
+
+
+def _check_begun(config: ImageFolderConfig, listing: Listing) -> None:
+    """Raises UserError if a file of the conversion that was begun is missing or damaged."""
+    try:
+        if (config.output / STATUS_FILE).stat().st_size != len(listing.files):
+            raise UserError(f"{STATUS_FILE} should have a byte for each image")
+        for part in ("train", "test"):
+            for kind in ("images", "labels"):
+                open_array(array_path(config.output, part, kind))
+    except (OSError, UserError) as error:
+        raise UserError(
+            f"--output {config.output}: the conversion that was begun there can't go on ({error}); remove it, or name"
+            " another folder"
+        ) from None
 
 
 def _take_space(path: Path) -> None:

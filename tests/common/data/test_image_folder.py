@@ -19,7 +19,7 @@ from rich.console import Console
 from common.data.arrays import DATASET_FILE, array_path, check_content, read_arrays_folder
 from common.data.datasets import load_dataset
 from common.data.image_files import Assumed, read_image
-from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, convert
+from common.data.image_folder import LISTING_FILE, STATUS_FILE, UNREADABLE_FILE, convert
 from common.data.image_listing import ImageFolderConfig, list_images
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
@@ -157,6 +157,64 @@ def test_an_interrupted_conversion_goes_on_where_it_stopped(tmp_path):
     _, train, test = read_arrays_folder(tmp_path / "arrays")
     shades = sorted(int(picture[0, 0, 0]) for part in (train, test) for picture in part[0])
     assert shades == sorted(index % 250 for _ in "ab" for index in range(300))
+
+
+def change_picture(images, output):
+    (path,) = (images / "red").glob("0.*")
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_picture, "or images have changed since; remove it"),
+        (lambda _, output: os.truncate(output / STATUS_FILE, 0), "can't go on .*.status should have a byte for each"),
+        (lambda _, output: os.truncate(output / STATUS_FILE, 29), "can't go on .*.status should have a byte for each"),
+        (lambda _, output: (output / STATUS_FILE).unlink(), "can't go on .*.status"),
+        (lambda _, output: array_path(output, "train", "images").unlink(), "can't go on .*train_images.npy"),
+        (lambda _, output: os.truncate(array_path(output, "test", "images"), 999), "can't go on .*test_images.npy"),
+    ],
+)
+def test_what_has_changed_since_the_interruption_is_noticed(images, monkeypatch, change, message):
+    def interrupted(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr("common.data.image_folder._decode_all", interrupted)
+    with pytest.raises(InterruptedError):
+        make(images)
+    output = images.parent / "arrays"
+    change(images, output)
+    with pytest.raises(UserError, match=f"--output .*{message}"):
+        make(images)
+    assert not (output / DATASET_FILE).exists()
+
+
+@pytest.mark.parametrize("inside", [".", "red/arrays"])
+def test_arrays_are_not_made_among_the_images(images, inside):
+    with pytest.raises(UserError, match=r"--output .*: is inside --images .*; name a folder elsewhere"):
+        make(images, output=images / inside)
+    assert not (images / "red" / "arrays").exists()
+
+
+def test_what_is_left_out_is_listed(tmp_path):
+    for part in ("train", "test", "val"):
+        for name in ("a", "b"):
+            save(tmp_path / "images" / part / name / "0.png", (0, 0, 0))
+    (tmp_path / "images" / "train" / "a" / "1.heic").touch()
+    (tmp_path / "images" / "train" / "a" / ".hidden").touch()
+    (tmp_path / "images" / "train" / "linked").symlink_to("a")  # a class of its own
+    (tmp_path / "images" / "train" / "b" / "link").symlink_to("../a")
+    (tmp_path / "images" / "test" / "notes.txt").touch()
+    config = ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays")
+    listing = list_images(config)
+    assert listing.class_names == ["a", "b", "linked"] and len(listing.files) == 5
+    assert sorted(listing.left_out) == [
+        "test/notes.txt",
+        "train/a/1.heic",
+        "train/b/link",
+        "train/linked/1.heic",
+        "val",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -332,6 +390,7 @@ def test_a_set_says_once_what_was_assumed(images, capsys):
     convert(config, Console(soft_wrap=True))
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("1 of 33 images: 16 bits, and no word on which value is white; 65535 was taken") == 1
+    assert lines[0] == "files and folders left out: 1, such as 'red/notes.txt'"
     assert lines.count("2 of 33 images: transparent in places; a white background was taken") == 1
 
 
