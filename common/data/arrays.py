@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
-from common.spec.options import ClassNames
+from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
+SMALLEST_STD = 1e-6  # of a channel; one that is the same in all images is taken to have it
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
 
 
@@ -39,7 +40,7 @@ class ArraysInfo(BaseModel):
     schema_version: Literal[1] = 1
     class_names: ClassNames
     mean: list[Annotated[float, Field(ge=0, le=1)]]
-    std: list[Annotated[float, Field(gt=0, le=1)]]
+    std: list[Annotated[float, Field(ge=SMALLEST_STD, le=1)]]
     sha256: str
 
 
@@ -76,6 +77,8 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
             raise UserError(
                 f"{array_path(folder, part, 'labels')}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)"
             )
+        if not all(0 < side <= MAX_SIDE for side in images.shape[1:]):
+            raise UserError(f"{array_path(folder, part, 'images')}: {images.shape}, sides should be 1 to {MAX_SIDE:,}")
         labels = np.array(labels)
         if labels.min() < 0 or labels.max() >= len(info.class_names):
             raise UserError(
@@ -139,7 +142,7 @@ def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
             squares = np.array([count @ values**2 for count in counts]) + (squares if pixels else 0)
             pixels += len(flat)
     mean = sums / pixels
-    std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-12))
+    std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0)), SMALLEST_STD)
     info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
     write_model(folder / DATASET_FILE, info)
     return info

@@ -70,7 +70,8 @@ def fields_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
 MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
-Positive = Annotated[int, Field(gt=0, le=4096)]
+MAX_SIDE = 4096  # upper bound for height, width and channels of images
+Positive = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 ImageShape = tuple[Positive, Positive, Positive]
 MAX_CLASSES = 256
 

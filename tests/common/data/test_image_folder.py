@@ -242,6 +242,10 @@ def test_what_can_not_be_done_is_said_in_one_line(images, change, message):
         (lambda folder: np.save(array_path(folder, "train", "labels"), np.full(24, 3)), "labels from 3 to 3, but 3"),
         (lambda folder: np.save(array_path(folder, "train", "labels"), np.zeros(5)), "float64 .5,., should be int64"),
         (
+            lambda folder: np.save(array_path(folder, "train", "images"), np.zeros((24, 1, 5000, 3), np.uint8)),
+            "train_images.npy: .24, 1, 5000, 3., sides should be 1 to 4,096",
+        ),
+        (
             lambda folder: np.save(array_path(folder, "test", "images"), np.zeros((6, 8, 8, 3), np.uint8)),
             "training and test images differ in size",
         ),
@@ -295,7 +299,8 @@ def test_arrays_are_summed_once_for_each_state_of_the_files(images, monkeypatch)
     ("values", "message"),
     [
         ({"mean": [float("nan")] * 3}, "mean.0: "),
-        ({"std": [0.0, 0.2, 0.2]}, "std.0: Input should be greater than 0"),
+        ({"std": [0.0, 0.2, 0.2]}, "std.0: Input should be greater than or equal to 0.000001"),
+        ({"std": [1e-300, 0.2, 0.2]}, "dataset.json: not valid: std.0: "),
         ({"std": [-1.0, 0.2, 0.2]}, "std.0: "),
         ({"std": [float("inf"), 0.2, 0.2]}, "std.0: "),
         ({"std": [0.2]}, "mean of 3 channels, std of 1"),
