@@ -1,6 +1,7 @@
 """The results that evaluate and predict compute from a network's logits and print."""
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from rich.table import Table
 
 from common.command import Command, PredictConfig
 from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
-from common.data.image_files import WHITE_ASSUMED, read_image
-from common.platform.errors import UserError
+from common.data.image_files import Assumed, assumptions, read_image
+from common.platform.errors import DivergedError, UserError
 from common.platform.files import not_valid, read_metadata
 from common.platform.launch import Launch
+from common.platform.machine import check_memory
 from common.record.predictions import confusion
 from common.record.results import TRAINED_ON
 from common.spec.options import DatasetName, TrainConfig
@@ -76,16 +78,19 @@ def read_used(command: Command) -> Used | None:
 def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used:
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
-    images, unreadable, assumed = [], {}, 0
+    shown = " x ".join(map(str, spec.image_shape))
+    check_memory(2 * len(use.images) * math.prod(spec.image_shape), f"predict: {len(use.images)} images of {shown}")
+    images, unreadable, assumed = [], {}, []
     for path in use.images:
         try:
-            pixels, white_assumed = read_image(path, spec.image_shape, use.fit)
-            images.append(pixels)
-            assumed += white_assumed
+            picture = read_image(path, spec.image_shape, use.fit)
+            images.append(picture.pixels)
+            assumed.append(picture.assumed)
         except UserError as error:
             unreadable[path] = str(error)
-    if assumed:
-        print(f"note: {assumed} of {len(use.images)} images: {WHITE_ASSUMED}", file=sys.stderr)
+            assumed.append(Assumed(0))
+    for line in assumptions(assumed):
+        print(f"note: {line}", file=sys.stderr)
     if not images:
         raise UserError(next(iter(unreadable.values())))
     return Used(dataset_of(name, spec, np.stack(images)), unreadable)
@@ -109,9 +114,15 @@ def show(command: Command, implementation: str, used: Used, logits: Logits) -> N
 
     Raises:
       UserError: some pictures can't be read; raised after the results of the others have been printed.
+      DivergedError: some logits are not finite.
     """
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     assert command.use is not None
+    if broken := np.count_nonzero(~np.isfinite(logits).all(axis=1)):
+        raise DivergedError(
+            f"--weights {command.use.weights}: with --precision {command.use.precision} the logits of {broken:,} of"
+            f" {len(logits):,} images are not finite; the network can't be used"
+        )
     as_json = command.use.format == "json"
     if not isinstance(command.use, PredictConfig):
         evaluation = Evaluation.make(implementation, command.config, used.dataset, logits)

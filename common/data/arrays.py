@@ -13,21 +13,17 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
 from common.platform.processes import user_cache
+from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
+SMALLEST_STD = 1e-6  # of a channel; one that is the same in all images is taken to have it
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
-
-
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError(f"{name!a} can't be shown")
-    return name
 
 
 class ArraysInfo(BaseModel):
@@ -42,9 +38,9 @@ class ArraysInfo(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    class_names: list[Annotated[str, AfterValidator(_printable)]] = Field(min_length=2, max_length=256)
+    class_names: ClassNames
     mean: list[Annotated[float, Field(ge=0, le=1)]]
-    std: list[Annotated[float, Field(gt=0, le=1)]]
+    std: list[Annotated[float, Field(ge=SMALLEST_STD, le=1)]]
     sha256: str
 
 
@@ -69,7 +65,7 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
     info = _read_info(folder)
     splits = []
     for part in ("train", "test"):
-        images, labels = (_open(array_path(folder, part, kind)) for kind in ("images", "labels"))
+        images, labels = (open_array(array_path(folder, part, kind)) for kind in ("images", "labels"))
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != len(info.mean) or not len(images):
             raise UserError(
                 f"{array_path(folder, part, 'images')}: {images.dtype} {images.shape}, should be uint8"
@@ -81,6 +77,8 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
             raise UserError(
                 f"{array_path(folder, part, 'labels')}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)"
             )
+        if not all(0 < side <= MAX_SIDE for side in images.shape[1:]):
+            raise UserError(f"{array_path(folder, part, 'images')}: {images.shape}, sides should be 1 to {MAX_SIDE:,}")
         labels = np.array(labels)
         if labels.min() < 0 or labels.max() >= len(info.class_names):
             raise UserError(
@@ -93,7 +91,8 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
     return info, splits[0], splits[1]
 
 
-def _open(path: Path) -> NDArray[Any]:
+def open_array(path: Path) -> NDArray[Any]:
+    """An array file, memory-mapped. Raises UserError if it is missing or damaged."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
@@ -143,7 +142,7 @@ def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
             squares = np.array([count @ values**2 for count in counts]) + (squares if pixels else 0)
             pixels += len(flat)
     mean = sums / pixels
-    std = np.sqrt(np.maximum(squares / pixels - mean**2, 1e-12))
+    std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0)), SMALLEST_STD)
     info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
     write_model(folder / DATASET_FILE, info)
     return info
@@ -156,7 +155,7 @@ def _pieces(folder: Path) -> Iterator[tuple[str, str, NDArray[Any]]]:
     """
     for part in ("train", "test"):
         for kind in ("images", "labels"):
-            array = _open(array_path(folder, part, kind))
+            array = open_array(array_path(folder, part, kind))
             header = f"{part} {kind} {array.dtype.str} {array.shape}\n".encode()
             yield part, "header", np.frombuffer(header, np.uint8)
             rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))

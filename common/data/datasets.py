@@ -4,16 +4,18 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from common.data.arrays import SMALLEST_STD
 from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
-from common.spec.options import DatasetName, TrainConfig
+from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig
 from common.spec.update_rule import float32
 
 
@@ -29,11 +31,11 @@ class DataSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    image_shape: tuple[PositiveInt, PositiveInt, PositiveInt]
-    class_names: list[str] = Field(min_length=2, max_length=256)
+    image_shape: ImageShape
+    class_names: ClassNames
     largest: int = Field(gt=0, le=255)
-    shift: list[FiniteFloat]
-    scale: list[FiniteFloat]
+    shift: list[Annotated[float, Field(ge=0, le=255)]]
+    scale: list[Annotated[float, Field(gt=0, le=1 / SMALLEST_STD)]]
 
     @model_validator(mode="after")
     def _is_of_all_channels(self) -> "DataSpec":

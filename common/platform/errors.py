@@ -49,7 +49,7 @@ def option_name(field: str) -> str:
 
 
 class DivergedError(UserError):
-    """Training produced a loss that is not finite; no result can be written."""
+    """A training has produced a loss, or a trained network logits, that are not finite; there is no result."""
 
     exit_status = 1
     met_by_all = True

@@ -9,15 +9,17 @@ import pytest
 from conftest import CPU, IMPLEMENTATIONS, run, train
 from PIL import Image
 
-from common.command import parse_command
+from common.command import Command, PredictConfig, UseConfig, parse_command
 from common.data.arrays import write_description
-from common.data.datasets import load_dataset
-from common.platform.files import write_model
+from common.data.datasets import data_spec, load_dataset
+from common.platform.errors import DivergedError, UserError
+from common.platform.files import write_arrays, write_model
 from common.platform.launch import Launch
 from common.record.predictions import Predictions
-from common.record.results import read_result
+from common.record.results import TRAINED_ON, read_result
 from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
+from common.trained import Used, read_pictures, read_trained_on, show
 
 CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
 
@@ -214,6 +216,53 @@ def test_a_network_trained_on_several_nodes_is_used_on_one_device(tmp_path):
     use = parse_command("pt_impl", "about", ["evaluate", "--weights", str(tmp_path / "model.safetensors")]).config
     use = resolve_devices(use, "PyTorch", 0, Launch.read(), ("ddp",))
     assert (use.all_devices, use.strategy, use.compile, use.resume) == (1, "single_device", "auto", None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"image_shape": [60_000, 60_000, 3]}, "image_shape.0: .* less than or equal to 4096"),
+        ({"image_shape": [8, 8, 10**12]}, "image_shape.2: .* less than or equal to 4096"),
+        ({"class_names": ["a", "a"]}, "class_names: .*'a' is the name of several classes"),
+        ({"class_names": ["a", "\x1b[31m"]}, "class_names: .* can't be shown"),
+        ({"scale": [1e308]}, "scale.0: "),
+        ({"scale": [0]}, "scale.0: "),
+        ({"shift": [-1e308]}, "shift.0: "),
+    ],
+)
+def test_what_makes_no_sense_in_a_file_of_weights_is_refused(tmp_path, values, message):
+    path = tmp_path / "model.safetensors"
+    trained_on = {**data_spec(TrainConfig()).model_dump(), **values}
+    write_arrays(path, {}, {TRAINED_ON: json.dumps(trained_on)})
+    with pytest.raises(UserError, match=f"model.safetensors: not valid: {message}"):
+        read_trained_on(path)
+
+
+def test_pictures_that_need_more_memory_than_there_is_are_not_read(tmp_path):
+    use = PredictConfig(weights=tmp_path / "model.safetensors", images=[tmp_path / "none.png"] * 10**6)
+    spec = data_spec(TrainConfig()).model_copy(update={"image_shape": (4096, 4096, 1)})
+    with pytest.raises(UserError, match="predict: 1000000 images of 4096 x 4096 x 1 need .* GiB; this machine has"):
+        read_pictures(use, "digits", spec)
+
+
+def test_a_transparent_picture_is_noted(tmp_path, capsys):
+    Image.new("LA", (8, 8)).save(tmp_path / "clear.png")
+    use = PredictConfig(weights=tmp_path / "model.safetensors", images=[tmp_path / "clear.png", tmp_path / "none.png"])
+    used = read_pictures(use, "digits", data_spec(TrainConfig()))
+    assert (used.dataset.test_images == 16).all()  # white in digits
+    note = "note: 1 of 2 images: transparent in places; a white background was taken\n"
+    assert capsys.readouterr() == ("", note)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_no_answer(tmp_path, capsys, value):
+    use = UseConfig(weights=tmp_path / "model.safetensors")
+    logits = np.zeros((355, 10))
+    logits[7, 3] = value
+    message = "model.safetensors: with --precision 32 the logits of 1 of 355 images are not finite"
+    with pytest.raises(DivergedError, match=message):
+        show(Command(TrainConfig(), use), "pt", Used(load_dataset(TrainConfig())), logits)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.slow
