@@ -154,7 +154,7 @@ def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, 
 def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
     """With nohup, for example: the parent of the program changes, and the program continues."""
     out = tmp_path / "out"
-    script = f'{sys.executable} -c "$0" 0 wait x > {out} 2>&1 & sleep 1; kill -9 $$'
+    script = f'{sys.executable} -c "$0" 0 wait x > {out} 2>&1 & until [ -s {out} ]; do sleep 0.1; done; kill -9 $$'
     run("bash", "-c", script, CHAIN, expect=-9, PYTHONPATH=str(REPOSITORY), TMPDIR=str(tmp_path))
     process = psutil.Process(int(out.read_text().split()[0]))
     time.sleep(1)
