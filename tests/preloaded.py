@@ -25,7 +25,7 @@ from pathlib import Path
 TENSORFLOW = ("tensorflow", "keras")
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
 FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning")}
-COMMON = ("jsonargparse", "numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
+COMMON = ("numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
 POLL_SECONDS = 0.01
 
 servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; they end with it

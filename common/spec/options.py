@@ -9,9 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from common.platform.errors import option_name
+from common.platform.errors import as_typed, option_name
 from common.spec.batches import Plan
 from common.spec.optimizers import RULES, OptimizerName
 from common.spec.schedules import SCHEDULES, ScheduleName
@@ -91,9 +91,8 @@ Strategy = Literal[
     "multi_worker_mirrored",
     "pipeline",
 ]
-# Lightning's names of precisions are text, but YAML reads a bare 64 as a number. It is converted to text.
-Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
-AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]  # Lightning's names
+AutoOrPrecision = Literal["auto", Precision]
 AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
 DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
@@ -450,8 +449,7 @@ class TrainingOptions(BaseModel):
                 value = getattr(self, name)
                 if value is not None and name not in names[chosen]:
                     having = " or ".join(kind for kind, of_kind in names.items() if name in of_kind)
-                    shown = str(value).lower() if isinstance(value, bool) else value
-                    raise ValueError(f"{option_name(name)} {shown}: needs --{chooser} {having}, not {chosen}")
+                    raise ValueError(f"{option_name(name)} {as_typed(value)}: needs --{chooser} {having}, not {chosen}")
         if self.nesterov and self.momentum == 0:
             raise ValueError("--nesterov true needs --momentum above 0")
         return self

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from common.implementations import title_of
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, complaint, option_name
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
 from common.spec.update_rule import spelled_out
@@ -135,7 +135,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         try:
             config = spelled_out(base.replace(**{field: _value(field, text) for field, text in texts.items()}))
         except ValidationError as error:
-            raise UserError(f"--sweep {_name(texts)}: {error.errors()[0]['msg']}") from None
+            raise UserError(f"--sweep {_name(texts)}: {complaint(error.errors()[0])}") from None
         if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
             # Every replica gets the same share of the machine: more replicas use more of it, as with GPUs.
             most = max(map(int, swept["devices"]))
@@ -217,10 +217,14 @@ def _parse(item: str) -> tuple[str, list[str]]:
     option, found, text = item.partition("=")
     field = option.removeprefix("--").replace("-", "_")
     values = [value.strip() for value in text.split(",")]
-    if not found or not all(values):
+    if not field or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     swept = {*fields_of_kind(TrainingOptions, *TRAINED)}
-    if field not in swept - {"seed", "image_shape"}:  # seeds have their own option; a shape is three values
+    if field not in swept - {
+        "seed",
+        "image_shape",
+        "stages",
+    }:  # seeds have their own option; the others are several values
         others = {
             "seed": "seeds have an option of their own, --seeds",
             "mode": "--mode plain tuned makes a row of each",
@@ -245,8 +249,7 @@ def _value(field: str, text: str) -> Any:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation.rebuild_annotation())
         return adapter.validate_python(text)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Input ")
-        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {message}") from None
+        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {complaint(error.errors()[0])}") from None
 
 
 def _name(texts: dict[str, str]) -> str:

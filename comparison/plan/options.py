@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from common.implementations import IMPLEMENTATIONS
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, as_typed, complaint, option_name
 from common.platform.machine import REPOSITORY
 from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
 
@@ -23,8 +23,6 @@ RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-# A file may have `mode: tuned`, a single text, so that it also fits `python -m pt_impl`, which has only one mode.
-Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
 
@@ -60,7 +58,7 @@ class CompareConfig(TrainingOptions):
         " the folder NAME_impl); the first is the reference: the others must be"
         " the same training, and ratios are to its speed",
     )
-    mode: Modes = option(
+    mode: list[Mode] = option(
         "rows",
         ["plain"],
         min_length=1,
@@ -244,7 +242,7 @@ class CompareConfig(TrainingOptions):
         ):
             if name in given and not set(given[name]) >= set(had):
                 raise UserError(
-                    f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has {_shown(had)}; list"
+                    f"{option_name(name)} {as_typed(given[name])}: the comparison in {folder} has {as_typed(had)}; list"
                     " these too, together with the new ones"
                 )
         if given.get("repeats", stored.repeats) < stored.repeats:
@@ -257,14 +255,10 @@ class CompareConfig(TrainingOptions):
             allowed -= {"seeds", "target_accuracy", "implementations", "mode"}
         for name in sorted(given.keys() - allowed):
             raise UserError(
-                f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has"
-                f" {_shown(getattr(stored, name))}; leave the option out, or start a new comparison"
+                f"{option_name(name)} {as_typed(given[name])}: the comparison in {folder} has"
+                f" {as_typed(getattr(stored, name))}; leave the option out, or start a new comparison"
             )
         try:
             return CompareConfig(**{**stored_values, **given})
         except ValidationError as error:
-            raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            raise UserError(complaint(error.errors()[0])) from None

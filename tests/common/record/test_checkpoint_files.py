@@ -192,6 +192,7 @@ DAMAGES = {
     "checksums": (without(CHECKSUMS_FILE), "checksums.sha256: cannot be read"),
     "batch size": (other_options(batch_size=20), "was made with --batch-size 20, not 10"),
     "precision": (other_options(precision="32"), "was made with --precision 32, not 64"),
+    "flip": (other_options(horizontal_flip=True), "was made with --horizontal-flip true, not false"),
     "seed": (other_options(seed=3), "was made with --seed 3, not 0"),
     "data": (other_data, "was made with other data"),
     "less": (other_arrays(less), "slots.mean.dense2.bias has shape None, should have (10,)"),

@@ -140,13 +140,6 @@ def test_mistakes_are_reported_in_one_line_that_names_the_option(arguments, mess
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_with_an_unknown_option_is_refused(tmp_path):
-    path = tmp_path / "c.yaml"
-    path.write_text("batch_siz: 12\n")
-    with pytest.raises(UserError, match="batch_siz"):
-        parse("--config", str(path))
-
-
 def test_help_prints_every_option_with_its_bounds(capsys):
     with pytest.raises(SystemExit, match="0"):
         parse("--help")
