@@ -62,7 +62,9 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         if many[name] == "+" and [item.partition("=")[0] for item in arguments].count(option_name(name)) > 1:
             raise UserError(f"{option_name(name)}: given twice; list all its values after one")
         if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
-            parser.add_argument(name, nargs="+", metavar=field.json_schema_extra["positional"], help=field.description)
+            parser.add_argument(
+                name, nargs="+", metavar=str(field.json_schema_extra["positional"]), help=field.description
+            )
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         shown = "" if default in (None, [], ()) else f" (default: {as_typed(default)})"

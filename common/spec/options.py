@@ -9,7 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from common.platform.errors import as_typed, option_name
 from common.spec.batches import Plan
@@ -105,6 +106,25 @@ def _defaults(name: str) -> str:
         if hasattr(rule, name):
             names.setdefault(f"{getattr(rule, name):g}", []).append(optimizer)
     return ", ".join(f"{value} ({', '.join(of)})" for value, of in names.items())
+
+
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # normal numbers of float32
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as a Python float: a number that every framework represents exactly."""
+    return float(np.float32(value))
+
+
+def outlives_rounding(value: float) -> float:
+    """Returns `value`. Raises ValueError if it is 0 or 1 in float32, but not as typed: such a rate or average is still.
+
+    Numbers below the normal ones count as 0, since frameworks may compute with 0 instead.
+    """
+    rounded = float32(value) if abs(value) >= SMALLEST else 0.0
+    if rounded in (0.0, 1.0) and rounded != value:
+        raise ValueError(f"is {rounded:g} in 32-bit floats, which are used; give a number further from {rounded:g}")
+    return value
 
 
 class TrainingOptions(BaseModel):
@@ -439,6 +459,12 @@ class TrainingOptions(BaseModel):
     @classmethod
     def _zero_has_no_sign(cls, value: Any) -> Any:
         return value + 0.0 if isinstance(value, float) else value
+
+    @field_validator("*")
+    @classmethod
+    def _outlives_rounding(cls, value: Any, info: ValidationInfo) -> Any:
+        rounded = isinstance(value, float) and info.field_name in TrainingOptions.model_fields
+        return outlives_rounding(value) if rounded else value
 
     @model_validator(mode="after")
     def _fits_its_rule(self) -> Self:

@@ -8,12 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError, as_typed, complaint, option_name
 from common.platform.machine import REPOSITORY
-from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
+from common.spec.options import (
+    ABOUT_MODE,
+    Mode,
+    TrainConfig,
+    TrainingOptions,
+    check_mode,
+    fields_of_kind,
+    option,
+    outlives_rounding,
+)
 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
 # judged and shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only of those in
@@ -23,7 +32,7 @@ RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
 
 
 def _percent(value: Any) -> Any:
