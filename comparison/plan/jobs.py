@@ -14,11 +14,10 @@ from common.platform.errors import UserError, complaint, option_name
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
 from common.spec.update_rule import spelled_out
-from comparison.plan.options import CompareConfig
+from comparison.plan.options import FIRST_ROUNDS, CompareConfig
 
 MAX_RUNS = 100_000  # of one comparison
 SCALED = ("devices", "num-nodes")  # options whose sweep changes the number of devices, and so has a scaling
-FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
 Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
 
@@ -187,7 +186,7 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
 
 def first_rounds(options: CompareConfig) -> int:
     """Number of rounds for each seed that are made in any case."""
-    return options.repeats if options.ratio_within is None else min(FIRST_ROUNDS, options.repeats)
+    return options.repeats if options.ratio_within is None else FIRST_ROUNDS
 
 
 def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:

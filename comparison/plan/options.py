@@ -31,6 +31,8 @@ Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
 RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
+FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
+
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
 
@@ -123,8 +125,8 @@ class CompareConfig(TrainingOptions):
     ratio_within: Percent | None = option(
         "repeating",
         None,
-        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%%: from"
-        " 3 rounds on, at most --repeats; unset: exactly --repeats",
+        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%%: at"
+        f" least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
     )
     disturbed: Literal["retake", "keep"] = option(
         "reading",
@@ -188,6 +190,11 @@ class CompareConfig(TrainingOptions):
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
         if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
             raise ValueError("--sweep-learning-rate tune needs --tune-over RATE RATE ..., and --tune-over needs it")
+        if self.ratio_within is not None and self.repeats <= FIRST_ROUNDS:
+            raise ValueError(
+                f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are made in any case; give the"
+                " largest number of rounds to make, such as --repeats 20"
+            )
         check_mode(self.data_on, *self.mode)
         try:
             shlex.split(self.launcher_options or "")

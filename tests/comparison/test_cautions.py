@@ -66,6 +66,17 @@ def test_a_spread_too_wide_for_the_difference(tmp_path):
     assert line.startswith("PyTorch: the spread is too wide to tell") and "rounds might" in line
 
 
+def test_an_interval_that_is_wider_than_asked_for(tmp_path):
+    def make(job):
+        return MadeUp(speed=1000 * (1 + 0.02 * (-1) ** job.round if job.implementation == "pt" else 2))
+
+    (line,) = [line for line in warnings(tmp_path / "a", make, ratio_within=0.001) if "--ratio-within" in line]
+    assert line.startswith(
+        "PyTorch: --ratio-within 0.100% was not reached: after 5 rounds the ends of the interval are "
+    )
+    assert not any("--ratio-within" in line for line in warnings(tmp_path / "b", make, ratio_within=0.2))
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_no_difference_is_no_reason_to_warn(tmp_path, factor):
     def make(job):
