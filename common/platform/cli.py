@@ -1,6 +1,7 @@
 """Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
 
 import argparse
+import os
 import sys
 import unicodedata
 from collections.abc import Collection, Sequence
@@ -84,9 +85,23 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             wanted = f"{many[name]} values" if many[name] else "a single value, without brackets"
             raise UserError(f"{option_name(name)} {as_typed(value)}: should be {wanted}")
     try:
-        return schema(**values)
+        config = schema(**values)
     except ValidationError as error:
         raise UserError(_one_line(error)) from None
+    for name, path in config:
+        if isinstance(path, Path):
+            _check_path(path, name)
+    return config
+
+
+def _check_path(path: Path, field: str) -> None:
+    """Raises UserError for a path that can't exist here, such as a name that is too long, or that can't be entered."""
+    try:
+        os.stat(f"{path}/.")  # noqa: PTH116 - a Path would lose the dot, without which a folder need not be entered
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise UserError(f"{option_name(field)} {_shortened(str(path))}: {error.strerror}") from None
 
 
 def _check_characters(text: str, where: str = "") -> None:
@@ -147,6 +162,10 @@ def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
     return name + ",".join(bounds)
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def _one_line(error: ValidationError) -> str:
     """All messages of a validation error in one line: `--batch-size -3: should be greater than 0`."""
     by_option: dict[str, list[str]] = {}
@@ -158,9 +177,7 @@ def _one_line(error: ValidationError) -> str:
         if item["type"] == "missing":
             by_option[f"{option_name(str(item['loc'][0]))}: "] = ["is needed"]
             continue
-        shown = as_typed(item["input"])
-        shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
-        key = f"{option_name(str(item['loc'][0]))} {shown}: "
+        key = f"{option_name(str(item['loc'][0]))} {_shortened(as_typed(item['input']))}: "
         by_option.setdefault(key, []).append(message)
     return "; ".join(key + " or ".join(dict.fromkeys(messages)) for key, messages in by_option.items())
 

@@ -107,6 +107,8 @@ def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
         (["--learning-rate", "nan"], "--learning-rate nan: should be "),
         (["--data-dir", ""], "--data-dir: is empty"),
         (["--run-dir="], "--run-dir: is empty"),
+        (["--data-dir", "x" * 300], f"--data-dir {'x' * 100}...: File name too long"),
+        (["--resume", "x" * 300], f"--resume {'x' * 100}...: File name too long"),
         (["--epochs", "9" * 5000], "--epochs 999"),
     ],
     ids=lambda value: value[0][:20] if isinstance(value, list) else "",
