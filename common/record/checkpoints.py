@@ -216,6 +216,9 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
         if getattr(new, name) != getattr(old, name):
             was, wanted = as_typed(getattr(old, name)), as_typed(getattr(new, name))
             raise UserError(f"was made with {option_name(name)} {was}, not {wanted}")
+    if (new.initial_weights is None) != (old.initial_weights is None):  # the file may have been moved since
+        was, wanted = as_typed(old.initial_weights), as_typed(new.initial_weights)
+        raise UserError(f"was made with --initial-weights {was}, not {wanted}")
     if experiment.dataset.sha256 != checkpoint.data_sha256:
         raise UserError("was made with other data")
     plan, step = experiment.plan, checkpoint.step

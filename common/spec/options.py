@@ -481,6 +481,12 @@ class TrainingOptions(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _keeps_checkpoints(self) -> Self:
+        if self.checkpoint_every is None and self.keep != type(self).model_fields["keep"].default:
+            raise ValueError(f"--keep {self.keep}: needs --checkpoint-every, without which there are no checkpoints")
+        return self
+
+    @model_validator(mode="after")
     def _fits_its_strategy(self) -> Self:
         if self.stages and self.accelerator != "auto" and (self.accelerator == "gpu") != ("gpu" in self.stages):
             raise ValueError(f"--stages {' '.join(self.stages)}: at odds with --accelerator {self.accelerator}")

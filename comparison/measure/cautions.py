@@ -253,18 +253,22 @@ def _crowded(row: Row, who: str) -> Iterator[str]:
     if not runs or not runs[0].result:
         return
     result = runs[0].result
-    if result.accelerator == "cpu" and result.threads_per_device * result.devices > (
-        result.config.nodes * result.machine.cores
-    ):
-        yield (
-            f"{who}: {result.devices} x {result.threads_per_device} threads on {result.machine.cores} cores"
-            " wait for each other; --threads-per-device auto gives each its share"
-        )
+    cores = result.config.nodes * result.machine.cores
+    if result.accelerator == "cpu" and (crowding := too_many(result.devices, result.threads_per_device, cores)):
+        yield f"{who}: {crowding}"
     elif runnable and fmean(runnable) > result.machine.cores + CROWDED:
         yield (
             f"{who}: {fmean(runnable):.1f} threads at a time wanted to run on {result.machine.cores} cores;"
             " a smaller --threads-per-device may be faster; docs/noise.md says what helps"
         )
+
+
+def too_many(devices: int, threads: int, cores: int) -> str | None:
+    """What to say of more threads than cores, before the runs and after them; None if there are enough cores."""
+    if devices * threads <= cores:
+        return None
+    instead = "--threads-per-device auto gives each its share" if devices <= cores else f"use at most {cores} devices"
+    return f"{devices} x {threads} threads on {cores} cores wait for each other; {instead}"
 
 
 def _first_run(row: Row, who: str) -> Iterator[str]:

@@ -122,6 +122,8 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         if field in swept:
             raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
         swept[field] = values
+    if "scaling" in options.model_fields_set and not {option_name(field)[2:] for field in swept} & {*SCALED}:
+        raise UserError(f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED)}")
     if options.sweep_learning_rate == "linear" and base.scale_learning_rate:
         raise UserError("--sweep-learning-rate linear: --scale-learning-rate does that already")
     if options.sweep_learning_rate == "tune" and "learning_rate" in swept:

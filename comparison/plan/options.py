@@ -225,8 +225,11 @@ class CompareConfig(TrainingOptions):
     def interpreters(self) -> dict[str, str]:
         """Implementation -> path of its Python interpreter. Raises UserError if there is no program at a path."""
         paths = dict.fromkeys(self.implementations, sys.executable)
+        names = [item.partition("=")[0] for item in self.python]
         for item in self.python:
             name, _, path = item.partition("=")
+            if names.count(name) > 1:
+                raise UserError(f"--python {item}: {name} is named twice")
             if name not in paths or not path:
                 raise UserError(f"--python {item}: should be NAME=PATH with NAME one of {', '.join(paths)}")
             interpreter = shutil.which(path)

@@ -224,6 +224,8 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         (("--seeds", "1", "1"), "--seeds 1: named twice"),
         (("--seed", "3", "--seeds", "1", "2"), "--seed 3: not together with --seeds"),
         (("--ratio-within", "0.01%"), "--repeats 3: with --ratio-within, 3 rounds are made in any case"),
+        (("--scaling", "weak"), "--scaling weak: needs --sweep devices=N,N or num-nodes=N,N"),
+        (("--python", "one=python3", "one=python"), "--python one=python3: one is named twice"),
         (("--sweep", "=3"), "--sweep =3: should be OPTION=VALUE,VALUE,..."),
         (("--sweep", "stages=cpu"), "--sweep stages=cpu: --stages cannot be swept"),
         (("--sweep", "optimizer=adam", "--momentum", "0.5"), "--sweep optimizer=adam: --momentum 0.5: needs"),

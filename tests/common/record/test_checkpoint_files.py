@@ -257,6 +257,19 @@ def test_mistakes_are_reported_in_a_line(three, tmp_path):
     assert has_whole_checkpoint(three) and not has_whole_checkpoint(three / "new")
 
 
+@pytest.mark.parametrize(("old", "new"), [(None, "w"), ("w", None)])
+def test_initial_weights_that_would_have_no_effect_are_refused(tmp_path, old, new):
+    made = experiment()
+    at_start, resumed = (
+        replace(made, config=made.config.replace(initial_weights=weights, run_dir=tmp_path, resume=resume))
+        for weights, resume in ((old, None), (new, "auto"))
+    )
+    write(at_start, tmp_path, 2)
+    message = f"was made with --initial-weights {old or 'unset'}, not {new or 'unset'}"
+    with pytest.raises(UserError, match=message):
+        with_checkpoint(resumed)
+
+
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     made = experiment(run_dir=tmp_path)
     (tmp_path / "checkpoints").write_text("")

@@ -121,6 +121,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--strategy pipeline --microbatches 3", "--microbatches 3: does not divide --batch-size 64"),
         ("--strategy pipeline --stages cpu gpu --accelerator cpu", "--stages cpu gpu: at odds with --accelerator cpu"),
         ("--nesterov true --momentum 0", "--nesterov true needs --momentum above 0"),
+        ("--keep 3", "--keep 3: needs --checkpoint-every"),
         ("--beta1 0.5", "--beta1 0.5: needs --optimizer adam or adamw, not sgd"),
         ("--optimizer adam --nesterov true", "--nesterov true: needs --optimizer sgd, not adam"),
         ("--optimizer adadelta --momentum 0", "--momentum 0.0: needs --optimizer sgd or rmsprop, not adadelta"),
