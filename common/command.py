@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, complaint, option_name
 from common.platform.files import read_model
 from common.record.results import CONFIG_FILE
 from common.spec.options import MAX_CLASSES, DatasetName, ImageShape, ModelName, Precision, TrainConfig
@@ -61,8 +61,7 @@ class UseConfig(BaseModel):
         try:
             return trained.made_for("use", **given)
         except ValidationError as error:
-            messages = (item["msg"].removeprefix("Value error, ") for item in error.errors())
-            raise UserError("; ".join(messages)) from None
+            raise UserError("; ".join(map(complaint, error.errors()))) from None
 
 
 class EvaluateConfig(UseConfig):

@@ -16,9 +16,11 @@ from rich.console import Console
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
+from common.platform.machine import num_cores
 from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.spec.options import TrainConfig
+from comparison.measure.cautions import too_many
 from comparison.measure.rounds import further_rounds, is_disturbed, other_load
 from comparison.measure.summary import summarise
 from comparison.numbers import SHARE
@@ -61,6 +63,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
     config = same_devices(config, given.interpreters(), given.timeout, console)
+    _say_too_many(given, config, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
     request.write(folder)
@@ -75,6 +78,17 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
     check_launcher(options, config, variants)
     for variant in variants:
         Experiment.make(variant.config)
+
+
+def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console) -> None:
+    """Warns of more threads than cores on this machine, while there is still time to end the comparison."""
+    configs = [variant.config for variant in make_variants(options, config)]
+    if options.launcher != "local" or config.accelerator != "cpu":
+        return
+    asked = dict.fromkeys((config.devices, config.threads_per_device) for config in configs)
+    for devices, threads in asked:
+        if crowding := too_many(1 if devices == "auto" else devices, 1 if threads == "auto" else threads, num_cores()):
+            console.print(f"note: {crowding}", soft_wrap=True)
 
 
 # --- Learning rates ---

@@ -28,7 +28,7 @@ TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
 FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning")}
 TABLES = ("altair", "jinja2", "pandas", "platformdirs", "rich.live", "rich.table", "scipy.stats")
 LIBRARIES = {**FRAMEWORK, "compare": TABLES}
-COMMON = ("jsonargparse", "numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
+COMMON = ("numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
 POLL_SECONDS = 0.01
 
 servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; they end with it

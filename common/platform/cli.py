@@ -1,36 +1,35 @@
 """Command lines: every field of a configuration is an option, with YAML files and one-line errors."""
 
-import re
+import argparse
+import os
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser
 from pydantic import BaseModel, Field, ValidationError
 
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, as_typed, complaint, option_name
 
 Config = TypeVar("Config", bound=BaseModel)
-_NOT_GIVEN = "\0"  # no command line can contain this character
 MAX_SHOWN = 100  # characters of a value that a message shows
 
 
-class _Parser(ArgumentParser):
-    """Reads options and files as text with jsonargparse; pydantic checks types and bounds."""
+class _Parser(argparse.ArgumentParser):
+    """Reads options and files as text; pydantic checks types and bounds. What is not given has no attribute."""
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+    fields: Collection[str] = ()  # that a file may have
+
+    def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ").replace("unrecognized arguments:", "unknown option")
-        message = re.sub(r'^Parser key "(\w+)":', lambda found: option_name(found[1]) + ":", message)
-        raise UserError(f"{message} (see {self.prog} --help)") from ex
+        raise UserError(f"{message} (see {self.prog} --help)")
 
 
-class _OptionsFile(ActionConfigFile):
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: Any = None) -> None:
-        check_options_file(Path(values))
-        super().__call__(parser, cfg, values, option_string)  # type: ignore[no-untyped-call]
+class _OptionsFile(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        vars(namespace).update(read_options_file(Path(values), parser.fields))
 
 
 def positional(metavar: str, description: str) -> Any:
@@ -47,66 +46,78 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
     Raises:
       UserError: the message is one line that names the option and the value.
     """
-    _check_names(_typed(arguments))
-    parser = _Parser(prog=program, description=about, allow_abbrev=False)
-    parser.add_argument("--config", action=_OptionsFile, metavar="FILE.yaml", help="read options from a YAML file")
-    properties = schema.model_json_schema(mode="validation")
-    for name, field in schema.model_fields.items():
-        shape = properties["properties"][name]
-        allowed = _allowed(shape, properties.get("$defs", {}))
-        many = _array(shape)
-        if many == "+" and [item.partition("=")[0] for item in _typed(arguments)].count(option_name(name)) > 1:
-            raise UserError(f"{option_name(name)}: given twice; list all its values after one")
-        if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
-            parser.add_argument(name, nargs="+", metavar=field.json_schema_extra["positional"], help=field.description)
-            continue
-        parser.add_argument(
-            option_name(name),
-            default=None if field.is_required() else field.get_default(call_default_factory=True),
-            help=f"{field.description} (needed)" if field.is_required() else field.description,
-            metavar=("H", "W", "C") if many == 3 else allowed,
-            **({"nargs": "?", "const": True} if _switch(shape) else {"nargs": many or None}),
-        )
-    parser.parse_args(arguments)  # for --help, and for errors that it finds
-    parser.set_defaults(dict.fromkeys(schema.model_fields, _NOT_GIVEN))
-    options = parser.parse_args(arguments)
-    values = {name: getattr(options, name) for name in schema.model_fields}
-    values = {name: value for name, value in values.items() if value != _NOT_GIVEN}
-    for name, value in values.items():
-        if value == "":
-            raise UserError(f"{option_name(name)}: is empty")
-    try:
-        return schema(**values)
-    except ValidationError as error:
-        raise UserError(_one_line(error)) from None
-
-
-def _check_names(arguments: Sequence[str]) -> None:
-    """Raises UserError if an argument, or the path of the current folder, can't be written to a file or a terminal."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         around = str(Path.cwd())
     except OSError as error:
         raise UserError(f"the current folder can't be found: {error.strerror}") from None
-    for argument in [*arguments, around]:
-        if any(
-            "\ud800" <= letter <= "\udfff" for letter in argument
-        ):  # surrogates: how Python represents undecodable bytes
-            encoding = sys.getfilesystemencoding()
-            raise UserError(f"{argument!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
-        if any(unicodedata.category(letter) == "Cc" for letter in argument):
-            raise UserError(f"{argument!a}: has control characters, which would change what a terminal shows")
+    for text in [*arguments, around]:
+        _check_characters(text)
+    parser = _Parser(prog=program, description=about, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.fields = schema.model_fields
+    parser.add_argument("--config", action=_OptionsFile, metavar="FILE.yaml", help="read options from a YAML file")
+    properties = schema.model_json_schema(mode="validation")
+    many = {name: _array(properties["properties"][name]) for name in schema.model_fields}
+    for name, field in schema.model_fields.items():
+        shape = properties["properties"][name]
+        if many[name] == "+" and [item.partition("=")[0] for item in arguments].count(option_name(name)) > 1:
+            raise UserError(f"{option_name(name)}: given twice; list all its values after one")
+        if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
+            parser.add_argument(
+                name, nargs="+", metavar=str(field.json_schema_extra["positional"]), help=field.description
+            )
+            continue
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        shown = "" if default in (None, [], ()) else f" (default: {as_typed(default)})"
+        parser.add_argument(
+            option_name(name),
+            help=f"{field.description}{' (needed)' if field.is_required() else shown}",
+            metavar=("H", "W", "C") if many[name] == 3 else _allowed(shape, properties.get("$defs", {})),
+            **({"nargs": "?", "const": "true"} if _switch(shape) else {"nargs": many[name]}),
+        )
+    values = vars(parser.parse_args(arguments))
+    for name, value in values.items():
+        if value == "":
+            raise UserError(f"{option_name(name)}: is empty")
+        if isinstance(value, str) and many[name]:  # a file may have one value without brackets
+            values[name] = value = [value]
+        if isinstance(value, list) and many[name] not in ("+", len(value)):
+            wanted = f"{many[name]} values" if many[name] else "a single value, without brackets"
+            raise UserError(f"{option_name(name)} {as_typed(value)}: should be {wanted}")
+    try:
+        config = schema(**values)
+    except ValidationError as error:
+        raise UserError(_one_line(error)) from None
+    for name, path in config:
+        if isinstance(path, Path):
+            _check_path(path, name)
+    return config
 
 
-def _typed(arguments: Sequence[str] | None) -> Sequence[str]:
-    return sys.argv[1:] if arguments is None else arguments
+def _check_path(path: Path, field: str) -> None:
+    """Raises UserError for a path that can't exist here, such as a name that is too long, or that can't be entered."""
+    try:
+        os.stat(f"{path}/.")  # noqa: PTH116 - a Path would lose the dot, without which a folder need not be entered
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise UserError(f"{option_name(field)} {_shortened(str(path))}: {error.strerror}") from None
+
+
+def _check_characters(text: str, where: str = "") -> None:
+    """Raises UserError, which begins with `where`, if `text` can't be written to a file or a terminal."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # surrogates: how Python represents undecodable bytes
+        encoding = sys.getfilesystemencoding()
+        raise UserError(f"{where}{text!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
+    if any(unicodedata.category(letter) == "Cc" for letter in text):
+        raise UserError(f"{where}{text!a}: has control characters, which would change what a terminal shows")
 
 
 def to_arguments(config: BaseModel) -> list[str]:
     """The command line that reproduces `config`; it has only the options that differ from their defaults."""
     arguments = []
     for name, value in config.model_dump(mode="json", exclude_defaults=True).items():
-        texts = value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
-        arguments += [option_name(name), *map(str, texts)]
+        arguments += [option_name(name), *(map(str, value) if isinstance(value, list) else [as_typed(value)])]
     return arguments
 
 
@@ -151,21 +162,22 @@ def _allowed(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
     return name + ",".join(bounds)
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def _one_line(error: ValidationError) -> str:
     """All messages of a validation error in one line: `--batch-size -3: should be greater than 0`."""
     by_option: dict[str, list[str]] = {}
     for item in error.errors():
-        message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        message = complaint(item)
         if not item["loc"]:  # a check of several fields, whose message names them
             by_option.setdefault("", []).append(message)
             continue
         if item["type"] == "missing":
             by_option[f"{option_name(str(item['loc'][0]))}: "] = ["is needed"]
             continue
-        value = item["input"]
-        shown = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        shown = shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}..."
-        key = f"{option_name(str(item['loc'][0]))} {shown}: "
+        key = f"{option_name(str(item['loc'][0]))} {_shortened(as_typed(item['input']))}: "
         by_option.setdefault(key, []).append(message)
     return "; ".join(key + " or ".join(dict.fromkeys(messages)) for key, messages in by_option.items())
 
@@ -173,41 +185,67 @@ def _one_line(error: ValidationError) -> str:
 # --- Files of options, for --config ---
 
 MAX_BYTES = 2**20
-MAX_DEPTH = 4
 MAX_VALUE = 1000  # characters
+UNSET = ("null", "~")  # written without quotes; the files of runs in JSON have null, too
 
 
-def check_options_file(path: Path) -> None:
-    """Raises UserError for a file that is not a plain mapping of options to values, before objects are built from it.
+def read_options_file(path: Path, known: Collection[str]) -> dict[str, str | list[str] | None]:
+    """Field -> its value as text, or None if the file says null, of a YAML file with lines of OPTION: VALUE.
 
-    Anchors and aliases are refused: with them a small file can expand to a huge or endless one, and options need none.
+    YAML's own types are not used: `010` and `off` are what they would be on the command line. Anchors and aliases are
+    refused: with them a small file can expand to a huge or endless one, and options need none.
+
+    Args:
+      known: the fields that the file may have.
+
+    Raises:
+      UserError: the file can't be read, or is not a plain mapping of these fields to values, each field once.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"--config {path}: {path.stat().st_size:,} bytes; {MAX_BYTES:,} at most")
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:  # once: it may be a pipe
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no text in UTF-8"
         raise UserError(f"--config {path}: {reason}") from None
-    depth, keys, is_key = 0, set[str](), False
+    if len(content) > MAX_BYTES:
+        raise UserError(f"--config {path}: more than {MAX_BYTES:,} bytes")
+    values: dict[str, str | list[str] | None] = {}
+    items: list[str] | None = None  # the list that is being read
+    field = ""  # whose value comes next
+    inside = False  # whether the mapping has begun
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=yaml.BaseLoader):
             line = f"--config {path}: line {event.start_mark.line + 1 if event.start_mark else 1}"
             if getattr(event, "anchor", None) is not None:  # an alias has one, too
                 raise UserError(f"{line}: anchors and aliases (& and *) are not for files of options")
-            if isinstance(event, yaml.ScalarEvent):
+            if isinstance(event, yaml.ScalarEvent) and inside:
                 if len(event.value) > MAX_VALUE:
                     raise UserError(f"{line}: a value of {len(event.value):,} letters; {MAX_VALUE:,} at most")
-                is_key = depth == 1 and not is_key
-                if is_key and event.value in keys:
-                    raise UserError(f"{line}: {event.value} is given twice")
-                keys |= {event.value} if is_key else set()
-            elif isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                is_key = False
-                if depth > MAX_DEPTH or (depth == 1 and not isinstance(event, yaml.MappingStartEvent)):
-                    raise UserError(f"{line}: should hold lines of OPTION: VALUE")
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
+                _check_characters(event.value, f"{line}: ")
+                if items is not None:
+                    items.append(event.value)
+                elif field:
+                    values[field] = None if event.value in UNSET and event.implicit[0] else event.value
+                    field = ""
+                else:
+                    field = event.value.replace("-", "_")
+                    if field not in known:
+                        raise UserError(f"{line}: {event.value!r} is not an option that a file can have")
+                    if field in values:
+                        raise UserError(f"{line}: {event.value} is given twice")
+            elif isinstance(event, yaml.MappingStartEvent) and not inside and not values:
+                inside = True
+            elif isinstance(event, yaml.SequenceStartEvent) and field and items is None:
+                values[field] = items = []
+            elif isinstance(event, yaml.SequenceEndEvent):
+                items, field = None, ""
+            elif isinstance(event, yaml.MappingEndEvent):
+                inside = False
+            elif isinstance(event, yaml.NodeEvent):
+                raise UserError(f"{line}: should hold lines of OPTION: VALUE")
     except yaml.YAMLError as error:
         raise UserError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from None
+    if not values:
+        raise UserError(f"--config {path}: has no options")
+    return values

@@ -5,6 +5,10 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # The usual cause when one of these signals ends a process.
 SIGNAL_MEANINGS = {
@@ -46,6 +50,19 @@ class StoppedAtCheckpoint(BaseException):
 def option_name(field: str) -> str:
     """`batch_size` -> `--batch-size`."""
     return "--" + field.replace("_", "-")
+
+
+def as_typed(value: object) -> str:
+    """The value of an option as one types it: `true`, `28 28 1`; None is `unset`."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(as_typed, value))
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def complaint(error: "ErrorDetails") -> str:
+    """What pydantic has to say of a value, without the words that it puts around it: `should be less than 1`."""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return message.removesuffix(" for <class 'pathlib.Path'>")
 
 
 class DivergedError(UserError):

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, as_typed, option_name
 from common.platform.files import read_arrays, read_model, write_arrays, write_model, writing
 from common.platform.program import STOP_SIGNALS, HeldSignal
 from common.record.results import EpochLine
@@ -214,7 +214,11 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
     kept = [name for name in TrainConfig.model_fields if name not in fields_of_kind(TrainConfig, *MAY_DIFFER)]
     for name in [*kept, "precision"]:
         if getattr(new, name) != getattr(old, name):
-            raise UserError(f"was made with {option_name(name)} {getattr(old, name)}, not {getattr(new, name)}")
+            was, wanted = as_typed(getattr(old, name)), as_typed(getattr(new, name))
+            raise UserError(f"was made with {option_name(name)} {was}, not {wanted}")
+    if (new.initial_weights is None) != (old.initial_weights is None):  # the file may have been moved since
+        was, wanted = as_typed(old.initial_weights), as_typed(new.initial_weights)
+        raise UserError(f"was made with --initial-weights {was}, not {wanted}")
     if experiment.dataset.sha256 != checkpoint.data_sha256:
         raise UserError("was made with other data")
     plan, step = experiment.plan, checkpoint.step

@@ -9,9 +9,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from common.platform.errors import option_name
+from common.platform.errors import as_typed, option_name
 from common.spec.batches import Plan
 from common.spec.optimizers import RULES, OptimizerName
 from common.spec.schedules import SCHEDULES, ScheduleName
@@ -106,9 +115,8 @@ Strategy = Literal[
     "multi_worker_mirrored",
     "pipeline",
 ]
-# Lightning's names of precisions are text, but YAML reads a bare 64 as a number. It is converted to text.
-Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]
-AutoOrPrecision = Annotated[Literal["auto", Precision], BeforeValidator(lambda value: str(value))]
+Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]  # Lightning's names
+AutoOrPrecision = Literal["auto", Precision]
 AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
 DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
@@ -121,6 +129,25 @@ def _defaults(name: str) -> str:
         if hasattr(rule, name):
             names.setdefault(f"{getattr(rule, name):g}", []).append(optimizer)
     return ", ".join(f"{value} ({', '.join(of)})" for value, of in names.items())
+
+
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # normal numbers of float32
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as a Python float: a number that every framework represents exactly."""
+    return float(np.float32(value))
+
+
+def outlives_rounding(value: float) -> float:
+    """Returns `value`. Raises ValueError if it is 0 or 1 in float32, but not as typed: such a rate or average is still.
+
+    Numbers below the normal ones count as 0, since frameworks may compute with 0 instead.
+    """
+    rounded = float32(value) if abs(value) >= SMALLEST else 0.0
+    if rounded in (0.0, 1.0) and rounded != value:
+        raise ValueError(f"is {rounded:g} in 32-bit floats, which are used; give a number further from {rounded:g}")
+    return value
 
 
 class TrainingOptions(BaseModel):
@@ -456,6 +483,12 @@ class TrainingOptions(BaseModel):
     def _zero_has_no_sign(cls, value: Any) -> Any:
         return value + 0.0 if isinstance(value, float) else value
 
+    @field_validator("*")
+    @classmethod
+    def _outlives_rounding(cls, value: Any, info: ValidationInfo) -> Any:
+        rounded = isinstance(value, float) and info.field_name in TrainingOptions.model_fields
+        return outlives_rounding(value) if rounded else value
+
     @model_validator(mode="after")
     def _fits_its_rule(self) -> Self:
         for chooser, kinds in (("optimizer", RULES), ("schedule", SCHEDULES)):
@@ -465,10 +498,15 @@ class TrainingOptions(BaseModel):
                 value = getattr(self, name)
                 if value is not None and name not in names[chosen]:
                     having = " or ".join(kind for kind, of_kind in names.items() if name in of_kind)
-                    shown = str(value).lower() if isinstance(value, bool) else value
-                    raise ValueError(f"{option_name(name)} {shown}: needs --{chooser} {having}, not {chosen}")
+                    raise ValueError(f"{option_name(name)} {as_typed(value)}: needs --{chooser} {having}, not {chosen}")
         if self.nesterov and self.momentum == 0:
             raise ValueError("--nesterov true needs --momentum above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_checkpoints(self) -> Self:
+        if self.checkpoint_every is None and self.keep != type(self).model_fields["keep"].default:
+            raise ValueError(f"--keep {self.keep}: needs --checkpoint-every, without which there are no checkpoints")
         return self
 
     @model_validator(mode="after")

@@ -6,15 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.platform.errors import UserError
 from common.spec.batches import Plan
 from common.spec.optimizers import RULES, Rule
-from common.spec.options import TrainConfig
+from common.spec.options import LARGEST, SMALLEST, TrainConfig, float32
 from common.spec.schedules import SCHEDULES, Schedule
-
-
-def float32(value: float) -> float:
-    """The nearest float32, as a Python float: a number that every framework represents exactly."""
-    return float(np.float32(value))
 
 
 def spelled_out(config: TrainConfig) -> TrainConfig:
@@ -80,10 +76,21 @@ class LossScaling:
 
 
 def peak_rate(config: TrainConfig) -> float:
-    """The learning rate after warm-up; with `scale_learning_rate`, scaled with the batch size (Goyal et al., 2017)."""
+    """The learning rate after warm-up; with `scale_learning_rate`, scaled with the batch size (Goyal et al., 2017).
+
+    Raises:
+      UserError: float32 can't represent the scaled rate.
+    """
     config = spelled_out(config)
     assert config.learning_rate is not None
-    return config.learning_rate * (config.examples_per_step / (config.scale_learning_rate or config.examples_per_step))
+    base = config.scale_learning_rate or config.examples_per_step
+    peak = config.learning_rate * (config.examples_per_step / base)
+    if not SMALLEST <= peak <= LARGEST:
+        raise UserError(
+            f"--learning-rate {config.learning_rate}: --scale-learning-rate {base} makes it {peak:.3g}, which 32-bit"
+            " floats can't represent"
+        )
+    return peak
 
 
 def learning_rates(config: TrainConfig, plan: Plan) -> list[float]:

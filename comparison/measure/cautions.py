@@ -13,12 +13,15 @@ from comparison.run.load_meter import BUSY, QUIETER
 from comparison.run.store import Run
 
 
-def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, repeats: int) -> list[str]:
+def find_warnings(
+    tables: Sequence[Table], runs: Sequence[Run], verified: bool, repeats: int, within: float | None = None
+) -> list[str]:
     """All warnings, in the order in which a reader should see them.
 
     Args:
       verified: whether rows had to be proved to be the same training.
       repeats: number of rounds that were asked for; further rounds were made to replace disturbed ones.
+      within: how close to the ratio the ends of its interval were to be (--ratio-within).
     """
     warnings = [*_unproved(tables, verified), *_machines(runs), *_versions(runs), *_commits(runs)]
     warnings += [
@@ -27,6 +30,7 @@ def find_warnings(tables: Sequence[Table], runs: Sequence[Run], verified: bool, 
         *_rate_searches(runs),
         *_sessions(tables),
         *noise_warnings(tables, repeats),
+        *_not_within(tables, within),
     ]
     measured = [row for table in tables for row in table.rows if row.images_per_second]
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.rate_search}) == 1:
@@ -249,18 +253,22 @@ def _crowded(row: Row, who: str) -> Iterator[str]:
     if not runs or not runs[0].result:
         return
     result = runs[0].result
-    if result.accelerator == "cpu" and result.threads_per_device * result.devices > (
-        result.config.nodes * result.machine.cores
-    ):
-        yield (
-            f"{who}: {result.devices} x {result.threads_per_device} threads on {result.machine.cores} cores"
-            " wait for each other; --threads-per-device auto gives each its share"
-        )
+    cores = result.config.nodes * result.machine.cores
+    if result.accelerator == "cpu" and (crowding := too_many(result.devices, result.threads_per_device, cores)):
+        yield f"{who}: {crowding}"
     elif runnable and fmean(runnable) > result.machine.cores + CROWDED:
         yield (
             f"{who}: {fmean(runnable):.1f} threads at a time wanted to run on {result.machine.cores} cores;"
             " a smaller --threads-per-device may be faster; docs/noise.md says what helps"
         )
+
+
+def too_many(devices: int, threads: int, cores: int) -> str | None:
+    """What to say of more threads than cores, before the runs and after them; None if there are enough cores."""
+    if devices * threads <= cores:
+        return None
+    instead = "--threads-per-device auto gives each its share" if devices <= cores else f"use at most {cores} devices"
+    return f"{devices} x {threads} threads on {cores} cores wait for each other; {instead}"
 
 
 def _first_run(row: Row, who: str) -> Iterator[str]:
@@ -308,6 +316,20 @@ def _too_wide(table: Table, where: str) -> Iterator[str]:
                 f"{row.title}{where}: the spread is too wide to tell whether it is faster or slower: ratio"
                 f" {row.ratio:{RATIO}}, 95 % interval {between(row.ratio_low, row.ratio_high)}; {rounds_needed(row)}"
             )
+
+
+def _not_within(tables: Sequence[Table], within: float | None) -> Iterator[str]:
+    for table in tables:
+        for row in table.rows:
+            if within is None or not (row.ratio_low and row.ratio_high):
+                continue
+            reached = math.sqrt(row.ratio_high / row.ratio_low) - 1
+            if reached > within:
+                yield (
+                    f"{row.title}{in_brackets(table.variant)}: not within {100 * within:.3g}% (--ratio-within): after"
+                    f" {row.num_rounds} rounds the ends of the interval are {100 * reached:.3g}% from its middle; more"
+                    " rounds (--resume DIR --repeats N) make it narrower"
+                )
 
 
 def rounds_needed(row: Row) -> str:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from comparison.measure.table import Row, Table, speed_ratio
-from comparison.plan.jobs import FIRST_ROUNDS, Job, Variant, contenders, first_rounds, jobs_of_round
-from comparison.plan.options import CompareConfig
+from comparison.plan.jobs import Job, Variant, contenders, first_rounds, jobs_of_round
+from comparison.plan.options import FIRST_ROUNDS, CompareConfig
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS
 from comparison.run.load_meter import disturbs
 from comparison.run.store import RoundKey, Run
@@ -25,7 +25,7 @@ def is_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) -> boo
       narrow: whether all intervals of the rounds so far are as narrow as --ratio-within asks.
     """
     quiet = disturbed.count(False)
-    enough = min(FIRST_ROUNDS, repeats) if narrow else repeats
+    enough = FIRST_ROUNDS if narrow else repeats
     return quiet < enough and len(disturbed) < repeats + most_taken_again(repeats)
 
 

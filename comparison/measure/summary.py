@@ -89,7 +89,8 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
             changes = what_changed(tables, earlier_tables)
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
             no_baseline = str(error)
-    warnings = find_warnings(tables, runs, request.options.verify != "never", request.options.repeats)
+    options = request.options
+    warnings = find_warnings(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
     warnings = [*corrections, *warnings]
     return Summary(folder, request, tables, list(runs), missing, warnings, changes, no_baseline)
 

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from common.implementations import title_of
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, complaint, option_name
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
 from common.spec.update_rule import spelled_out
-from comparison.plan.options import CompareConfig
+from comparison.plan.options import FIRST_ROUNDS, CompareConfig
 
 MAX_RUNS = 100_000  # of one comparison
 SCALED = ("devices", "num-nodes")  # options whose sweep changes the number of devices, and so has a scaling
-FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
 Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
 
@@ -123,6 +122,8 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         if field in swept:
             raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
         swept[field] = values
+    if "scaling" in options.model_fields_set and not {option_name(field)[2:] for field in swept} & {*SCALED}:
+        raise UserError(f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED)}")
     if options.sweep_learning_rate == "linear" and base.scale_learning_rate:
         raise UserError("--sweep-learning-rate linear: --scale-learning-rate does that already")
     if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
@@ -135,7 +136,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         try:
             config = spelled_out(base.replace(**{field: _value(field, text) for field, text in texts.items()}))
         except ValidationError as error:
-            raise UserError(f"--sweep {_name(texts)}: {error.errors()[0]['msg']}") from None
+            raise UserError(f"--sweep {_name(texts)}: {complaint(error.errors()[0])}") from None
         if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
             # Every replica gets the same share of the machine: more replicas use more of it, as with GPUs.
             most = max(map(int, swept["devices"]))
@@ -187,7 +188,7 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
 
 def first_rounds(options: CompareConfig) -> int:
     """Number of rounds for each seed that are made in any case."""
-    return options.repeats if options.ratio_within is None else min(FIRST_ROUNDS, options.repeats)
+    return options.repeats if options.ratio_within is None else FIRST_ROUNDS
 
 
 def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: int) -> list[Job]:
@@ -217,10 +218,14 @@ def _parse(item: str) -> tuple[str, list[str]]:
     option, found, text = item.partition("=")
     field = option.removeprefix("--").replace("-", "_")
     values = [value.strip() for value in text.split(",")]
-    if not found or not all(values):
+    if not field or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     swept = {*fields_of_kind(TrainingOptions, *TRAINED)}
-    if field not in swept - {"seed", "image_shape"}:  # seeds have their own option; a shape is three values
+    if field not in swept - {
+        "seed",
+        "image_shape",
+        "stages",
+    }:  # seeds have their own option; the others are several values
         others = {
             "seed": "seeds have an option of their own, --seeds",
             "mode": "--mode plain tuned makes a row of each",
@@ -245,8 +250,7 @@ def _value(field: str, text: str) -> Any:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation.rebuild_annotation())
         return adapter.validate_python(text)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Input ")
-        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {message}") from None
+        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {complaint(error.errors()[0])}") from None
 
 
 def _name(texts: dict[str, str]) -> str:

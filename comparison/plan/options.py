@@ -8,12 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from common.implementations import IMPLEMENTATIONS
-from common.platform.errors import UserError, option_name
+from common.platform.errors import UserError, as_typed, complaint, option_name
 from common.platform.machine import REPOSITORY
-from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, check_mode, fields_of_kind, option
+from common.spec.options import (
+    ABOUT_MODE,
+    Mode,
+    TrainConfig,
+    TrainingOptions,
+    check_mode,
+    fields_of_kind,
+    option,
+    outlives_rounding,
+)
 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
 # judged and shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only of those in
@@ -22,10 +31,10 @@ Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
 RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
+FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
+
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-# A file may have `mode: tuned`, a single text, so that it also fits `python -m pt_impl`, which has only one mode.
-Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
 
 
 def _percent(value: Any) -> Any:
@@ -60,7 +69,7 @@ class CompareConfig(TrainingOptions):
         " the folder NAME_impl); the first is the reference: the others must be"
         " the same training, and ratios are to its speed",
     )
-    mode: Modes = option(
+    mode: list[Mode] = option(
         "rows",
         ["plain"],
         min_length=1,
@@ -116,8 +125,8 @@ class CompareConfig(TrainingOptions):
     ratio_within: Percent | None = option(
         "repeating",
         None,
-        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%%: from"
-        " 3 rounds on, at most --repeats; unset: exactly --repeats",
+        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%%: at"
+        f" least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
     )
     disturbed: Literal["retake", "keep"] = option(
         "reading",
@@ -181,6 +190,11 @@ class CompareConfig(TrainingOptions):
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
         if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
             raise ValueError("--sweep-learning-rate tune needs --tune-over RATE RATE ..., and --tune-over needs it")
+        if self.ratio_within is not None and self.repeats <= FIRST_ROUNDS:
+            raise ValueError(
+                f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are made in any case; give the"
+                " largest number of rounds to make, such as --repeats 20"
+            )
         check_mode(self.data_on, *self.mode)
         try:
             shlex.split(self.launcher_options or "")
@@ -211,8 +225,11 @@ class CompareConfig(TrainingOptions):
     def interpreters(self) -> dict[str, str]:
         """Implementation -> path of its Python interpreter. Raises UserError if there is no program at a path."""
         paths = dict.fromkeys(self.implementations, sys.executable)
+        names = [item.partition("=")[0] for item in self.python]
         for item in self.python:
             name, _, path = item.partition("=")
+            if names.count(name) > 1:
+                raise UserError(f"--python {item}: {name} is named twice")
             if name not in paths or not path:
                 raise UserError(f"--python {item}: should be NAME=PATH with NAME one of {', '.join(paths)}")
             interpreter = shutil.which(path)
@@ -244,7 +261,7 @@ class CompareConfig(TrainingOptions):
         ):
             if name in given and not set(given[name]) >= set(had):
                 raise UserError(
-                    f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has {_shown(had)}; list"
+                    f"{option_name(name)} {as_typed(given[name])}: the comparison in {folder} has {as_typed(had)}; list"
                     " these too, together with the new ones"
                 )
         if given.get("repeats", stored.repeats) < stored.repeats:
@@ -257,14 +274,10 @@ class CompareConfig(TrainingOptions):
             allowed -= {"seeds", "target_accuracy", "implementations", "mode"}
         for name in sorted(given.keys() - allowed):
             raise UserError(
-                f"{option_name(name)} {_shown(given[name])}: the comparison in {folder} has"
-                f" {_shown(getattr(stored, name))}; leave the option out, or start a new comparison"
+                f"{option_name(name)} {as_typed(given[name])}: the comparison in {folder} has"
+                f" {as_typed(getattr(stored, name))}; leave the option out, or start a new comparison"
             )
         try:
             return CompareConfig(**{**stored_values, **given})
         except ValidationError as error:
-            raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            raise UserError(complaint(error.errors()[0])) from None

@@ -1,9 +1,15 @@
 """Each warning is given where it should be, and nowhere else."""
 
+from io import StringIO
+
 import pytest
 from made_up import MACHINE, MadeUp, comparison, made_up_turns
+from rich.console import Console
 
+from common.platform.machine import num_cores
 from common.resolve import Settings, resolve_settings
+from comparison.plan.options import CompareConfig
+from comparison.run_maker import prepare
 
 
 def warnings(folder, make=lambda job: MadeUp(), **options):
@@ -66,6 +72,15 @@ def test_a_spread_too_wide_for_the_difference(tmp_path):
     assert line.startswith("PyTorch: the spread is too wide to tell") and "rounds might" in line
 
 
+def test_an_interval_that_is_wider_than_asked_for(tmp_path):
+    def make(job):
+        return MadeUp(speed=1000 * (1 + 0.02 * (-1) ** job.round if job.implementation == "pt" else 2))
+
+    (line,) = [line for line in warnings(tmp_path / "a", make, ratio_within=0.001) if "--ratio-within" in line]
+    assert line.startswith("PyTorch: not within 0.1% (--ratio-within): after 3 rounds the ends of the interval are 1")
+    assert not any("--ratio-within" in line for line in warnings(tmp_path / "b", make, ratio_within=0.2))
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_no_difference_is_no_reason_to_warn(tmp_path, factor):
     def make(job):
@@ -86,6 +101,23 @@ def test_threads_that_differ_or_are_too_many(tmp_path):
     found = warnings(tmp_path / "b", steady, devices=1, threads_per_device=MACHINE.cores + 1)
     assert sum("wait for each other" in line for line in found) == 3
     assert not any("differ" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"devices": 1024}, f"1024 x 1 threads on {num_cores()} cores wait for each other; use at most"),
+        ({"threads_per_device": 1024}, f"1 x 1024 threads on {num_cores()} cores wait for each other; --threads-per"),
+        ({"sweep": ["devices=1,1024"]}, f"note: 1024 x 1 threads on {num_cores()} cores"),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_too_many_threads_are_said_before_the_runs(tmp_path, options, said):
+    output = StringIO()
+    given = {"output_dir": tmp_path, "implementations": ["pt"], "accelerator": "cpu", **options}
+    prepare(CompareConfig(**given), Console(file=output))
+    assert said in output.getvalue() and bool(said) == bool(output.getvalue())
 
 
 def test_a_machine_versions_or_code_that_changed(tmp_path):

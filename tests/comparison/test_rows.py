@@ -202,7 +202,7 @@ def test_both_modes_are_rows_of_one_table_that_names_their_settings(tmp_path):
     assert words in what_was_compared(table)
     assert table.rows[5].note == "loss scaling skipped 3 of 20 steps"
     assert all(row.ratio and row.num_rounds == 3 for row in table.rows)
-    (table,) = comparison(tmp_path / "tuned", make, mode="tuned").tables
+    (table,) = comparison(tmp_path / "tuned", make, mode=["tuned"]).tables
     assert [row.name for row in table.rows] == ["tf tuned", "pt tuned", "ptl tuned"]
     (table,) = comparison(tmp_path / "plain", make).tables
     assert "mode plain: 32-bit" in what_was_compared(table)

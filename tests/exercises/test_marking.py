@@ -456,7 +456,7 @@ def test_without_a_sandbox_there_is_a_warning(tmp_path):
         (["{class}", "--memory-mib", "1"], "--memory-mib 1: should be greater than or equal to 256"),
         (["{class}", "--no-sandbox", "maybe"], "--no-sandbox maybe: "),
         (["{class}", "{class}"], "--folder"),
-        ([], "required: folder"),
+        ([], "required: FOLDER"),
     ],
 )
 def test_mistakes_in_the_options_are_reported_in_one_line(tmp_path, arguments, message):

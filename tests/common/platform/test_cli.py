@@ -1,27 +1,37 @@
 """Files of options: any content gives a configuration or a one-line error, without delay."""
 
+import os
+
 import pytest
 
-from common.platform.cli import check_options_file, parse_options
+from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
-)
 MISTAKES = {
     b"\x89PNG\r\n\x1a\n\x00\x00": "is no text in UTF-8",
     "model: cnn # für".encode("latin-1"): "is no text in UTF-8",
     b"epochs: &n 3\nbatch_size: *n\n": "line 1: anchors and aliases (& and *) are not for files of options",
     b"&all\nepochs: 3\nmodel: *all\n": "line 1: anchors and aliases",
-    BOMB.encode(): "line 1: anchors and aliases",
     b"epochs: " + b"9" * 5000: "line 1: a value of 5,000 letters; 1,000 at most",
     b"epochs: 3\nmodel: cnn\nepochs: 4\n": "line 3: epochs is given twice",
     b"- epochs\n- 3\n": "line 1: should hold lines of OPTION: VALUE",
     b"epochs: " + b"[" * 50: "line 1: should hold lines of OPTION: VALUE",
-    b"epochs: {\n": "not YAML: ",
+    b"epochs: [\n": "not YAML: ",
     b"epochs: 3\n\tmodel: cnn\n": "not YAML: ",
-    b"#" * (2**20 + 1): "1,048,577 bytes; 1,048,576 at most",
+    b"#" * (2**20 + 1): "more than 1,048,576 bytes",
+    b"batch_size: 64\nbatch-size: 32\n": "line 2: batch-size is given twice",
+    b"config: other.yaml\n": "line 1: 'config' is not an option that a file can have",
+    b"__path__: 3\n": "line 1: '__path__' is not an option",
+    b"<<: {epochs: 3}\n": "line 1: '<<' is not an option",
+    b'data_dir: "a\\e[31mRED"\n': r"line 1: 'a\x1b[31mRED': has control characters",
+    b'data_dir: "a\\0b"\n': r"line 1: 'a\x00b': has control characters",
+    b'data_dir: "\\0"\n': r"line 1: '\x00': has control characters",
+    b'"\\r": 3\n': r"line 1: '\r': has control characters",
+    b"resume: {a: b}\n": "line 1: should hold lines of OPTION: VALUE",
+    b"? [a]\n: 3\n": "line 1: should hold lines of OPTION: VALUE",
+    b"epochs: 3\n---\nmodel: cnn\n": "line 3: should hold lines of OPTION: VALUE",
+    b"# nothing else\n": "has no options",
 }
 
 
@@ -38,7 +48,43 @@ def test_what_is_no_file_of_options_is_reported_in_one_line(tmp_path, content, m
 def test_a_folder_or_nothing_is_reported_too(tmp_path):
     for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "none.yaml", "No such file or directory")):
         with pytest.raises(UserError, match=f"--config {path}: {reason}"):
-            check_options_file(path)
+            parse_options(TrainConfig, "python -m pt_impl", "about", ["--config", str(path)])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    {
+        "epochs:": "--epochs: is empty",
+        "epochs: 1:30": "--epochs 1:30: should be a valid integer",
+        "epochs: [3]": "--epochs 3: should be a single value, without brackets",
+        "optimizer: off": "--optimizer off: should be 'sgd'",
+        "image_shape: 8": "--image-shape 8: should be 3 values",
+        "data_dir: null": "--data-dir unset: is not a valid path",
+    }.items(),
+)
+def test_a_value_that_an_option_does_not_accept_is_shown_as_it_was_typed(tmp_path, content, message):
+    path = tmp_path / "options.yaml"
+    path.write_text(content)
+    with pytest.raises(UserError) as told:
+        parse_options(TrainConfig, "python -m pt_impl", "about", ["--config", str(path)])
+    assert str(told.value).startswith(message) and "\n" not in str(told.value) and "pathlib" not in str(told.value)
+
+
+def test_values_are_text_as_on_the_command_line_and_null_is_unset(tmp_path):
+    path = tmp_path / "options.yaml"
+    path.write_text("seed: 010\ntrain_size: null\nprecision: 64\nnesterov: on\nlogger: wandb\ndata_dir: 2024-01-01\n")
+    config = parse_options(TrainConfig, "python -m pt_impl", "about", ["--train-size", "5", "--config", str(path)])
+    assert (config.seed, config.train_size, config.precision, config.nesterov) == (10, None, "64", True)
+    assert (config.logger, str(config.data_dir)) == (("wandb",), "2024-01-01")
+
+
+def test_a_file_may_be_a_pipe():
+    reader, writer = os.pipe()
+    os.write(writer, b"epochs: 3\n")
+    os.close(writer)
+    config = parse_options(TrainConfig, "python -m pt_impl", "about", ["--config", f"/dev/fd/{reader}"])
+    os.close(reader)
+    assert config.epochs == 3
 
 
 def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
@@ -61,6 +107,8 @@ def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
         (["--learning-rate", "nan"], "--learning-rate nan: should be "),
         (["--data-dir", ""], "--data-dir: is empty"),
         (["--run-dir="], "--run-dir: is empty"),
+        (["--data-dir", "x" * 300], f"--data-dir {'x' * 100}...: File name too long"),
+        (["--resume", "x" * 300], f"--resume {'x' * 100}...: File name too long"),
         (["--epochs", "9" * 5000], "--epochs 999"),
     ],
     ids=lambda value: value[0][:20] if isinstance(value, list) else "",

@@ -192,6 +192,7 @@ DAMAGES = {
     "checksums": (without(CHECKSUMS_FILE), "checksums.sha256: cannot be read"),
     "batch size": (other_options(batch_size=20), "was made with --batch-size 20, not 10"),
     "precision": (other_options(precision="32"), "was made with --precision 32, not 64"),
+    "flip": (other_options(horizontal_flip=True), "was made with --horizontal-flip true, not false"),
     "seed": (other_options(seed=3), "was made with --seed 3, not 0"),
     "data": (other_data, "was made with other data"),
     "less": (other_arrays(less), "slots.mean.dense2.bias has shape None, should have (10,)"),
@@ -254,6 +255,19 @@ def test_mistakes_are_reported_in_a_line(three, tmp_path):
     shutil.rmtree(three / "checkpoints" / "step-000000007")
     flip_a_bit(three / "checkpoints" / "step-000000003")
     assert has_whole_checkpoint(three) and not has_whole_checkpoint(three / "new")
+
+
+@pytest.mark.parametrize(("old", "new"), [(None, "w"), ("w", None)])
+def test_initial_weights_that_would_have_no_effect_are_refused(tmp_path, old, new):
+    made = experiment()
+    at_start, resumed = (
+        replace(made, config=made.config.replace(initial_weights=weights, run_dir=tmp_path, resume=resume))
+        for weights, resume in ((old, None), (new, "auto"))
+    )
+    write(at_start, tmp_path, 2)
+    message = f"was made with --initial-weights {old or 'unset'}, not {new or 'unset'}"
+    with pytest.raises(UserError, match=message):
+        with_checkpoint(resumed)
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import sys
 import time
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import run
 
+from common.platform.errors import UserError
 from common.spec.batches import Plan
 from common.spec.optimizers import RULES
 from common.spec.options import TrainConfig
@@ -91,6 +93,14 @@ def test_the_rate_is_scaled_with_the_batch_where_that_is_asked_for():
     assert peak_rate(TrainConfig(learning_rate=0.1, batch_size=256)) == 0.1
     assert peak_rate(TrainConfig(learning_rate=0.1, batch_size=256, scale_learning_rate=64)) == pytest.approx(0.4)
     assert peak_rate(TrainConfig(optimizer="adam", batch_size=32, scale_learning_rate=64)) == pytest.approx(0.0005)
+
+
+@pytest.mark.parametrize(("rate", "base", "peak"), [(1e38, 1, "6.4e+39"), (1e-37, 10**9, "6.4e-45")])
+def test_a_scaled_rate_that_float32_cannot_represent_is_refused(rate, base, peak):
+    config = TrainConfig(learning_rate=rate, scale_learning_rate=base)
+    message = f"--learning-rate {rate}: --scale-learning-rate {base} makes it {peak}"
+    with pytest.raises(UserError, match=re.escape(message)):
+        UpdateRule.make(config, Plan.make(7, 1, 1, -1))
 
 
 def test_hyperparameters_are_numbers_that_float32_holds():
