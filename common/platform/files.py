@@ -3,14 +3,17 @@
 Nothing is unpickled: arrays are stored by name in safetensors files.
 """
 
+import errno
+import fcntl
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +54,58 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FileError(f"{path} cannot be written: {reason}") from None
+
+
+# --- Files and locks in folders that may come from anybody ---
+
+
+def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> IO[bytes]:
+    """Opens a file. `flags` are added to those of open(2), such as `os.O_NOFOLLOW` to refuse a link.
+
+    Raises:
+      OSError: the file can't be opened, or is not a regular one: reading a pipe or a device may never end.
+    """
+
+    def opener(name: str, given: int) -> int:
+        descriptor = os.open(name, given | flags | os.O_NONBLOCK, 0o666)  # does not wait for the writer of a pipe
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", name)
+        return descriptor
+
+    try:
+        return cast(IO[bytes], open(path, mode, opener=opener))
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+            raise OSError(errno.ELOOP, "is a link to another file", str(path)) from None
+        raise
+
+
+def lock_file(path: Path, wait: bool) -> IO[bytes]:
+    """Locks the file `path`, which is made if it is missing, until the result is closed or the process ends.
+
+    Without the right to write the file is opened for reading, which is enough for a lock: it may be another user's.
+
+    Args:
+      wait: whether to wait for the process that holds the lock.
+
+    Raises:
+      BlockingIOError: another process holds the lock.
+      FileNotFoundError: the file is missing and can't be made.
+      OSError: the file can't be opened, or is a link or a special file.
+    """
+    try:
+        lock = open_regular(path, "r+b", os.O_CREAT | os.O_NOFOLLOW)
+    except OSError:
+        lock = open_regular(path, "rb", os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        lock.close()
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return lock
 
 
 # --- Text, bytes and JSON ---

@@ -22,6 +22,7 @@ Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
 RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
+ImplementationName = Annotated[str, Field(pattern=r"^\w+$")]  # a part of the names of folders and files
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 # A file may have `mode: tuned`, a single text, so that it also fits `python -m pt_impl`, which has only one mode.
 Modes = Annotated[list[Mode], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -52,7 +53,7 @@ def _short_names(value: Any) -> Any:
 class CompareConfig(TrainingOptions):
     """The options of compare.py; `python compare.py --help` prints all of them."""
 
-    implementations: Annotated[list[str], BeforeValidator(_short_names)] = option(
+    implementations: Annotated[list[ImplementationName], BeforeValidator(_short_names)] = option(
         "rows",
         ["tf", "pt", "ptl"],
         min_length=1,

@@ -1,13 +1,17 @@
 """Any damage to the files of a comparison: a damaged run counts as failed, and the other runs are shown."""
 
+import os
+
 import pytest
 from fuzzing import damaged, how_many, line_or_result, try_out
 from hypothesis import strategies as st
 from made_up import comparison
 from test_integrity import seal
 
+from common.platform.errors import UserError
+from common.platform.files import lock_file
 from comparison.measure.summary import find_runs
-from comparison.plan.request import Request
+from comparison.plan.request import LOCK_FILE, Request, take
 from comparison.run.program import RECORD_FILE
 
 FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "result.json", RECORD_FILE)
@@ -57,3 +61,52 @@ def test_what_was_asked_for(made, cases):
             find_runs(made, request)
 
     try_out(cases, check, damaged(whole))
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """A comparison's folder, in which nothing was run yet."""
+    comparison(tmp_path / "r", only=lambda job: False, implementations=["tf", "pt"], verify="never")
+    return tmp_path / "r"
+
+
+LINKS = [(LOCK_FILE, "is a link to another file"), ("figures", "is a link to another folder")]
+
+
+@pytest.mark.parametrize(("name", "told"), LINKS)
+def test_nothing_outside_the_folder_is_written_or_removed(asked, tmp_path, name, told):
+    (tmp_path / "photos").mkdir()
+    mine = tmp_path / "photos" / "cat.png"
+    mine.write_text("mine")
+    (asked / name).symlink_to(mine if name == LOCK_FILE else mine.parent)
+    with pytest.raises(UserError, match=f"^--report-only {asked}: .*{told}"):
+        take(asked, "--report-only")
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("may_write", [True, False])
+def test_a_folder_has_one_program_at_work_whoever_made_its_lock(asked, monkeypatch, may_write):
+    take(asked, "--report-only")
+    really_open = open
+
+    def opened(path, mode="r", **options):
+        if not may_write and mode != "rb":
+            raise PermissionError(13, "Permission denied", path)
+        return really_open(path, mode, **options)
+
+    monkeypatch.setattr("builtins.open", opened)
+    with pytest.raises(UserError, match=rf"another compare.py is at work there \(process {os.getpid()} on "):
+        take(asked, "--report-only")
+
+
+def test_a_name_of_an_implementation_is_no_path(asked):
+    path = asked / "comparison.json"
+    path.write_text(path.read_text().replace('"pt"', '"../../pt"'))
+    with pytest.raises(UserError, match="comparison.json: not valid: options.implementations.1: "):
+        Request.read(asked, "--report-only")
+
+
+def test_a_pipe_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / LOCK_FILE)
+    with pytest.raises(OSError, match="not a regular file"):
+        lock_file(tmp_path / LOCK_FILE, wait=True)
