@@ -9,6 +9,7 @@ from PIL import Image, ImageOps
 
 from common.data.image_listing import Fit
 from common.platform.errors import UserError
+from common.platform.files import open_regular
 from common.spec.options import ImageShape
 
 WHITE_ASSUMED = "16 bits, and no word on which value is white; 65535 was taken"
@@ -26,7 +27,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
     """Reads an image, upright and fitted to `image_shape`. Raises UserError if it can't be read."""
     height, width, channels = image_shape
     try:
-        with Image.open(path) as opened:
+        with open_regular(path), Image.open(path) as opened:
             opened.draft("RGB" if channels == 3 else "L", (width, height))  # decodes a JPEG no larger than needed
             image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
             image = image.convert("RGB" if channels == 3 else "L")

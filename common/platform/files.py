@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -25,6 +26,9 @@ from common.platform.errors import FileError, UserError
 from common.platform.program import at_signal
 
 Arrays = dict[str, NDArray[Any]]
+MOST_BYTES = 2**30  # limit for a file that is read as a whole; the largest are metrics of many millions of steps
+MOST_JSON_BYTES = 2**26
+END_BYTES = 2**16
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -52,8 +56,12 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FileError(f"{path} cannot be written: {reason}") from None
+        raise FileError(f"{path} cannot be written: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """The system's message of an error; the error's own text if there is none."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 # --- Files and locks in folders that may come from anybody ---
@@ -79,6 +87,29 @@ def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> IO[bytes]:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
             raise OSError(errno.ELOOP, "is a link to another file", str(path)) from None
         raise
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES, flags: int = 0) -> bytes:
+    """The content of a regular file. Raises OSError if it can't be read, or has more than `most` bytes."""
+    with open_regular(path, flags=flags) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
+        return file.read()
+
+
+def read_end(path: Path) -> str:
+    """The last END_BYTES of a text, as it can be shown: of a log, which is not read through a link to another file.
+
+    Raises OSError if it can't be read.
+    """
+    with open_regular(path, flags=os.O_NOFOLLOW) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
+        return file.read(END_BYTES).decode(errors="replace")
+
+
+def printable(text: str) -> str:
+    """The text with escapes such as `\\x1b` in place of characters that can't be shown, or that control a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def lock_file(path: Path, wait: bool) -> IO[bytes]:
@@ -135,11 +166,11 @@ def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
       UserError: the file is missing or can't be read (the message begins with `prefix`), or it breaks the schema.
     """
     try:
-        return schema.model_validate_json(path.read_text(encoding="utf-8"))
+        return schema.model_validate_json(read_bytes(path, MOST_JSON_BYTES).decode())
     except FileNotFoundError:
         raise UserError(f"{prefix}{path}: missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
+        raise UserError(f"{prefix}{path}: cannot be read: {reason_of(error)}") from None
     except ValidationError as error:
         raise not_valid(path, error) from None
 
@@ -148,7 +179,7 @@ def not_valid(path: Path, error: ValidationError) -> UserError:
     """The error for a file that breaks its schema: the first problem and the field where it is."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or path.stem
-    return UserError(f"{path}: not valid: {where}: {first['msg']}")
+    return UserError(f"{path}: not valid: {printable(where)}: {printable(first['msg'])}")
 
 
 # --- Arrays ---
@@ -162,21 +193,29 @@ def write_arrays(path: Path, arrays: Arrays, metadata: dict[str, str] | None = N
 
 def read_arrays(path: Path, option: str = "") -> Arrays:
     """Reads a safetensors file. Raises UserError, which names `option`, if it is missing or not a safetensors file."""
-    try:
+    with _reading_arrays(path, option):
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
-        raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
 
 
 def read_metadata(path: Path, option: str = "") -> dict[str, str]:
     """The metadata of a safetensors file. Raises UserError, which names `option`, if it is not a safetensors file."""
+    with _reading_arrays(path, option), safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _reading_arrays(path: Path, option: str) -> Iterator[None]:
+    """Checks that `path` is a regular file that fits into memory, and turns errors of reading it into a UserError."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            return dict(file.metadata() or {})
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
+        with open_regular(path) as file:
+            size, available = os.fstat(file.fileno()).st_size, psutil.virtual_memory().available
+        if size > available:
+            raise OSError(errno.EFBIG, f"has {size:,} bytes, and {available:,} bytes of memory are left")
+        yield
+    except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
+        raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
+    except (OSError, SafetensorError, ValueError, OverflowError) as error:  # NumPy's, of shapes that can't be
+        raise UserError(f"{option}{path}: not a readable safetensors file: {reason_of(error)}") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:

@@ -23,7 +23,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
 from common.platform.errors import UserError, option_name
-from common.platform.files import read_arrays, read_model, write_arrays, write_model, writing
+from common.platform.files import (
+    open_regular,
+    read_arrays,
+    read_bytes,
+    read_model,
+    write_arrays,
+    write_model,
+    writing,
+)
 from common.platform.program import STOP_SIGNALS, HeldSignal
 from common.record.results import EpochLine
 from common.spec.batches import Plan
@@ -105,7 +113,7 @@ def _flush(path: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -123,7 +131,7 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
     checkpoint = read_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
-        sums = (folder / CHECKSUMS_FILE).read_bytes()
+        sums = read_bytes(folder / CHECKSUMS_FILE)
         expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
-from common.platform.files import not_valid, read_model, write_model
+from common.platform.files import not_valid, read_bytes, read_model, write_model
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -235,10 +235,10 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
     """The lines of one kind in `metrics.jsonl`, in the order written; an unfinished last line is left out."""
     path = run_dir / METRICS_FILE
-    if not path.exists():
-        return []
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     whole = content.rpartition(b"\n")[0]  # what follows the last line break is still being written

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from common.platform.errors import UserError
-from common.platform.files import read_model
+from common.platform.files import read_bytes, read_model
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult, TurnLine
 from common.spec.options import TrainConfig
@@ -29,7 +29,7 @@ def files_sha256(run_dir: Path) -> str:
     digest = hashlib.sha256()
     for name in COVERED_FILES:
         try:
-            content = (run_dir / name).read_bytes()
+            content = read_bytes(run_dir / name)
         except OSError as error:
             raise UserError(f"{run_dir / name}: cannot be read: {error.strerror}") from None
         digest.update(f"{name} {len(content)}\n".encode() + content)
