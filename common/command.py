@@ -13,7 +13,7 @@ from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, option_name
 from common.platform.files import read_model
 from common.record.results import CONFIG_FILE
-from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
+from common.spec.options import MAX_CLASSES, DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
 
 class UseConfig(BaseModel):
@@ -27,7 +27,7 @@ class UseConfig(BaseModel):
     dataset: DatasetName | None = Field(None, description="the data set that the network was trained on")
     data_dir: Path | None = Field(None, description="folder of data sets")
     image_shape: ImageShape | None = Field(None, description="height, width and channels of synthetic images")
-    num_classes: int | None = Field(None, ge=2, le=256, description="number of classes of synthetic images")
+    num_classes: int | None = Field(None, ge=2, le=MAX_CLASSES, description="number of classes of synthetic images")
     model: ModelName | None = Field(None, description="the network")
     accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
     threads_per_device: Literal["auto"] | Annotated[int, Field(gt=0)] = Field(
@@ -74,7 +74,7 @@ class EvaluateConfig(UseConfig):
 class PredictConfig(UseConfig):
     """The options of predict; `python -m <implementation> predict --help` prints them all."""
 
-    images: list[Path] = positional("IMAGE", "pictures, of any size and usual file format")
+    images: list[Path] = positional("IMAGE", "pictures, of any usual file format")
     fit: Fit = Field(
         "crop", description="where a picture has another shape: cut what is too much, pad with black, or stretch"
     )

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from common.command import Command, PredictConfig
 from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
-from common.data.image_files import WHITE_ASSUMED, read_image
+from common.data.image_files import assumptions, read_image
 from common.platform.errors import UserError
 from common.platform.files import not_valid, read_metadata
 from common.platform.launch import Launch
@@ -76,16 +76,16 @@ def read_used(command: Command) -> Used | None:
 def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used:
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
-    images, unreadable, assumed = [], {}, 0
+    images, unreadable, assumed = [], {}, []
     for path in use.images:
         try:
-            pixels, white_assumed = read_image(path, spec.image_shape, use.fit)
-            images.append(pixels)
-            assumed += white_assumed
+            picture = read_image(path, spec.image_shape, use.fit)
+            images.append(picture.pixels)
+            assumed.append(picture.assumed)
         except UserError as error:
             unreadable[path] = str(error)
-    if assumed:
-        print(f"note: {assumed} of {len(use.images)} images: {WHITE_ASSUMED}", file=sys.stderr)
+    for line in assumptions(assumed):
+        print(f"note: {line}", file=sys.stderr)
     if not images:
         raise UserError(next(iter(unreadable.values())))
     return Used(dataset_of(name, spec, np.stack(images)), unreadable)

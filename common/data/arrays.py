@@ -14,20 +14,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
 from common.platform.files import read_model, write_model
+from common.spec.options import ClassNames
 
 DATASET_FILE = "dataset.json"
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
-
-
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError(f"{name!a} can't be shown")
-    return name
 
 
 class ArraysInfo(BaseModel):
@@ -42,7 +37,7 @@ class ArraysInfo(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    class_names: list[Annotated[str, AfterValidator(_printable)]] = Field(min_length=2, max_length=256)
+    class_names: ClassNames
     mean: list[Annotated[float, Field(ge=0, le=1)]]
     std: list[Annotated[float, Field(gt=0, le=1)]]
     sha256: str
@@ -69,7 +64,7 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
     info = _read_info(folder)
     splits = []
     for part in ("train", "test"):
-        images, labels = (_open(array_path(folder, part, kind)) for kind in ("images", "labels"))
+        images, labels = (open_array(array_path(folder, part, kind)) for kind in ("images", "labels"))
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != len(info.mean) or not len(images):
             raise UserError(
                 f"{array_path(folder, part, 'images')}: {images.dtype} {images.shape}, should be uint8"
@@ -93,7 +88,8 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
     return info, splits[0], splits[1]
 
 
-def _open(path: Path) -> NDArray[Any]:
+def open_array(path: Path) -> NDArray[Any]:
+    """An array file, memory-mapped. Raises UserError if it is missing or damaged."""
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
@@ -156,7 +152,7 @@ def _pieces(folder: Path) -> Iterator[tuple[str, str, NDArray[Any]]]:
     """
     for part in ("train", "test"):
         for kind in ("images", "labels"):
-            array = _open(array_path(folder, part, kind))
+            array = open_array(array_path(folder, part, kind))
             header = f"{part} {kind} {array.dtype.str} {array.shape}\n".encode()
             yield part, "header", np.frombuffer(header, np.uint8)
             rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))

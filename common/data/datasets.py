@@ -13,7 +13,7 @@ from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
-from common.spec.options import DatasetName, TrainConfig
+from common.spec.options import ClassNames, DatasetName, TrainConfig
 from common.spec.update_rule import float32
 
 
@@ -30,7 +30,7 @@ class DataSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     image_shape: tuple[PositiveInt, PositiveInt, PositiveInt]
-    class_names: list[str] = Field(min_length=2, max_length=256)
+    class_names: ClassNames
     largest: int = Field(gt=0, le=255)
     shift: list[FiniteFloat]
     scale: list[FiniteFloat]

@@ -1,5 +1,8 @@
 """Reads image files of any usual format as arrays of 8 bits."""
 
+import warnings
+from collections.abc import Sequence
+from enum import IntFlag
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,30 +12,59 @@ from PIL import Image, ImageOps
 
 from common.data.image_listing import Fit
 from common.platform.errors import UserError
-from common.platform.files import open_regular
+from common.platform.files import open_regular, reason_of
 from common.spec.options import ImageShape
 
-WHITE_ASSUMED = "16 bits, and no word on which value is white; 65535 was taken"
+# Pixels that an image may have: reading takes up to 16 bytes for each, however small the file is. Pillow warns above
+# this number, and refuses twice as many.
+MOST_PIXELS = Image.MAX_IMAGE_PIXELS = 50_000_000
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF 6.0 and a value of the second
 
 
+class Assumed(IntFlag):
+    """What had to be assumed to read an image, since its file does not say it."""
+
+    WHITE_VALUE = 4
+    BACKGROUND = 8
+
+
+ASSUMPTIONS = {
+    Assumed.WHITE_VALUE: "16 bits, and no word on which value is white; 65535 was taken",
+    Assumed.BACKGROUND: "transparent in places; a white background was taken",
+}
+
+
 class Picture(NamedTuple):
-    """Pixels: uint8 (H, W, C). white_assumed: whether the file does not say which value is white."""
+    """Pixels: uint8 (H, W, C)."""
 
     pixels: NDArray[np.uint8]
-    white_assumed: bool
+    assumed: Assumed
+
+
+def assumptions(assumed: Sequence[int] | NDArray[np.uint8]) -> list[str]:
+    """A line for each kind of assumption; `assumed` has the flags of each image."""
+    flags = np.asarray(assumed, dtype=np.uint8)
+    counts = {kind: np.count_nonzero(flags & kind) for kind in Assumed}
+    return [f"{count:,} of {len(flags):,} images: {ASSUMPTIONS[kind]}" for kind, count in counts.items() if count]
 
 
 def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
     """Reads an image, upright and fitted to `image_shape`. Raises UserError if it can't be read."""
     height, width, channels = image_shape
+    mode = "RGB" if channels == 3 else "L"
     try:
-        with open_regular(path), Image.open(path) as opened:
-            opened.draft("RGB" if channels == 3 else "L", (width, height))  # decodes a JPEG no larger than needed
-            image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
-            image = image.convert("RGB" if channels == 3 else "L")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow, about damaged metadata
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with open_regular(path), Image.open(path) as opened:
+                opened.draft(mode, (width, height))  # decodes a JPEG no larger than needed
+                image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
+                image, background_assumed = _on_white(image)
+                image = image.convert(mode)
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise UserError(f"{path}: has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {reason_of(error)}") from None
     resampling = Image.Resampling.BILINEAR
     if fit == "crop":
         image = ImageOps.fit(image, (width, height), resampling)
@@ -40,7 +72,20 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
         image = ImageOps.pad(image, (width, height), resampling)
     else:
         image = image.resize((width, height), resampling)
-    return Picture(np.asarray(image, dtype=np.uint8).reshape(image_shape), white_assumed)
+    assumed = white_assumed * Assumed.WHITE_VALUE | background_assumed * Assumed.BACKGROUND
+    return Picture(np.asarray(image, dtype=np.uint8).reshape(image_shape), Assumed(assumed))
+
+
+def _on_white(image: Image.Image) -> tuple[Image.Image, bool]:
+    """Lays an image of 8 bits on white, as viewers show it; says whether white can be seen anywhere."""
+    if not image.has_transparency_data:
+        return image, False
+    coloured = image.convert("RGBA")
+    if coloured.getchannel("A").getextrema() == (255, 255):
+        return coloured, False
+    background = Image.new("RGB", image.size, "white")
+    background.paste(coloured, mask=coloured)
+    return background, True
 
 
 def _in_bytes(opened: Image.Image, image: Image.Image, path: Path) -> tuple[Image.Image, bool]:
@@ -59,6 +104,8 @@ def _in_bytes(opened: Image.Image, image: Image.Image, path: Path) -> tuple[Imag
     tags = getattr(opened, "tag_v2", {})  # of a TIFF
     depth, significant = _bits_of_png(path) if opened.format == "PNG" else (tags.get(BITS_PER_SAMPLE, (8,))[0], None)
     assumed = depth == 16 and significant is None
+    if depth == 16 and "transparency" in image.info:
+        raise ValueError("its transparent colour has 16 bits; save it with 8 bits or with an alpha channel")
     if not image.mode.startswith("I;16"):
         if significant and image.convert("L").getextrema()[1] < 2 ** (significant - 8) < 256:
             raise ValueError(f"its colours use only the lower {significant} of 16 bits; save it with 8 bits")

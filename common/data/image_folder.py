@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_description
-from common.data.image_files import WHITE_ASSUMED, read_image
+from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_description
+from common.data.image_files import assumptions, read_image
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
 from common.platform.errors import UserError
 from common.platform.files import write_text, writing, written_whole
@@ -30,7 +30,7 @@ from common.platform.program import ctrl_c_waits, serve_pool
 
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
-TO_DO, DONE, UNREADABLE, DONE_WHITE_ASSUMED = 0, 1, 2, 3
+TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Assumed`
 
 
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
@@ -41,6 +41,8 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
         content.
     """
     listing = list_images(config)
+    if left_out := len(listing.left_out):
+        console.print(f"files and folders left out: {left_out:,}, such as {min(listing.left_out)!a}")
     if (config.output / DATASET_FILE).exists():
         raise UserError(f"--output {config.output}: holds a data set already; name another folder")
     _begin(config, listing)
@@ -63,16 +65,18 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
     """Creates the files of a new conversion; keeps the files of the same conversion if it was begun before."""
     config.output.mkdir(parents=True, exist_ok=True)
     made_with = config.model_dump(mode="json", include={"image_shape", "fit", "test_share", "seed"})
-    sizes = [(config.images / path).stat().st_size for path, _ in listing.files]
-    digest = hashlib.sha256(json.dumps([listing.files, sizes, listing.class_names]).encode()).hexdigest()
+    stats = [(config.images / path).stat() for path, _ in listing.files]
+    states = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+    digest = hashlib.sha256(json.dumps([listing.files, states, listing.class_names]).encode()).hexdigest()
     wanted = json.dumps({"options": made_with, "images": len(listing.files), "sha256": digest}, indent=2) + "\n"
     path = config.output / LISTING_FILE
     if path.exists():
         if path.read_text() != wanted:
             raise UserError(
-                f"--output {config.output}: a conversion of other images or with other options was begun there;"
-                " remove it, or name another folder"
+                f"--output {config.output}: a conversion of other images or with other options was begun there, or"
+                " images have changed since; remove it, or name another folder"
             )
+        _check_begun(config, listing)
         return
     if any(config.output.iterdir()):
         raise UserError(f"--output {config.output}: is not empty")
@@ -91,6 +95,21 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
         for file in config.output.iterdir():  # all of them are new; a second try finds the folder empty again
             file.unlink()
         raise
+
+
+def _check_begun(config: ImageFolderConfig, listing: Listing) -> None:
+    """Raises UserError if a file of the conversion that was begun is missing or damaged."""
+    try:
+        if (config.output / STATUS_FILE).stat().st_size != len(listing.files):
+            raise UserError(f"{STATUS_FILE} should have a byte for each image")
+        for part in ("train", "test"):
+            for kind in ("images", "labels"):
+                open_array(array_path(config.output, part, kind))
+    except (OSError, UserError) as error:
+        raise UserError(
+            f"--output {config.output}: the conversion that was begun there can't go on ({error}); remove it, or name"
+            " another folder"
+        ) from None
 
 
 def _take_space(path: Path) -> None:
@@ -152,12 +171,12 @@ def _decode(indices: NDArray[np.int64]) -> int:
         in_test = index >= _Worker.listing.num_train
         try:
             config = _Worker.config
-            image, white_assumed = read_image(config.images / path, config.image_shape, config.fit)
+            image, assumed = read_image(config.images / path, config.image_shape, config.fit)
         except UserError:
             _Worker.status[index] = UNREADABLE
             continue
         _Worker.images[in_test][index - in_test * _Worker.listing.num_train] = image
-        _Worker.status[index] = DONE_WHITE_ASSUMED if white_assumed else DONE
+        _Worker.status[index] = DONE | assumed
     return len(indices)
 
 
@@ -169,8 +188,8 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
-    if assumed := int((status == DONE_WHITE_ASSUMED).sum()):
-        console.print(f"{assumed:,} of {len(status):,} images: {WHITE_ASSUMED}")
+    for line in assumptions(status):
+        console.print(line)
     readable = status != UNREADABLE
     train, test = readable[: listing.num_train], readable[listing.num_train :]
     if len(unreadable):

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from common.platform.errors import UserError
-from common.spec.options import ImageShape
+from common.spec.options import MAX_CLASSES, ImageShape
 from common.spec.randomness import STREAM_SPLIT, random_bits
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
@@ -59,11 +59,16 @@ class ImageFolderConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Listing:
-    """The images to convert: (path within the source, label) of each; the first `num_train` are for training."""
+    """The images to convert: (path within the source, label) of each; the first `num_train` are for training.
+
+    Attributes:
+      left_out: paths of the other files and folders, which are not used; hidden ones are not listed.
+    """
 
     class_names: list[str]
     files: list[tuple[str, int]]
     num_train: int
+    left_out: list[str]
 
 
 def list_images(config: ImageFolderConfig) -> Listing:
@@ -71,19 +76,26 @@ def list_images(config: ImageFolderConfig) -> Listing:
     source = config.images
     if not source.is_dir():
         raise UserError(f"--images {source}: no such folder")
-    folders = sorted(path.name for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if config.output.resolve().is_relative_to(source.resolve()):
+        raise UserError(
+            f"--output {config.output}: is inside --images {source}, as if it were a class; name a folder elsewhere"
+        )
+    folders, left_out = _content(source, "")
     test = [name for name in TEST_FOLDERS if name in folders]
     if "train" in folders and test:
-        class_names = sorted(_classes(source / "train"))
-        if unknown := sorted(set(_classes(source / test[0])) - set(class_names)):
+        left_out += [name for name in folders if name not in ("train", test[0])]
+        class_names, beside_classes = _content(source, "train")
+        test_names, beside_test_classes = _content(source, test[0])
+        left_out += beside_classes + beside_test_classes
+        if unknown := sorted(set(test_names) - set(class_names)):
             raise UserError(f"--images {source}: {test[0]}/{unknown[0]} is a class that train/ doesn't have")
-        parts = [_files(source, f"{part}/{name}") for part in ("train", test[0]) for name in class_names]
+        parts = [_files(source, f"{part}/{name}", left_out) for part in ("train", test[0]) for name in class_names]
         train, testing = parts[: len(class_names)], parts[len(class_names) :]
     else:
         class_names = folders
         train, testing = [], []
         for label, name in enumerate(class_names):
-            files = _files(source, name)
+            files = _files(source, name, left_out)
             order = np.argsort(random_bits(len(files), config.seed, STREAM_SPLIT, label), kind="stable")
             count = min(max(1, round(config.test_share * len(files))), len(files) - 1) if len(files) > 1 else 0
             chosen = set(order[:count].tolist())
@@ -96,8 +108,8 @@ def list_images(config: ImageFolderConfig) -> Listing:
     for name in class_names:
         if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
             raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
-    if len(class_names) > 256:
-        raise UserError(f"--images {source}: {len(class_names)} classes; 256 at most")
+    if len(class_names) > MAX_CLASSES:
+        raise UserError(f"--images {source}: {len(class_names)} classes; {MAX_CLASSES} at most")
     for name, files in zip(class_names, train, strict=True):
         if not files:
             raise UserError(
@@ -106,23 +118,26 @@ def list_images(config: ImageFolderConfig) -> Listing:
     if not any(testing):
         raise UserError(f"--images {source}: no images to test on")
     labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
-    return Listing(class_names, labelled, sum(map(len, train)))
+    return Listing(class_names, labelled, sum(map(len, train)), left_out)
 
 
-def _classes(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+def _content(source: Path, folder: str) -> tuple[list[str], list[str]]:
+    """Names of the sub-folders of a folder, sorted, and paths of all else in it, relative to `source`."""
+    paths = [path for path in sorted((source / folder).iterdir()) if not path.name.startswith(".")]
+    others = [str(path.relative_to(source)) for path in paths if not path.is_dir()]
+    return [path.name for path in paths if path.is_dir()], others
 
 
-def _files(source: Path, folder: str) -> list[str]:
-    """Paths of the images below a folder, relative to `source`, sorted."""
-    paths: list[str] = []
+def _files(source: Path, folder: str, left_out: list[str]) -> list[str]:
+    """Paths of the images below a folder, relative to `source`, sorted. Adds the paths of all else to `left_out`."""
+    images: list[str] = []
     for root, folders, names in os.walk(source / folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [
-            str(Path(root, name).relative_to(source))
-            for name in names
-            if Path(name).suffix.lower() in SUFFIXES
-            and not name.startswith(".")
-            and Path(root, name).is_file()  # a pipe would block the reader
-        ]
-    return sorted(paths)
+        left_out += [str(Path(root, name).relative_to(source)) for name in folders if Path(root, name).is_symlink()]
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = Path(root, name)
+            is_image = path.suffix.lower() in SUFFIXES and path.is_file()  # a pipe would block the reader
+            (images if is_image else left_out).append(str(path.relative_to(source)))
+    return sorted(images)

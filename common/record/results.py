@@ -11,7 +11,7 @@ from common.platform.files import not_valid, read_bytes, read_model, write_model
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
-from common.spec.options import TrainConfig
+from common.spec.options import ClassNames, TrainConfig
 
 SCHEMA_VERSION = 13
 CONFIG_FILE = "config.json"
@@ -82,7 +82,7 @@ class RunResult(BaseModel):
     initial_weights_sha256: Sha256
     num_parameters: int = Field(gt=0)
     flops_per_image: int = Field(gt=0)
-    class_names: list[str] = Field(min_length=2)
+    class_names: ClassNames
     num_steps: int = Field(gt=0)
     skipped_steps: int | None = Field(ge=0)
     first_loss_tolerance: float | None = Field(gt=0, allow_inf_nan=False)

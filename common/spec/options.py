@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from common.platform.errors import option_name
 from common.spec.batches import Plan
@@ -72,6 +72,20 @@ ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "res
 MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
 Positive = Annotated[int, Field(gt=0, le=4096)]
 ImageShape = tuple[Positive, Positive, Positive]
+MAX_CLASSES = 256
+
+
+def _check_class_names(names: list[str]) -> list[str]:
+    for name in names:
+        if not name.isprintable():  # a terminal and tables can't show it
+            raise ValueError(f"{name!a} can't be shown")
+        if names.count(name) > 1:
+            raise ValueError(f"{name!a} is the name of several classes")
+    return names
+
+
+# Name of each class, in the order of the labels.
+ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES), AfterValidator(_check_class_names)]
 Mode = Literal["plain", "tuned"]
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
@@ -137,7 +151,7 @@ class TrainingOptions(BaseModel):
         "data", None, description="height, width and channels of synthetic images; unset: 28 28 1"
     )
     num_classes: int | None = option(
-        "data", None, ge=2, le=256, description="number of classes of synthetic images; unset: 10"
+        "data", None, ge=2, le=MAX_CLASSES, description="number of classes of synthetic images; unset: 10"
     )
     train_size: int | None = option(
         "training",

@@ -111,7 +111,6 @@ def pictures():
 
 
 @how_many
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
 def test_images(cases, tmp_path):
     kinds = pictures()
 

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from common.data.arrays import DATASET_FILE, array_path, check_content, read_arrays_folder
 from common.data.datasets import load_dataset
-from common.data.image_files import read_image
-from common.data.image_folder import LISTING_FILE, UNREADABLE_FILE, convert
+from common.data.image_files import Assumed, read_image
+from common.data.image_folder import LISTING_FILE, STATUS_FILE, UNREADABLE_FILE, convert
 from common.data.image_listing import ImageFolderConfig, list_images
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
@@ -159,6 +159,64 @@ def test_an_interrupted_conversion_goes_on_where_it_stopped(tmp_path):
     assert shades == sorted(index % 250 for _ in "ab" for index in range(300))
 
 
+def change_picture(images, output):
+    (path,) = (images / "red").glob("0.*")
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_picture, "or images have changed since; remove it"),
+        (lambda _, output: os.truncate(output / STATUS_FILE, 0), "can't go on .*.status should have a byte for each"),
+        (lambda _, output: os.truncate(output / STATUS_FILE, 29), "can't go on .*.status should have a byte for each"),
+        (lambda _, output: (output / STATUS_FILE).unlink(), "can't go on .*.status"),
+        (lambda _, output: array_path(output, "train", "images").unlink(), "can't go on .*train_images.npy"),
+        (lambda _, output: os.truncate(array_path(output, "test", "images"), 999), "can't go on .*test_images.npy"),
+    ],
+)
+def test_what_has_changed_since_the_interruption_is_noticed(images, monkeypatch, change, message):
+    def interrupted(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr("common.data.image_folder._decode_all", interrupted)
+    with pytest.raises(InterruptedError):
+        make(images)
+    output = images.parent / "arrays"
+    change(images, output)
+    with pytest.raises(UserError, match=f"--output .*{message}"):
+        make(images)
+    assert not (output / DATASET_FILE).exists()
+
+
+@pytest.mark.parametrize("inside", [".", "red/arrays"])
+def test_arrays_are_not_made_among_the_images(images, inside):
+    with pytest.raises(UserError, match=r"--output .*: is inside --images .*; name a folder elsewhere"):
+        make(images, output=images / inside)
+    assert not (images / "red" / "arrays").exists()
+
+
+def test_what_is_left_out_is_listed(tmp_path):
+    for part in ("train", "test", "val"):
+        for name in ("a", "b"):
+            save(tmp_path / "images" / part / name / "0.png", (0, 0, 0))
+    (tmp_path / "images" / "train" / "a" / "1.heic").touch()
+    (tmp_path / "images" / "train" / "a" / ".hidden").touch()
+    (tmp_path / "images" / "train" / "linked").symlink_to("a")  # a class of its own
+    (tmp_path / "images" / "train" / "b" / "link").symlink_to("../a")
+    (tmp_path / "images" / "test" / "notes.txt").touch()
+    config = ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays")
+    listing = list_images(config)
+    assert listing.class_names == ["a", "b", "linked"] and len(listing.files) == 5
+    assert sorted(listing.left_out) == [
+        "test/notes.txt",
+        "train/a/1.heic",
+        "train/b/link",
+        "train/linked/1.heic",
+        "val",
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -242,7 +300,8 @@ def test_arrays_are_summed_once_for_each_state_of_the_files(images, monkeypatch)
         ({"std": [float("inf"), 0.2, 0.2]}, "std.0: "),
         ({"std": [0.2]}, "mean of 3 channels, std of 1"),
         ({"schema_version": 99}, "schema_version: Input should be 1"),
-        ({"class_names": ["a", "b\n", "c"]}, "class_names"),
+        ({"class_names": ["a", "b\n", "c"]}, r"class_names: .*'b\\n' can't be shown"),
+        ({"class_names": ["a", "b", "a"]}, "class_names: .*'a' is the name of several classes"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(images, values, message):
@@ -293,7 +352,7 @@ def declare_significant_bits(path, bits):
 
 
 @pytest.mark.parametrize(
-    ("kind", "largest", "expected", "white_assumed"),
+    ("kind", "largest", "expected", "assumed"),
     [
         ("tiff 12", 4095, 255, False),
         ("tiff 16", 65535, 255, True),
@@ -306,7 +365,7 @@ def declare_significant_bits(path, bits):
         ("pgm", 65535, 255, False),
     ],
 )
-def test_white_is_what_the_file_says(tmp_path, kind, largest, expected, white_assumed):
+def test_white_is_what_the_file_says(tmp_path, kind, largest, expected, assumed):
     pixels = np.linspace(0, largest, 64).round().astype(np.uint16).reshape(8, 8)
     path = tmp_path / f"image.{kind[:4].strip()}"
     if kind.startswith("tiff"):
@@ -317,18 +376,58 @@ def test_white_is_what_the_file_says(tmp_path, kind, largest, expected, white_as
         Image.fromarray(pixels).save(path)
         if "significant" in kind:
             declare_significant_bits(path, int(kind.split()[2]))
-    found, assumed = read_image(path, (8, 8, 1), "stretch")
-    assert (found[-1, -1, 0], assumed) == (expected, white_assumed)
+    found, what = read_image(path, (8, 8, 1), "stretch")
+    assert (found[-1, -1, 0], what == Assumed.WHITE_VALUE) == (expected, assumed)
     assert abs(int(found[0, 0, 0]) - (255 if "zero" in kind else 0)) == 0
     assert abs(int(found[4, 0, 0]) - 0.508 * (found[-1, -1, 0] + found[0, 0, 0])) <= 2 or "zero" in kind
 
 
-def test_a_set_says_once_what_was_taken_for_white(images, capsys):
+def test_a_set_says_once_what_was_assumed(images, capsys):
     Image.fromarray(np.full((20, 20), 4095, np.uint16)).save(images / "red" / "dark.png")
+    Image.new("RGBA", (20, 20)).save(images / "red" / "clear.png")
+    Image.new("LA", (20, 20)).save(images / "red" / "clear too.png")
     config = ImageFolderConfig(images=images, output=images.parent / "arrays", image_shape=(16, 20, 3))
     convert(config, Console(soft_wrap=True))
-    said = "1 of 31 images: 16 bits, and no word on which value is white; 65535 was taken\n"
-    assert capsys.readouterr().out.count(said) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("1 of 33 images: 16 bits, and no word on which value is white; 65535 was taken") == 1
+    assert lines[0] == "files and folders left out: 1, such as 'red/notes.txt'"
+    assert lines.count("2 of 33 images: transparent in places; a white background was taken") == 1
+
+
+def drawing(mode):
+    """Black ink in the right half, on a transparent ground that is black too, as drawing programs save it."""
+    image = Image.new("RGBA", (16, 16))
+    image.paste((0, 0, 0, 255), (8, 0, 16, 16))
+    if mode != "P":
+        return image.convert(mode), {}
+    image = Image.new("P", (16, 16))
+    image.putpalette([0, 0, 0] * 256)
+    image.paste(1, (8, 0, 16, 16))
+    return image, {"transparency": 0}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("RGBA", "png"), ("LA", "png"), ("P", "png"), ("P", "gif"), ("RGBA", "webp"), ("RGBA", "tif")]
+)
+def test_ink_on_a_transparent_ground_lies_on_white(tmp_path, mode, suffix, channels):
+    image, options = drawing(mode)
+    image.save(tmp_path / f"drawing.{suffix}", **options, **({"lossless": True} if suffix == "webp" else {}))
+    pixels, assumed = read_image(tmp_path / f"drawing.{suffix}", (16, 16, channels), "stretch")
+    assert (pixels[:, :8] == 255).all() and (pixels[:, 8:] == 0).all() and assumed == Assumed.BACKGROUND
+
+
+def test_an_alpha_channel_without_transparency_needs_no_assumption(tmp_path):
+    Image.new("RGBA", (16, 16), (10, 20, 30, 255)).save(tmp_path / "opaque.png")
+    pixels, assumed = read_image(tmp_path / "opaque.png", (16, 16, 3), "stretch")
+    assert (pixels == (10, 20, 30)).all() and not assumed
+
+
+def test_a_small_file_can_not_fill_the_memory(tmp_path, recwarn):
+    Image.new("1", (10_000, 5_001)).save(tmp_path / "large.png")
+    with pytest.raises(UserError, match=r"large.png: has more than 50,000,000 pixels; make it smaller$"):
+        read_image(tmp_path / "large.png", (64, 64, 1), "crop")
+    assert not recwarn
 
 
 @pytest.mark.parametrize(("kind", "what"), [("F", "floating-point numbers"), ("I", "32-bit integers")])
