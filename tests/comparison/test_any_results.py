@@ -1,6 +1,7 @@
 """Any damage to the files of a comparison: a damaged run counts as failed, and the other runs are shown."""
 
 import os
+import re
 
 import pytest
 from fuzzing import damaged, how_many, line_or_result, try_out
@@ -13,6 +14,7 @@ from common.platform.files import lock_file
 from comparison.measure.summary import find_runs
 from comparison.plan.request import LOCK_FILE, Request, take
 from comparison.run.program import RECORD_FILE
+from comparison.run.store import last_lines
 
 FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "result.json", RECORD_FILE)
 
@@ -110,3 +112,44 @@ def test_a_pipe_is_no_lock(tmp_path):
     os.mkfifo(tmp_path / LOCK_FILE)
     with pytest.raises(OSError, match="not a regular file"):
         lock_file(tmp_path / LOCK_FILE, wait=True)
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def endless(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def huge(path):
+    os.truncate(path, 2**42)
+
+
+@pytest.mark.parametrize("change", [pipe, endless, huge])
+@pytest.mark.parametrize("name", FILES)
+def test_what_never_ends_is_a_failed_run(made, name, change):
+    run_dir = made / "runs" / "seed-0" / "round-1" / "pt"
+    change(run_dir / name)
+    (other, failed), missing = find_runs(made, Request.read(made, "--report-only"))
+    assert other.result and failed.result is None and not missing
+    assert re.search(f"{name}: .*(not a regular file|has (more than )?[0-9,]+ bytes)", failed.record.failure)
+
+
+@pytest.mark.parametrize("change", [pipe, endless, huge])
+def test_a_request_that_never_ends_is_refused_in_a_line(asked, change):
+    change(asked / "comparison.json")
+    with pytest.raises(UserError, match=r"^--baseline .*comparison.json: cannot be read: (not a|has more)"):
+        Request.read(asked, "--baseline")
+
+
+def test_a_log_that_is_a_link_is_not_shown(tmp_path):
+    (tmp_path / "secret").write_text("my secret\n")
+    log = tmp_path / "log.txt"
+    log.symlink_to(tmp_path / "secret")
+    assert last_lines(log, 5) == ["log.txt cannot be read: is a link to another file"]
+    log.unlink()
+    log.write_bytes(b"x" * 2**20 + b"\n\n \x1b[31m\tred\xff\n")
+    assert last_lines(log, 1) == [" \\x1b[31m  red\ufffd"]
