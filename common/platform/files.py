@@ -6,6 +6,7 @@ Nothing is unpickled: arrays are stored by name in safetensors files.
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import stat
@@ -13,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -67,7 +68,7 @@ def reason_of(error: Exception) -> str:
 # --- Files and locks in folders that may come from anybody ---
 
 
-def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> IO[bytes]:
+def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> io.BufferedIOBase:
     """Opens a file. `flags` are added to those of open(2), such as `os.O_NOFOLLOW` to refuse a link.
 
     Raises:
@@ -76,13 +77,14 @@ def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> IO[bytes]:
 
     def opener(name: str, given: int) -> int:
         descriptor = os.open(name, given | flags | os.O_NONBLOCK, 0o666)  # does not wait for the writer of a pipe
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", name)
+            raise OSError(errno.EINVAL, "Is a directory" if stat.S_ISDIR(mode) else "not a regular file", name)
         return descriptor
 
     try:
-        return cast(IO[bytes], open(path, mode, opener=opener))
+        return cast(io.BufferedIOBase, open(path, mode, opener=opener))
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
             raise OSError(errno.ELOOP, "is a link to another file", str(path)) from None
@@ -107,12 +109,7 @@ def read_end(path: Path) -> str:
         return file.read(END_BYTES).decode(errors="replace")
 
 
-def printable(text: str) -> str:
-    """The text with escapes such as `\\x1b` in place of characters that can't be shown, or that control a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def lock_file(path: Path, wait: bool) -> IO[bytes]:
+def lock_file(path: Path, wait: bool) -> io.BufferedIOBase:
     """Locks the file `path`, which is made if it is missing, until the result is closed or the process ends.
 
     Without the right to write the file is opened for reading, which is enough for a lock: it may be another user's.
@@ -137,6 +134,20 @@ def lock_file(path: Path, wait: bool) -> IO[bytes]:
     except OSError:  # a file system without locks
         pass
     return lock
+
+
+# --- Fields of stored files ---
+
+
+def printable(text: str) -> str:
+    """The text with escapes such as `\\x1b` in place of characters that can't be shown, or that control a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+Text = Annotated[str, AfterValidator(printable)]
+# As large as the whole numbers of arrays and tables may be.
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(gt=0, lt=2**63)]
 
 
 # --- Text, bytes and JSON ---

@@ -24,6 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from common.experiment import Experiment
 from common.platform.errors import UserError, option_name
 from common.platform.files import (
+    Count,
+    Natural,
+    Text,
     open_regular,
     read_arrays,
     read_bytes,
@@ -59,12 +62,12 @@ class Checkpoint(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    implementation: str
+    implementation: Text
     config: TrainConfig
     data_sha256: str
-    step: int = Field(gt=0)
+    step: Count
     epochs: list[EpochLine]
-    epoch_correct: int = Field(ge=0)
+    epoch_correct: Natural
     epoch_seconds: float = Field(ge=0)
 
 

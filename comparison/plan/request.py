@@ -3,13 +3,14 @@
 import json
 import os
 import platform
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import lock_file, open_regular, read_model, write_text
+from common.platform.files import Text, lock_file, open_regular, read_model, write_text
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.plan.options import CompareConfig
@@ -29,8 +30,8 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[2]
-    created: str
-    commands: list[str]
+    created: Text
+    commands: list[Text] = Field(min_length=1)
     options: CompareConfig
     config: TrainConfig
 
@@ -72,7 +73,7 @@ def take(folder: Path, option: str) -> Request:
     return Request.read(folder, option)  # again: the process that had the lock until now may have changed it
 
 
-_held: list[IO[bytes]] = []  # lock files, open until this process ends in whatever way
+_held: list[BufferedIOBase] = []  # lock files, open until this process ends in whatever way
 
 
 def hold(folder: Path, option: str) -> None:

@@ -80,7 +80,7 @@ def check_files(
         raise UserError(f"{path}: its last evaluation is not the last one of {METRICS_FILE}")
     if [line.train_seconds for line in epochs] != result.epoch_train_seconds:
         raise UserError(f"{path}: the seconds of its epochs are not those of {METRICS_FILE}")
-    predictions = Predictions.read(run_dir)
+    predictions = Predictions.read(run_dir, len(result.class_names))
     right = int(np.sum(predictions.labels == predictions.guesses))
     if len(predictions.labels) != result.test_count or (
         abs(right - result.test_correct) > max(2, DIFFERENT_GUESSES * result.test_count)

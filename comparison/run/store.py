@@ -194,7 +194,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
         turns = read_metrics(run_dir, TurnLine)
         check_files(run_dir, record, result, losses, epochs, turns)
     except UserError as error:
-        return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
+        return Run(record.model_copy(update={"failure": printable(str(error)), "files_sha256": None}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)
 
 

@@ -4,17 +4,22 @@ import os
 import re
 
 import pytest
-from fuzzing import damaged, how_many, line_or_result, try_out
+from fuzzing import damaged, edited, how_many, line_or_result, try_out
 from hypothesis import strategies as st
 from made_up import comparison
 from test_integrity import seal
 
 from common.platform.errors import UserError
 from common.platform.files import lock_file
-from comparison.measure.summary import find_runs
+from common.record.predictions import PREDICTIONS_FILE
+from comparison.measure.frames import epochs_frame, rows_frame, runs_frame, turns_frame
+from comparison.measure.summary import find_runs, summarise
 from comparison.plan.request import LOCK_FILE, Request, take
 from comparison.run.program import RECORD_FILE
 from comparison.run.store import last_lines
+from comparison.show.export import to_markdown
+from comparison.show.report.gallery import find_mistakes
+from comparison.show.report.page import table_charts
 
 FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "result.json", RECORD_FILE)
 
@@ -47,6 +52,35 @@ def test_files_of_a_run(made, cases):
             assert run.record.failure
         else:  # the digest does not cover run.json: there, spaces and some digits may differ
             assert content == contents[name] or name == RECORD_FILE
+
+    try_out(cases, check, st.sampled_from(FILES), st.data())
+
+
+@how_many
+def test_files_of_a_run_that_somebody_has_edited_and_sealed(made, cases):
+    """Whatever passes the digest is a failed run, or can be shown, on the terminal and in Markdown as plain text."""
+    run_dir = made / "runs" / "seed-0" / "round-1" / "pt"
+    contents = {name: (run_dir / name).read_bytes() for name in FILES}
+    request = Request.read(made, "--report-only")
+
+    def check(name, data):
+        content = data.draw(damaged(contents[name]) if name == PREDICTIONS_FILE else edited(contents[name]))
+        (run_dir / name).write_bytes(content)
+        try:
+            if name != RECORD_FILE:
+                seal(run_dir)
+            runs, missing = find_runs(made, request)
+            summary = summarise(made, request, runs, len(missing))
+            assert runs[0].result and not missing
+            for frame in (rows_frame(summary.rows), runs_frame(summary), epochs_frame(summary), turns_frame(summary)):
+                assert "\x1b" not in frame.to_csv()
+            assert not set("\x1b\u202e") & set(to_markdown(summary))
+            for table in summary.tables:
+                assert find_mistakes(table)
+                assert len([chart.name for chart in table_charts(table)]) > 3
+        finally:
+            for changed in (name, RECORD_FILE):
+                (run_dir / changed).write_bytes(contents[changed])
 
     try_out(cases, check, st.sampled_from(FILES), st.data())
 
