@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from common.platform.errors import FileError, UserError
+from common.platform.errors import FileError, UserError, printable
 from common.platform.program import at_signal
 
 Arrays = dict[str, NDArray[Any]]
@@ -139,11 +139,6 @@ def lock_file(path: Path, wait: bool) -> io.BufferedIOBase:
 # --- Fields of stored files ---
 
 
-def printable(text: str) -> str:
-    """The text with escapes such as `\\x1b` in place of characters that can't be shown, or that control a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 Text = Annotated[str, AfterValidator(printable)]
 # As large as the whole numbers of arrays and tables may be.
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
@@ -190,7 +185,7 @@ def not_valid(path: Path, error: ValidationError) -> UserError:
     """The error for a file that breaks its schema: the first problem and the field where it is."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or path.stem
-    return UserError(f"{path}: not valid: {printable(where)}: {printable(first['msg'])}")
+    return UserError(f"{path}: not valid: {where}: {first['msg']}")
 
 
 # --- Arrays ---

@@ -4,8 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.platform.errors import UserError
-from common.platform.files import printable, read_end, read_model, write_model
+from common.platform.errors import UserError, printable
+from common.platform.files import read_end, read_model, write_model
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.timeline import SHOWN_PHASES, Phase
