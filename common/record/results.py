@@ -185,6 +185,12 @@ class EpochLine(BaseModel):
     train_seconds: Seconds
     eval_seconds: Seconds
 
+    @model_validator(mode="after")
+    def _adds_up(self) -> "EpochLine":
+        if not math.isclose(self.test_accuracy, self.test_correct / self.test_count, rel_tol=1e-12):
+            raise ValueError("test_accuracy is not test_correct / test_count")
+        return self
+
 
 class TurnLine(BaseModel):
     """A turn of training in a round whose programs train in turns, see `common.record.turns`.

@@ -1,5 +1,6 @@
 """Any damage to the files of a comparison: a damaged run counts as failed, and the other runs are shown."""
 
+import json
 import os
 import re
 
@@ -104,6 +105,27 @@ def test_what_was_asked_for(made, cases):
             find_runs(made, request)
 
     try_out(cases, check, damaged(whole))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"peak_memory_bytes": 10**400}, "result.json: not valid: peak_memory_bytes: Input should be less than"),
+        ({"device_peak_memory_bytes": 2**63}, "result.json: not valid: device_peak_memory_bytes: "),
+        ({"class_names": [f"class {number}" for number in range(20_000)]}, "result.json: not valid: class_names: "),
+        ({"class_names": ["a", "b"]}, "predictions.safetensors: has class 9, and there are only 2 classes, from 0"),
+        ({"class_names": ["a\x1b", *"bcdefghij"]}, "result.json: not valid: class_names: "),
+        ({"\x1b[31m": 1}, "result.json: not valid: \\x1b[31m: Extra inputs are not permitted"),
+    ],
+)
+def test_numbers_and_names_that_cannot_be_are_a_failed_run(made, changes, told):
+    run_dir = made / "runs" / "seed-0" / "round-1" / "pt"
+    path = run_dir / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    seal(run_dir)
+    (other, failed), missing = find_runs(made, Request.read(made, "--report-only"))
+    assert other.result and failed.result is None and not missing
+    assert failed.record.failure.startswith(f"{run_dir}/{told}")
 
 
 @pytest.fixture
