@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.platform.errors import UserError
 from common.platform.files import Arrays, read_arrays
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
@@ -93,7 +94,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
 
     if all((folder / FIRST_BATCH_FILE).exists() for folder in (reference, other)):
-        arrays = read_arrays(reference / FIRST_BATCH_FILE), read_arrays(other / FIRST_BATCH_FILE)
+        arrays = _read_first_batch(reference), _read_first_batch(other)
         if message := _first_batch_departure(*arrays, tolerance, config.model):
             return message
 
@@ -125,6 +126,15 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
                     " loss agrees: suspect how the test set is sharded, padded or summed"
                 )
     return None
+
+
+def _read_first_batch(folder: Path) -> Arrays:
+    path = folder / FIRST_BATCH_FILE
+    arrays = read_arrays(path)
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or not array.size:
+            raise UserError(f"{path}: {name} is {array.dtype} {array.shape}, should be floating-point numbers")
+    return arrays
 
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:

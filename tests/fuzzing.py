@@ -1,5 +1,7 @@
 """Damaged inputs for fuzz tests: hypothesis generates them, and shrinks those that make a reader fail."""
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -51,6 +53,28 @@ def damaged(draw: st.DrawFn, *contents: bytes) -> bytes:
         else:
             content[start:stop] = b"\xff" * (stop - start)
     return bytes(content)
+
+
+# Values that somebody might put into a JSON file in place of others.
+HOSTILE: list[object] = [10**400, -(10**400), 2**63, -1, 0, 1, 1e308, 5e-324, math.nan, math.inf, None, True, [], {}]
+HOSTILE += ["", "\x1b[31m", "<script>", "```\n# heading", "../../x", "\u202e", "x" * 10_000, "1970-01-01T00:00:00Z"]
+
+
+@st.composite
+def edited(draw: st.DrawFn, content: bytes) -> bytes:
+    """Lines of JSON with a value replaced, or repeated if it is in a list, in one of the lines."""
+    lines = [json.loads(line) for line in content.splitlines()] if content.startswith(b'{"') else [json.loads(content)]
+    place: object = draw(st.sampled_from(lines))
+    while isinstance(place, dict | list) and place:
+        key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if not isinstance(place[key], dict | list) or not place[key] or draw(st.integers(0, 3)) == 0:
+            if isinstance(place, list) and draw(st.booleans()):
+                place.append(place[key])
+            else:
+                place[key] = draw(st.sampled_from(HOSTILE))
+            break
+        place = place[key]
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
 @contextmanager

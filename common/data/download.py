@@ -4,7 +4,6 @@ Checksums are computed over the decompressed, unpacked content. They do not depe
 compressed it. pooch could only check the compressed files, and knows one URL for each; so it only downloads here.
 """
 
-import fcntl
 import gzip
 import hashlib
 import sys
@@ -12,7 +11,6 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from common.data.formats import MOST_BYTES, read_bytes, read_limited
 from common.platform.errors import UserError
-from common.platform.files import write_bytes
+from common.platform.files import lock_file, write_bytes
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
 LEAST_RATE = 2000  # bytes per second on average since the start; checked after TIMEOUT_SECONDS
@@ -63,9 +61,7 @@ class Source:
                 folder.mkdir(parents=True, exist_ok=True)
                 # One process downloads. Others that need the same files wait here, and then find them. The lock only
                 # avoids repeated downloads: on a file system without locks, files still appear complete or not at all.
-                with open(folder / ".lock", "w") as lock:
-                    with suppress(OSError):
-                        fcntl.flock(lock, fcntl.LOCK_EX)
+                with lock_file(folder / ".lock", wait=True):
                     for name in self.md5:
                         if name not in self.paths(data_dir):  # an archive brings all of them at once
                             self._download(name, folder)

@@ -3,25 +3,33 @@
 Nothing is unpickled: arrays are stored by name in safetensors files.
 """
 
+import errno
+import fcntl
 import hashlib
+import io
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from common.platform.errors import FileError, UserError
+from common.platform.errors import FileError, UserError, printable
 from common.platform.program import at_signal
 
 Arrays = dict[str, NDArray[Any]]
+MOST_BYTES = 2**30  # limit for a file that is read as a whole; the largest are metrics of many millions of steps
+MOST_JSON_BYTES = 2**26
+END_BYTES = 2**16
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -49,8 +57,92 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FileError(f"{path} cannot be written: {reason}") from None
+        raise FileError(f"{path} cannot be written: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """The system's message of an error; the error's own text if there is none."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+# --- Files and locks in folders that may come from anybody ---
+
+
+def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> io.BufferedIOBase:
+    """Opens a file. `flags` are added to those of open(2), such as `os.O_NOFOLLOW` to refuse a link.
+
+    Raises:
+      OSError: the file can't be opened, or is not a regular one: reading a pipe or a device may never end.
+    """
+
+    def opener(name: str, given: int) -> int:
+        descriptor = os.open(name, given | flags | os.O_NONBLOCK, 0o666)  # does not wait for the writer of a pipe
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "Is a directory" if stat.S_ISDIR(mode) else "not a regular file", name)
+        return descriptor
+
+    try:
+        return cast(io.BufferedIOBase, open(path, mode, opener=opener))
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+            raise OSError(errno.ELOOP, "is a link to another file", str(path)) from None
+        raise
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES, flags: int = 0) -> bytes:
+    """The content of a regular file. Raises OSError if it can't be read, or has more than `most` bytes."""
+    with open_regular(path, flags=flags) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
+        return file.read()
+
+
+def read_end(path: Path) -> str:
+    """The last END_BYTES of a text, as it can be shown: of a log, which is not read through a link to another file.
+
+    Raises OSError if it can't be read.
+    """
+    with open_regular(path, flags=os.O_NOFOLLOW) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
+        return file.read(END_BYTES).decode(errors="replace")
+
+
+def lock_file(path: Path, wait: bool) -> io.BufferedIOBase:
+    """Locks the file `path`, which is made if it is missing, until the result is closed or the process ends.
+
+    Without the right to write the file is opened for reading, which is enough for a lock: it may be another user's.
+
+    Args:
+      wait: whether to wait for the process that holds the lock.
+
+    Raises:
+      BlockingIOError: another process holds the lock.
+      FileNotFoundError: the file is missing and can't be made.
+      OSError: the file can't be opened, or is a link or a special file.
+    """
+    try:
+        lock = open_regular(path, "r+b", os.O_CREAT | os.O_NOFOLLOW)
+    except OSError:
+        lock = open_regular(path, "rb", os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        lock.close()
+        raise
+    except OSError:  # a file system without locks
+        pass
+    return lock
+
+
+# --- Fields of stored files ---
+
+
+Text = Annotated[str, AfterValidator(printable)]
+# As large as the whole numbers of arrays and tables may be.
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(gt=0, lt=2**63)]
 
 
 # --- Text, bytes and JSON ---
@@ -80,11 +172,11 @@ def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
       UserError: the file is missing or can't be read (the message begins with `prefix`), or it breaks the schema.
     """
     try:
-        return schema.model_validate_json(path.read_text(encoding="utf-8"))
+        return schema.model_validate_json(read_bytes(path, MOST_JSON_BYTES).decode())
     except FileNotFoundError:
         raise UserError(f"{prefix}{path}: missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{prefix}{path}: cannot be read: {error}") from None
+        raise UserError(f"{prefix}{path}: cannot be read: {reason_of(error)}") from None
     except ValidationError as error:
         raise not_valid(path, error) from None
 
@@ -107,21 +199,29 @@ def write_arrays(path: Path, arrays: Arrays, metadata: dict[str, str] | None = N
 
 def read_arrays(path: Path, option: str = "") -> Arrays:
     """Reads a safetensors file. Raises UserError, which names `option`, if it is missing or not a safetensors file."""
-    try:
+    with _reading_arrays(path, option):
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
-        raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
 
 
 def read_metadata(path: Path, option: str = "") -> dict[str, str]:
     """The metadata of a safetensors file. Raises UserError, which names `option`, if it is not a safetensors file."""
+    with _reading_arrays(path, option), safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _reading_arrays(path: Path, option: str) -> Iterator[None]:
+    """Checks that `path` is a regular file that fits into memory, and turns errors of reading it into a UserError."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            return dict(file.metadata() or {})
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{option}{path}: not a readable safetensors file: {error}") from None
+        with open_regular(path) as file:
+            size, available = os.fstat(file.fileno()).st_size, psutil.virtual_memory().available
+        if size > available:
+            raise OSError(errno.EFBIG, f"has {size:,} bytes, and {available:,} bytes of memory are left")
+        yield
+    except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
+        raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
+    except (OSError, SafetensorError, ValueError, OverflowError) as error:  # NumPy's, of shapes that can't be
+        raise UserError(f"{option}{path}: not a readable safetensors file: {reason_of(error)}") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from common.platform.control_groups import cpu_quota
 from common.platform.errors import UserError
+from common.platform.files import Count, Text
 from common.platform.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -32,12 +33,12 @@ class Machine(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hostname: str
-    processor: str
-    cores: int = Field(gt=0)
-    all_cores: int = Field(gt=0)
-    memory_bytes: int = Field(gt=0)
-    system: str
+    hostname: Text
+    processor: Text
+    cores: Count
+    all_cores: Count
+    memory_bytes: Count
+    system: Text
 
     def differences(self, other: "Machine") -> list[str]:
         """Lists the fields in which two machines differ: `cores: 2 and 4`. The hostname is not compared."""

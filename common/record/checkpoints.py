@@ -23,7 +23,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
 from common.platform.errors import UserError, as_typed, option_name
-from common.platform.files import read_arrays, read_model, write_arrays, write_model, writing
+from common.platform.files import (
+    Count,
+    Natural,
+    Text,
+    open_regular,
+    read_arrays,
+    read_bytes,
+    read_model,
+    write_arrays,
+    write_model,
+    writing,
+)
 from common.platform.program import STOP_SIGNALS, HeldSignal
 from common.record.results import EpochLine
 from common.spec.batches import Plan
@@ -51,12 +62,12 @@ class Checkpoint(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    implementation: str
+    implementation: Text
     config: TrainConfig
     data_sha256: str
-    step: int = Field(gt=0)
+    step: Count
     epochs: list[EpochLine]
-    epoch_correct: int = Field(ge=0)
+    epoch_correct: Natural
     epoch_seconds: float = Field(ge=0)
 
 
@@ -105,7 +116,7 @@ def _flush(path: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -123,7 +134,7 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
     checkpoint = read_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
-        sums = (folder / CHECKSUMS_FILE).read_bytes()
+        sums = read_bytes(folder / CHECKSUMS_FILE)
         expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None

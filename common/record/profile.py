@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import write_model, writing
+from common.platform.files import Count, Text, write_model, writing
 from common.spec.batches import Plan
 
 PROFILE_FILE = "profile.json"
@@ -34,9 +34,9 @@ class Operation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    calls: int = Field(gt=0)
-    seconds: float = Field(ge=0)
+    name: Text
+    calls: Count
+    seconds: float = Field(ge=0, allow_inf_nan=False)
 
     @property
     def kind(self) -> Literal["communication", "computation"]:
@@ -56,12 +56,12 @@ class Profile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    implementation: str
-    first_step: int = Field(gt=0)
-    num_steps: int = Field(gt=0)
-    wall_seconds: float = Field(ge=0)
-    computation_seconds: float = Field(ge=0)
-    communication_seconds: float = Field(ge=0)
+    implementation: Text
+    first_step: Count
+    num_steps: Count
+    wall_seconds: float = Field(ge=0, allow_inf_nan=False)
+    computation_seconds: float = Field(ge=0, allow_inf_nan=False)
+    communication_seconds: float = Field(ge=0, allow_inf_nan=False)
     operations: list[Operation]
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
-from common.platform.files import not_valid, read_model, write_model
+from common.platform.files import Count, Natural, Text, not_valid, read_bytes, read_model, write_model
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -75,49 +75,49 @@ class RunResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[13]
-    implementation: str
+    implementation: Text
     config: TrainConfig
     config_sha256: Sha256
     data_sha256: Sha256
     initial_weights_sha256: Sha256
-    num_parameters: int = Field(gt=0)
-    flops_per_image: int = Field(gt=0)
+    num_parameters: Count
+    flops_per_image: Count
     class_names: ClassNames
-    num_steps: int = Field(gt=0)
-    skipped_steps: int | None = Field(ge=0)
+    num_steps: Count
+    skipped_steps: Natural | None
     first_loss_tolerance: float | None = Field(gt=0, allow_inf_nan=False)
-    train_count: int = Field(gt=0)
-    test_count: int = Field(gt=0)
-    test_correct: int = Field(ge=0)
+    train_count: Count
+    test_count: Count
+    test_correct: Natural
     test_accuracy: float = Field(ge=0, le=1)
     test_loss: float = Field(ge=0, allow_inf_nan=False)
-    resumed_from: int | None = Field(gt=0)
+    resumed_from: Count | None
     started: AwareDatetime
     startup_seconds: Seconds
     epoch_train_seconds: list[Seconds]
     eval_seconds: list[Seconds]
     wall_seconds: Seconds
     stopped_seconds: Seconds
-    warmup_steps: int = Field(ge=0)
+    warmup_steps: Natural
     images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
     phase_seconds: dict[Phase, Seconds]
-    peak_memory_bytes: int = Field(gt=0)
-    device_peak_memory_bytes: int | None
+    peak_memory_bytes: Count
+    device_peak_memory_bytes: Natural | None
     cpu_utilisation: float | None = Field(ge=0, allow_inf_nan=False)
     gpu_utilisation: float | None = Field(ge=0, le=1)
     training_other_load: float | None = Field(ge=0, allow_inf_nan=False)
     joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
-    energy_source: str | None
+    energy_source: Text | None
     accelerator: Literal["cpu", "gpu"]
-    devices: int = Field(gt=0)
-    threads_per_device: int = Field(gt=0)
-    device_name: str
-    cpu_instructions: str | None
-    processor_note: str | None
+    devices: Count
+    threads_per_device: Count
+    device_name: Text
+    cpu_instructions: Text | None
+    processor_note: Text | None
     machine: Machine
-    versions: dict[str, str]
+    versions: dict[Text, Text]
     code_sha256: Sha256
-    git: dict[str, str | bool] | None
+    git: dict[Text, Text | bool] | None
 
     @property
     def plan(self) -> Plan:
@@ -157,17 +157,17 @@ class PlanLine(BaseModel):
     """The first line of `metrics.jsonl`: the steps that the run will take, and the implementation that takes them."""
 
     kind: Literal["plan"]
-    implementation: str
-    total_steps: int = Field(gt=0)
-    steps_per_epoch: int = Field(gt=0)
-    num_epochs: int = Field(gt=0)
+    implementation: Text
+    total_steps: Count
+    steps_per_epoch: Count
+    num_epochs: Count
 
 
 class StepLine(BaseModel):
     """One step, counted from 1 across epochs, and the mean loss over its global batch."""
 
     kind: Literal["step"]
-    step: int = Field(gt=0)
+    step: Count
     loss: float = Field(allow_inf_nan=False)
 
 
@@ -175,15 +175,21 @@ class EpochLine(BaseModel):
     """An epoch of training, and the evaluation after it."""
 
     kind: Literal["epoch"]
-    epoch: int = Field(gt=0)
+    epoch: Count
     train_loss: float
     train_accuracy: float = Field(ge=0, le=1)  # each example counts as predicted before the step that trains on it
     test_loss: float = Field(allow_inf_nan=False)
     test_accuracy: float = Field(ge=0, le=1)
-    test_correct: int = Field(ge=0)
-    test_count: int = Field(gt=0)
+    test_correct: Natural
+    test_count: Count
     train_seconds: Seconds
     eval_seconds: Seconds
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> "EpochLine":
+        if not math.isclose(self.test_accuracy, self.test_correct / self.test_count, rel_tol=1e-12):
+            raise ValueError("test_accuracy is not test_correct / test_count")
+        return self
 
 
 class TurnLine(BaseModel):
@@ -201,10 +207,10 @@ class TurnLine(BaseModel):
     """
 
     kind: Literal["turn"]
-    cycle: int = Field(gt=0)
-    first_step: int = Field(gt=0)
-    last_step: int = Field(gt=0)
-    images: int = Field(gt=0)
+    cycle: Count
+    first_step: Count
+    last_step: Count
+    images: Count
     seconds: float = Field(gt=0, allow_inf_nan=False)
     ended: float = Field(allow_inf_nan=False)
     own_load: float | None = Field(ge=0, allow_inf_nan=False)
@@ -235,10 +241,10 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
     """The lines of one kind in `metrics.jsonl`, in the order written; an unfinished last line is left out."""
     path = run_dir / METRICS_FILE
-    if not path.exists():
-        return []
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     whole = content.rpartition(b"\n")[0]  # what follows the last line break is still being written

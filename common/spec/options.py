@@ -252,6 +252,7 @@ class TrainingOptions(BaseModel):
         "training",
         None,
         gt=0,
+        le=MAX_COUNT,
         description="the batch size N that the learning rate is meant for: it is multiplied by the examples of a step"
         " / N; unset: not scaled",
     )
@@ -266,7 +267,11 @@ class TrainingOptions(BaseModel):
         " times --gamma every --step-size epochs; one-cycle: up to the peak and down again",
     )
     step_size: int | None = option(
-        "schedule", None, gt=0, description="schedule step: epochs between two changes; unset: a third of all"
+        "schedule",
+        None,
+        gt=0,
+        le=MAX_COUNT,
+        description="schedule step: epochs between two changes; unset: a third of all",
     )
     gamma: float | None = option(
         "schedule", None, gt=0, le=1, description="schedule step: factor of each change; unset: 0.1"

@@ -33,6 +33,7 @@ REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
+ImplementationName = Annotated[str, Field(pattern=r"^\w+$")]  # a part of the names of folders and files
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
 
@@ -61,7 +62,7 @@ def _short_names(value: Any) -> Any:
 class CompareConfig(TrainingOptions):
     """The options of compare.py; `python compare.py --help` prints all of them."""
 
-    implementations: Annotated[list[str], BeforeValidator(_short_names)] = option(
+    implementations: Annotated[list[ImplementationName], BeforeValidator(_short_names)] = option(
         "rows",
         ["tf", "pt", "ptl"],
         min_length=1,

@@ -1,16 +1,16 @@
 """`comparison.json`, the request that a comparison's folder begins with, and the lock of that folder."""
 
-import fcntl
 import json
 import os
 import platform
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import read_model, write_text
+from common.platform.files import Text, lock_file, open_regular, read_model, write_text
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.plan.options import CompareConfig
@@ -30,8 +30,8 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[2]
-    created: str
-    commands: list[str]
+    created: Text
+    commands: list[Text] = Field(min_length=1)
     options: CompareConfig
     config: TrainConfig
 
@@ -73,24 +73,30 @@ def take(folder: Path, option: str) -> Request:
     return Request.read(folder, option)  # again: the process that had the lock until now may have changed it
 
 
-_held: list[IO[str]] = []  # lock files, open until this process ends in whatever way
+_held: list[BufferedIOBase] = []  # lock files, open until this process ends in whatever way
 
 
 def hold(folder: Path, option: str) -> None:
     """Locks the comparison's folder for this process.
 
-    Raises UserError if another compare.py is at work there."""
+    Raises UserError if another compare.py is at work there, or if what is written there would be in another folder."""
     try:
-        lock = open(folder / LOCK_FILE, "a+")  # noqa: SIM115 - see _held
-    except OSError:  # the next file that is written there will fail with a message
+        for path in folder.iterdir():
+            if path.is_symlink() and path.is_dir():
+                raise UserError(
+                    f"{option} {folder}: {path.name} is a link to another folder; put the folder itself there"
+                )
+        lock = lock_file(folder / LOCK_FILE, wait=False)
+    except FileNotFoundError:  # the next file that is written there will fail with a message
         return
-    _held.append(lock)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.seek(0)
-        raise UserError(f"{option} {folder}: another compare.py is at work there ({lock.read().strip()})") from None
-    except OSError:  # a file system without locks
-        return
-    lock.truncate(0)
-    print(f"process {os.getpid()} on {platform.node()}", file=lock, flush=True)
+        with open_regular(folder / LOCK_FILE) as lock:
+            holder = lock.read(100).decode(errors="replace").strip()
+        raise UserError(f"{option} {folder}: another compare.py is at work there ({holder})") from None
+    except OSError as error:
+        raise UserError(f"{option} {folder}: {LOCK_FILE} cannot be locked: {error.strerror}") from None
+    _held.append(lock)
+    if lock.writable():
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}\n".encode())
+        lock.flush()

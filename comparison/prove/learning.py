@@ -25,7 +25,7 @@ from comparison.numbers import ACCURACY, LOSS, SHARE
 from comparison.plan.jobs import Values, row_path
 from comparison.ratios import CONFIDENCE
 from comparison.run.side_runs import SideRunner
-from comparison.run.store import FAILURE_FILE, Run
+from comparison.run.store import FAILURE_FILE, Run, last_lines
 
 Learned = Literal["fits", "underfits", "overfits", "learns nothing"]
 
@@ -75,8 +75,7 @@ class SmallSet:
 def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
     run_dir = folder / learning_path(variant, name, SMALL)
-    if (run_dir / FAILURE_FILE).exists():
-        failure = (run_dir / FAILURE_FILE).read_text()
+    if failure := " ".join(last_lines(run_dir / FAILURE_FILE, 1)):
         return SmallSet(None, None, f"failed on a few training images that it should learn by heart: {failure}")
     epochs = finished_epochs(run_dir)
     if not epochs:

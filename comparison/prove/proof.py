@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import read_model
+from common.platform.files import Text, read_model
 from common.record.results import RESULT_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.options import TrainConfig
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
@@ -60,7 +60,7 @@ class ProofRecord(BaseModel):
 
     schema_version: Literal[2]
     digest: str
-    failure: str | None
+    failure: Text | None
 
 
 def proof_path(variant: Values, name: str) -> Path:

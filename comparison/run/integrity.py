@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from common.platform.errors import UserError
-from common.platform.files import read_model
+from common.platform.files import read_bytes, read_model
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult, TurnLine
 from common.spec.options import TrainConfig
@@ -29,7 +29,7 @@ def files_sha256(run_dir: Path) -> str:
     digest = hashlib.sha256()
     for name in COVERED_FILES:
         try:
-            content = (run_dir / name).read_bytes()
+            content = read_bytes(run_dir / name)
         except OSError as error:
             raise UserError(f"{run_dir / name}: cannot be read: {error.strerror}") from None
         digest.update(f"{name} {len(content)}\n".encode() + content)
@@ -80,7 +80,7 @@ def check_files(
         raise UserError(f"{path}: its last evaluation is not the last one of {METRICS_FILE}")
     if [line.train_seconds for line in epochs] != result.epoch_train_seconds:
         raise UserError(f"{path}: the seconds of its epochs are not those of {METRICS_FILE}")
-    predictions = Predictions.read(run_dir)
+    predictions = Predictions.read(run_dir, len(result.class_names))
     right = int(np.sum(predictions.labels == predictions.guesses))
     if len(predictions.labels) != result.test_count or (
         abs(right - result.test_correct) > max(2, DIFFERENT_GUESSES * result.test_count)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from common.platform.files import Count, Natural, Text
 from common.spec.options import Mode, TrainConfig
 from comparison.plan.jobs import Contender, Job, Values
 from comparison.plan.request import Request
@@ -40,7 +41,7 @@ class Program(BaseModel):
     implementation: str
     interpreter: str
     config: TrainConfig
-    session: int = Field(default=1, gt=0)
+    session: Count = 1
     starter: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     is_reference: bool = False
@@ -89,12 +90,12 @@ class Ended(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     started: Moment
-    process_seconds: float = Field(ge=0)
-    other_load: float | None = Field(ge=0)
-    runnable_threads: float | None = Field(ge=0)
+    process_seconds: float = Field(ge=0, allow_inf_nan=False)
+    other_load: float | None = Field(ge=0, allow_inf_nan=False)
+    runnable_threads: float | None = Field(ge=0, allow_inf_nan=False)
     throttled: float | None = Field(ge=0, le=1)
-    failure: str | None
-    group: int = Field(default=1, gt=0)
+    failure: Text | None
+    group: Count = 1
 
     @classmethod
     def unknown(cls, failure: str) -> Self:
@@ -115,12 +116,12 @@ class Which(BaseModel):
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
     """
 
-    implementation: str
+    implementation: Text
     mode: Mode
     variant: Values
-    session: int = Field(gt=0)
-    seed: int
-    round: int = Field(gt=0)
+    session: Count
+    seed: Natural
+    round: Count
     rate_search: bool
 
     @property

@@ -4,8 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.platform.errors import UserError
-from common.platform.files import read_model, write_model
+from common.platform.errors import UserError, printable
+from common.platform.files import read_end, read_model, write_model
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.timeline import SHOWN_PHASES, Phase
@@ -131,9 +131,14 @@ class Run:
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """Of a log that may be missing; without empty ones."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return [line for line in lines if line.strip()][-count:]
+    """Of a log that may be missing; without empty ones. A log that can't be read has one line, which says why."""
+    try:
+        lines = read_end(log).splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [f"{log.name} cannot be read: {error.strerror}"]
+    return [printable(line.expandtabs()) for line in lines if line.strip()][-count:]
 
 
 def run_again_dir(run_dir: Path, group: int) -> Path:
@@ -189,7 +194,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
         turns = read_metrics(run_dir, TurnLine)
         check_files(run_dir, record, result, losses, epochs, turns)
     except UserError as error:
-        return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
+        return Run(record.model_copy(update={"failure": printable(str(error)), "files_sha256": None}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)
 
 

@@ -1,12 +1,15 @@
 """Writes the result files of a comparison, except the report, and logs them to the tools that `--logger` names."""
 
 import json
+import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from common.platform.errors import printable
 from common.platform.files import write_text
 from common.record.loggers import make_tracker
 from common.record.loggers.logged_run import as_hyperparameters
@@ -106,32 +109,53 @@ def _schema() -> str:
 
 # --- Markdown: the tables as on the terminal ---
 
+# What would begin code, HTML, emphasis, a cell or a link (CommonMark 0.31, chapter 6; GitHub's tables).
+MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
+
 
 def to_markdown(summary: Summary) -> str:
-    lines = [f"`{summary.request.commands[-1]}`", ""]
+    lines = [*_fenced(summary.request.commands[-1:]), ""]
     study = make_study(summary)
     if study:
         for cells in study_tables(study):
             lines += [*markdown_grid(cells), ""]
-        lines += [*(f"{line}  " for line in study_conclusions(study)), ""]
+        lines += [*map(_line, study_conclusions(study)), ""]
     for table in summary.tables:
-        lines += [f"{line}  " for line in what_was_compared(table)]
+        lines += map(_line, what_was_compared(table))
         for cells in row_tables(table.rows):
             lines += ["", *markdown_grid(cells)]
-        lines += ["", *(f"{line}  " for line in conclusions(table)), ""]
+        lines += ["", *map(_line, conclusions(table)), ""]
     beside = baseline_table(summary.changes)
     if not beside.empty:
-        lines += [f"Beside {summary.request.options.baseline}:", "", *markdown_grid(beside), ""]
+        lines += [f"Beside {_plain(printable(str(summary.request.options.baseline)))}:", "", *markdown_grid(beside), ""]
     lines += [f"{ABOUT_MAIN} {ABOUT_DETAILS}", ""]
     if notes := remarks(summary):
-        lines += ["```", *notes, "```", ""]
+        lines += [*_fenced(notes), ""]
     return "\n".join(lines)
 
 
+def _plain(text: str) -> str:
+    """Markdown that shows the text as it is."""
+    return MARKDOWN.sub(r"\\\g<0>", text)
+
+
+def _line(text: str) -> str:
+    """Markdown of a line, which ends at its end."""
+    return f"{_plain(text)}  "
+
+
+def _fenced(lines: Sequence[str]) -> list[str]:
+    """A block of code, between fences that are longer than any row of backticks in it."""
+    longest = max((len(ticks) for line in lines for ticks in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence, *lines, fence]
+
+
 def markdown_grid(cells: pd.DataFrame) -> list[str]:
-    lines = [["", *map(in_one_line, cells.columns.to_list())], ["---", *["---:"] * len(cells.columns)]]
+    lines = [["", *map(in_one_line, cells.columns.to_list())]]
     lines += [[line[0], *(cell or "-" for cell in line[1:])] for line in cells.itertuples()]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    head, *body = (f"| {' | '.join(map(_plain, line))} |" for line in lines)
+    return [head, f"| --- |{' ---: |' * len(cells.columns)}", *body]
 
 
 # --- Tools: the whole comparison is a run of its own ---

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
+from common.platform.errors import printable
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, make_study
 from comparison.measure.table import Row
@@ -47,7 +48,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
     beside = baseline_table(summary.changes)
     if not beside.empty:
         console.print()
-        console.print(f"beside {summary.request.options.baseline}:", soft_wrap=True)
+        console.print(f"beside {printable(str(summary.request.options.baseline))}:", soft_wrap=True)
         console.print()
         console.print(_grid(beside, None, "framework"))
     if notes := remarks(summary):

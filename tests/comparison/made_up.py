@@ -76,7 +76,7 @@ def made_up_turns(speeds, began=0.0, every=1.0, loads=None):
     )
 
 
-def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
+def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, commands=("python compare.py",), **options):
     """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
     verify = {"verify": "never"} if "tune_over" in options else {}  # tests of rate searches need no proofs
     options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **verify, **options})
@@ -85,7 +85,7 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     request = Request(
         schema_version=2,
         created="2026-01-01T00:00:00+00:00",
-        commands=["python compare.py"],
+        commands=[*commands],
         options=options,
         config=config,
     )

@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
+from made_up import comparison
 
+from common.platform.errors import UserError
+from common.platform.files import write_arrays
 from common.spec.options import TrainConfig
-from comparison.lockstep import loss_differences, roundoff
+from comparison.lockstep import find_departure, loss_differences, roundoff
 
 
 def test_differences_are_relative_above_a_loss_of_1_and_absolute_below():
@@ -18,3 +21,11 @@ def test_the_coarsest_precision_counts():
     one, half = TrainConfig(precision="32"), TrainConfig(precision="bf16-mixed")
     assert roundoff(one) == 2.0**-24 and roundoff(one, half) == 2.0**-8
     assert roundoff(TrainConfig(precision="32", tf32=True)) == 2.0**-11
+
+
+@pytest.mark.parametrize("array", [np.ones(2, np.int64), np.zeros((0, 3), np.float32)])
+def test_a_first_batch_without_floats_is_refused(tmp_path, array):
+    (run,) = comparison(tmp_path, implementations=["pt"], verify="never").runs
+    write_arrays(run.run_dir / "first_batch.safetensors", {"activation.dense1": array})
+    with pytest.raises(UserError, match=f"first_batch.safetensors: activation.dense1 is {array.dtype} "):
+        find_departure(run.run_dir, run.run_dir, 1e-9)

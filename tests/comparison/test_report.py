@@ -599,10 +599,12 @@ def test_reports_are_made_again_alike_and_forget_what_is_gone(tmp_path):
     summary = comparison(tmp_path, noisy, repeats=3)
     write_report(summary)
     first = (tmp_path / "report.html").read_text()
-    (tmp_path / "figures" / "old.png").write_bytes(b"")
+    for name in ("turns-9.png", "my-own.png"):
+        (tmp_path / "figures" / name).write_bytes(b"")
     write_report(summary)
     assert (tmp_path / "report.html").read_text() == first
-    assert not (tmp_path / "figures" / "old.png").exists()
+    assert not (tmp_path / "figures" / "turns-9.png").exists()
+    assert (tmp_path / "figures" / "my-own.png").exists()
 
 
 def test_the_gallery_shows_first_what_they_disagree_on(tmp_path):

@@ -45,6 +45,10 @@ STYLE: dict[str, Any] = {
     "text": {"color": INK},
     "rule": {"color": INK},
 }
+# Files that `draw` may have written. A folder of figures may have others, which are the user's.
+FIGURE_FILES = re.compile(
+    "(accuracy|breakdown|confusion|learning|lockstep|loss|ratio|sweep|throughput|time-to-target|turns)(-.+)?[.](svg|png)"
+)
 FOR_POINTERS = "for pointers: "  # prefix of the names of layers that only a page with Vega has
 
 
@@ -143,6 +147,7 @@ def darker(colour: str) -> str:
 def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:
     """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: added to each name."""
     named = [replace(chart, name=chart.name + suffix) for chart in charts]
+    assert all(FIGURE_FILES.fullmatch(f"{chart.name}.svg") for chart in named), [chart.name for chart in named]
     for chart in named:
         write_text(folder / f"{chart.name}.svg", chart.svg)
         write_bytes(folder / f"{chart.name}.png", chart.png())

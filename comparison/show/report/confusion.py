@@ -20,8 +20,9 @@ def confusions(rows: Sequence[Row]) -> Iterator[Chart]:
     """One matrix for all rows with equal guesses; in lockstep, all rows have equal guesses."""
     alike: list[tuple[list[Run], Predictions]] = []
     for run in same_seed_runs(rows).values():
+        assert run.result
         try:
-            predictions = Predictions.read(run.run_dir)
+            predictions = Predictions.read(run.run_dir, len(run.result.class_names))
         except UserError:  # this implementation does not write predictions
             continue
         for runs, others in alike:

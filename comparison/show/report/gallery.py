@@ -36,13 +36,16 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     Images on which the implementations disagree come first. Within both groups, the images with the highest score of a
     wrong guess come first.
     """
+    if table.first_result is None:
+        return [], 0
+    names = table.first_result.class_names
     predictions: dict[str, Predictions] = {}
     for run in same_seed_runs(table.rows).values():
         try:
-            predictions[run.record.title] = Predictions.read(run.run_dir)
+            predictions[run.record.title] = Predictions.read(run.run_dir, len(names))
         except UserError:  # this implementation does not write predictions
             continue
-    if not predictions or table.first_result is None:
+    if not predictions:
         return [], 0
     pictures: dict[int, Images] = {}
     wrong: set[int] = set()
@@ -57,7 +60,6 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
         ]
         return len(guesses) > 1, max(scores)
 
-    names = table.first_result.class_names
     labels = next(iter(predictions.values())).labels
     chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
     return [

@@ -23,7 +23,7 @@ from comparison.measure.table import Row, Table
 from comparison.plan.jobs import shown_variant
 from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
-from comparison.show.report.charts import Chart, draw
+from comparison.show.report.charts import FIGURE_FILES, Chart, draw
 from comparison.show.report.confusion import confusions
 from comparison.show.report.curve_figures import curves, learning_curves, lockstep
 from comparison.show.report.gallery import Mistake, find_mistakes
@@ -102,8 +102,9 @@ def write_report(summary: Summary) -> None:
         raise UserError(f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; ulimit -v unlimited")
     folder = summary.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
-    for left_over in [*folder.glob("*.svg"), *folder.glob("*.png")]:  # their charts may no longer exist
-        left_over.unlink()
+    for path in folder.iterdir():
+        if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
+            path.unlink()
     study = make_study(summary)
     study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []

@@ -1,6 +1,7 @@
 """Readers of data: any bytes give the right arrays or a one-line error."""
 
 import io
+import os
 import pickle
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from common.data.arrays import array_path, read_arrays_folder, write_description
 from common.data.formats import CIFAR_SHAPE, parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.data.image_files import read_image
 from common.data.image_listing import SUFFIXES
+from common.platform.errors import UserError
 from common.platform.files import read_arrays, write_arrays
 from common.spec.networks import NetworkSpec
 
@@ -174,3 +176,11 @@ def test_weights(cases, tmp_path):
             assert all(np.isfinite(array).all() for array in weights.values())
 
     try_out(cases, check, damaged(whole), st.sampled_from(types))
+
+
+def test_a_picture_that_never_ends_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to("/dev/zero")
+    for path in tmp_path.iterdir():
+        with pytest.raises(UserError, match="png: not a regular file$"):
+            read_image(path, (4, 4, 1), "crop")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from common.platform.errors import UserError
-from common.platform.files import write_arrays
+from common.platform.files import read_arrays, write_arrays
 from common.record.predictions import MAX_WRONG_IMAGES, Predictions
 
 
@@ -37,3 +37,45 @@ def test_they_are_read_as_they_were_written_and_refused_when_not_whole(tmp_path)
         Predictions.read(tmp_path)
     with pytest.raises(UserError, match="not a readable"):
         Predictions.read(tmp_path / "none")
+
+
+def refused(change):
+    return pytest.param(change, id=" ".join(change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        refused({"guesses": np.array([0, 3, 0], np.uint8)}),
+        refused({"labels": np.array([0, 1, 200], np.uint8)}),
+        refused({"guesses": np.array([0, -1, 0], np.int8)}),
+        refused({"labels": np.array([0.0, 1.0, 1.0])}),
+        refused({"labels": np.uint8(1).reshape(())}),
+        refused({"scores": np.ones(2, np.float32)}),
+        refused({"scores": np.array([1, np.nan, 1], np.float32)}),
+        refused({"scores": np.array([1, 2, 1], np.float32)}),
+        refused({"wrong_indices": np.array([3], np.int64)}),
+        refused({"wrong_indices": np.array([-1], np.int64)}),
+        refused({"wrong_indices": np.array([0], np.int64)}),
+        refused({"wrong_indices": np.array([2.0])}),
+        refused({"wrong_indices": np.zeros(0, np.int64)}),
+        refused({"wrong_images": np.zeros((0, 2, 2, 1), np.uint8)}),
+        refused({"wrong_images": np.zeros((1, 2, 0, 1), np.uint8)}),
+        refused({"wrong_images": np.zeros((1, 2, 2), np.uint8)}),
+        refused({name: np.zeros(0, dtype) for name, dtype in [("labels", "u1"), ("guesses", "u1"), ("scores", "f4")]}),
+    ],
+)
+def test_arrays_of_another_kind_or_with_other_values_are_refused(tmp_path, change):
+    Predictions.make(np.eye(3)[[0, 1, 0]], np.array([0, 1, 1]), np.zeros((3, 2, 2, 1), np.uint8)).write(tmp_path)
+    assert Predictions.read(tmp_path, 3).wrong_indices.tolist() == [2]
+    path = tmp_path / "predictions.safetensors"
+    write_arrays(path, read_arrays(path) | change)
+    with pytest.raises(UserError, match=rf"^{path}: (has|its|{next(iter(change))} is) "):
+        Predictions.read(tmp_path, 3)
+
+
+def test_a_shape_that_cannot_be_is_refused(tmp_path):
+    header = b'{"labels":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}}'
+    (tmp_path / "predictions.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(UserError, match="not a readable safetensors file: "):
+        Predictions.read(tmp_path)
