@@ -13,7 +13,7 @@ import psutil
 import pytest
 from conftest import REPOSITORY, run
 
-from common.platform.errors import describe_signal
+from common.platform.errors import UserError, describe_signal
 from exercises import course, verdicts
 from exercises.checking import FOLDER, NOT_ENDED, Check, Checker, Seen, Wrong, load
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
@@ -56,7 +56,7 @@ def test_solutions_pass_and_gaps_and_mistakes_do_not(name):
 @pytest.mark.quick("ddp", "scaling")
 @pytest.mark.parametrize("name", LONG)
 def test_the_solution_passes(name):
-    number = len(make_checker(name).checks)
+    number = len(verdicts.titles(name))
     assert f"{number} of {number} passed" in check("check", name, "--file", EXERCISES / name / "solution.py")
 
 
@@ -374,13 +374,52 @@ def test_of_several_ranks_the_clearest_word_counts(several, tmp_path, code, stat
     assert seen.status == status and seen.what.startswith(what)
 
 
+BACKGROUND = """
+import os, time
+from pathlib import Path
+reads, writes = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        for _ in range(3):  # which fork on while one of them is ended
+            os.fork()
+        os.write(writes, f"{os.getpid()} ".encode())
+        time.sleep(60)
+    os._exit(0)
+started = b""
+while started.count(b" ") < 8:
+    started += os.read(reads, 999)
+Path("FILE").write_bytes(started)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_CHILD_SUBREAPER")
+@pytest.mark.xdist_group("several")
+def test_what_a_work_has_started_in_the_background_is_ended(several, tmp_path):
+    (tmp_path / "work.py").write_text(BACKGROUND.replace("FILE", str(tmp_path / "started")))
+    seen = several.run("explained", tmp_path / "work.py")
+    assert seen.what.startswith("AttributeError")
+    assert not [pid for pid in (tmp_path / "started").read_text().split() if psutil.pid_exists(int(pid))]
+
+
+@pytest.mark.xdist_group("several")
+def test_a_work_that_ends_the_server_ends_the_checks(tmp_path):
+    (tmp_path / "check.py").write_text(SEVERAL)
+    (tmp_path / "work.py").write_text("import os; os.kill(os.getppid(), 9)")
+    with pytest.raises(UserError, match="during its check explained the process that runs the checks has ended"):
+        Checker(tmp_path / "check.py", ()).run("explained", tmp_path / "work.py")
+
+
 # Lines with which a wrong work would pass if it could reach the verdict.
 FORGERIES = {
     "a result instead of what was observed": """import json; json.dumps = lambda *_, **__: '["passed", "", 0]'""",
     "no data": """import json; json.dumps = lambda *_, **__: '{"data": null}'""",
     "nested data": """import json; json.dumps = lambda *_, **__: '{"data": ' + "[" * 100_000""",
     "no expectations": "import exercises.checking; exercises.checking.expect = lambda *_: None",
-    "no judge": "import exercises.checking as one; one.CheckFunctions.decide = one._judge = lambda *_: None",
+    "no judge": """
+import sys
+from exercises.checking import CheckFunctions
+CheckFunctions.decide = sys.modules["__main__"]._judge = lambda *_: None""",
     "all is equal": "import torch; torch.equal = torch.allclose = torch.Tensor.__lt__ = lambda *_, **__: True",
     "written to all descriptors": """
 import os
@@ -394,14 +433,19 @@ os._exit(0)""",
 }
 
 
+@pytest.fixture(scope="module")
+def batch_norm():
+    return make_checker("batch_norm")
+
+
 @pytest.mark.xdist_group("several")
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_no_work_writes_its_own_verdict(tmp_path, forgery):
+def test_no_work_writes_its_own_verdict(batch_norm, tmp_path, forgery):
     folder = FOLDER / "batch_norm"
     wrong = load(folder / "wrong.py").WRONG[0]
     work = tmp_path / "work.py"
     work.write_text(f"{FORGERIES[forgery]}\n{wrong.apply((folder / 'solution.py').read_text())}")
-    assert make_checker("batch_norm").run(wrong.caught_by, work).status == "FAILED"
+    assert batch_norm.run(wrong.caught_by, work).status == "FAILED"
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,62 @@ def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sand
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
+# A work that takes the place of any socket on which a server listens, and answers for the processes it would start.
+TAKES_OVER = """
+import os, pickle, socket, struct, sys, time
+from multiprocessing.connection import Connection
+
+def answer(ready):
+    path = next(line.split()[-1] for line in open("/proc/net/unix") if "/tmp/" in line)
+    os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    os.write(ready, b"x")
+    while True:
+        client, _ = listener.accept()
+        _, descriptors, _, _ = socket.recv_fds(client, 1, 32)
+        task = b""
+        while b"_judge" not in task and b"_observe" not in task:
+            task += os.read(descriptors[0], 2**16)
+        os.write(descriptors[1], struct.pack("q", os.getpid()))
+        sender = Connection(descriptors[4], readable=False)
+        sender.send(sys.modules["exercises.checking"].Seen("passed")) if b"_judge" in task else observed(sender)
+        [os.close(descriptor) for descriptor in descriptors[:4]]
+        sender.close()
+
+def observed(pipe):
+    pipe.send_bytes(b"loaded")
+    pipe.send_bytes(b'{"data": null}')
+
+reads, ready = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.close(reads)
+        try:
+            answer(ready)
+        finally:
+            os._exit(1)
+    os._exit(0)
+os.close(ready)
+os.read(reads, 1)
+frame = sys._getframe()
+while "pipe" not in frame.f_locals:
+    frame = frame.f_back
+observed(frame.f_locals["pipe"])
+time.sleep(9)
+"""
+
+
+def test_no_work_takes_the_place_of_the_server(with_sandbox, tmp_path):
+    work = tmp_path / "scaling.py"
+    work.write_text(TAKES_OVER)
+    found = marking.mark_work("scaling", work, Limits(seconds=60, memory_mib=1024), True, threading.Event())
+    assert {verdict.status for verdict in found} == {"FAILED"}
+    assert all("another form than a right answer" in verdict.seen for verdict in found)
+
+
 # --- What a sandbox is ---
 
 
