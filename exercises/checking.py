@@ -14,13 +14,15 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
@@ -60,6 +62,25 @@ def expect(condition: bool, seen: str) -> None:
     """For judges: if `condition` is false, the check has failed, and the student reads `seen`."""
     if not condition:
         raise NotPassedError(seen)
+
+
+def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
+    """For judges: the largest difference of two numbers, in two lists of arrays of the same shapes.
+
+    Args:
+      found: of numbers that a work has computed.
+      wanted: of tensors or arrays. ValueError: they are more or fewer.
+
+    Raises:
+      NotPassedError: a shape differs, or a number that was found is not finite. (max() alone can miss NaN.)
+    """
+    differences = []
+    for one, other in zip(found, wanted, strict=True):
+        numbers, right = np.array(one, np.float64), np.array(other.tolist(), np.float64)
+        expect(numbers.shape == right.shape, f"an array has the shape {numbers.shape} instead of {right.shape}")
+        expect(bool(np.isfinite(numbers).all()), "not all numbers are finite: there is nan or inf among them")
+        differences.append(float(np.abs(numbers - right).max()))
+    return max(differences)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,34 @@
 """The course: every activity passes its own tests, the checker marks as documented, and the pages are complete."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from conftest import REPOSITORY, run
 
 from common.platform.errors import UserError, describe_signal
 from exercises import course, verdicts
-from exercises.checking import FOLDER, NOT_ENDED, Check, Checker, Seen, Wrong, load
+from exercises.checking import (
+    FOLDER,
+    NOT_ENDED,
+    Check,
+    Checker,
+    NotPassedError,
+    Seen,
+    Wrong,
+    largest_difference,
+    load,
+)
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
 
 EXERCISES = REPOSITORY / "exercises"
@@ -372,6 +385,25 @@ def test_of_several_ranks_the_clearest_word_counts(several, tmp_path, code, stat
     (tmp_path / "work.py").write_text(code)
     seen = several.run("explained", tmp_path / "work.py")
     assert seen.status == status and seen.what.startswith(what)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("found", "seen"),
+    [
+        ([[1.0, 2.5], [[3.0]]], None),
+        ([[NAN, 2.0], [[3.0]]], "not all numbers are finite"),
+        ([[1.0, 2.0], [[NAN]]], "not all numbers are finite"),
+        ([[1.0, float("inf")], [[3.0]]], "not all numbers are finite"),
+        ([[1.0, 2.0], [3.0]], r"an array has the shape \(1,\) instead of \(1, 1\)"),
+    ],
+)
+def test_the_largest_difference_misses_nothing(found, seen):
+    found = json.loads(json.dumps(found))
+    with pytest.raises(NotPassedError, match=seen) if seen else nullcontext():
+        assert largest_difference(found, [np.array([1.0, 2.0]), np.array([[3.0]])]) == 0.5
 
 
 BACKGROUND = """
