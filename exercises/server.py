@@ -134,7 +134,7 @@ def _one_line(error: BaseException, work: Path) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(work)]
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename == str(work):
-        lines, text = [error.lineno], error.msg
+        lines, text = [error.lineno] if error.lineno else [], error.msg
     where = f" (line {lines[-1]} of {work.name})" if lines else ""
     if text.startswith("in user code"):  # TensorFlow puts the traceback before the error
         text = text.strip().rpartition("\n")[2]

@@ -308,6 +308,23 @@ def test_a_work_that_is_not_python_is_reported_once(work):
     assert second == f"  FAILED  the file is not valid Python: line {number}: '(' was never closed"
 
 
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        (b"\xef\xbb\xbfx = 1\n", None),
+        (b"# coding: latin-1\nx = '\xe9'\n", None),
+        (b"x = '\xe9'\n", "line 1: (unicode error) 'utf-8' codec can't decode byte 0xe9"),
+        (b"# coding: nonsense\n", "unknown encoding: nonsense"),
+        (b"x = 1\0", "source code string cannot contain null bytes"),
+        (b"-" * 10**5 + b"1", "it is nested too deeply"),
+    ],
+)
+def test_a_work_is_compiled_as_python_does_it(tmp_path, content, trouble):
+    (tmp_path / "work.py").write_bytes(content)
+    seen = course.not_python(tmp_path / "work.py")
+    assert seen is None if trouble is None else seen.startswith(f"the file is not valid Python: {trouble}")
+
+
 @pytest.mark.xdist_group("marks")
 def test_ctrl_c_ends_the_checks_in_one_line(work):
     path = work("        sampler.set_epoch(epoch)\n", "        while True: pass\n")
