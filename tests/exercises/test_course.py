@@ -318,6 +318,7 @@ def test_a_work_that_is_not_python_is_reported_once(work):
         (b"x = 1\0", "source code string cannot contain null bytes"),
         (b"-" * 10**5 + b"1", "it is nested too deeply"),
     ],
+    ids=["mark", "declared", "undeclared", "unknown", "null", "nested"],
 )
 def test_a_work_is_compiled_as_python_does_it(tmp_path, content, trouble):
     (tmp_path / "work.py").write_bytes(content)
@@ -505,6 +506,8 @@ def test_no_work_writes_its_own_verdict(batch_norm, tmp_path, forgery):
         (["check", "sampler", "--all"], "name an activity, or give --all"),
         (["check", "sampler", "ddp", "--file", "x.py"], "--file x.py: goes with one activity alone"),
         (["check", "sampler", "--file", "nowhere.py"], "--file nowhere.py: there is no such file"),
+        (["check", "sampler", "--file", "x" * 300 + ".py"], "x.py: there is no such file, or it can't be read"),
+        (["check-json"], "invalid choice: 'check-json'"),
         (["check", "sampler", "--file", "README.md"], "--file README.md: must be a Python file"),
     ],
 )
