@@ -3,6 +3,7 @@
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
 import argparse
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -35,11 +36,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
             check.error("name an activity, or give --all")
         if options.file and (len(options.names) != 1 or options.solutions):
             check.error(f"--file {options.file}: goes with one activity alone, and without --solutions")
-        if options.file and not options.file.is_file():
-            check.error(f"--file {options.file}: there is no such file")
+        if options.file and not _is_file(options.file):
+            check.error(f"--file {options.file}: there is no such file, or it can't be read")
         if options.file and options.file.suffix != ".py":
             check.error(f"--file {options.file}: must be a Python file, NAME.py")
     return options
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.R_OK)
+    except OSError:  # the name is too long, for example
+        return False
 
 
 def main() -> int:
@@ -48,7 +56,7 @@ def main() -> int:
         from exercises import marking
 
         return marking.main(rest)
-    if word == "check-json":  # `mark` starts this command in a sandbox
+    if word == "check-json" and len(rest) == 3:  # `mark` starts this command in a sandbox
         from exercises import verdicts
 
         verdicts.write(rest[0], Path(rest[1]), int(rest[2]))

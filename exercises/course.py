@@ -64,11 +64,13 @@ def make_checker(name: str) -> Checker:
 def not_python(work: Path) -> str | None:
     """Why a file is not valid Python, if possible with the line; None if it is."""
     try:
-        compile(work.read_text(encoding="utf-8"), work, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
-        return f"the file is not valid Python: {line}"
-    return None
+        compile(work.read_bytes(), work, "exec", dont_inherit=True)  # in any encoding that it declares
+        return None
+    except SyntaxError as error:
+        reason = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = str(error) or "it is nested too deeply"  # for the parser's memory
+    return f"the file is not valid Python: {reason}"
 
 
 def nearest(name: str) -> str:

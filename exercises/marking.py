@@ -5,7 +5,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,9 @@ class MarkOptions(BaseModel):
     activities: list[str] | None = Field(None, min_length=1, description="which to mark; unset: all that occur")
     csv: Path | None = Field(None, description="file for a line per student, activity and check; unset: none")
     seconds: float = Field(300.0, gt=0, le=86400, description="limit for all checks of one work")
-    memory_mib: int = Field(4096, ge=256, description="memory that all processes of one work may take, in MiB")
+    memory_mib: int = Field(
+        4096, ge=256, le=2**24, description="memory that all processes of one work may take, in MiB"
+    )
     no_sandbox: bool = Field(False, description="true: run the works with your rights, on your files and your network")
 
     @field_validator("activities")
@@ -55,23 +57,40 @@ class MarkOptions(BaseModel):
     @field_validator("csv")
     @classmethod
     def _can_be_written(cls, path: Path | None) -> Path | None:
-        if path and path.is_dir():
-            raise ValueError("is a folder; name a file")
-        if path and not path.parent.is_dir():
-            raise ValueError(f"there is no folder {path.parent}")
+        try:
+            if path and path.is_dir():
+                raise ValueError("is a folder; name a file")
+            if path and not path.parent.is_dir():
+                raise ValueError(f"there is no folder {path.parent}")
+            if path:  # write_text's temporary file has a name of the same length
+                tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".written").close()
+        except OSError as error:
+            raise ValueError(f"can't be written: {error.strerror}") from None
         return path
 
 
 # --- What there is to mark ---
 
 
-@dataclass(frozen=True)
+# Why a file or folder is not marked.
+NO_WORK, HIDDEN = "they are no works of an activity", 'their names begin with "." or "__pycache__"'
+TOO_LARGE, UNREADABLE = "they are larger than 1 MiB", "they can't be read"
+
+
+@dataclass
 class Class:
-    """The students' names, their works by student and activity, and all other files, each with its owners."""
+    """The students' names, and their works by student and activity.
+
+    Attributes:
+      others: all other files, and folders that can't be read: for each reason their names, each with its owners.
+    """
 
     students: list[str]
     works: dict[tuple[str, str], Path]
-    others: dict[str, list[str]]
+    others: dict[str, dict[str, list[str]]]
+
+    def leave_out(self, reason: str, name: str, owner: str = "the class") -> None:
+        self.others.setdefault(reason, {}).setdefault(name, []).append(owner)
 
 
 def find(folder: Path) -> Class:
@@ -80,46 +99,60 @@ def find(folder: Path) -> Class:
     Links are not followed: they could lead to another student's work. Hidden files are skipped.
 
     Raises:
-      UserError: there is no such folder, or there are no sub-folders.
+      UserError: there is no such folder, it can't be read, or it has no sub-folders.
     """
-    if not folder.is_dir():
-        raise UserError(f"FOLDER {folder}: there is no such folder")
-    students = sorted(entry.name for entry in _entries(folder) if entry.is_dir() and not entry.is_symlink())
-    if not students:
-        raise UserError(f"FOLDER {folder}: has no sub-folders; it needs one for each student, with the works in it")
-    works: dict[tuple[str, str], Path] = {}
-    others: dict[str, list[str]] = {}
-    for entry in _entries(folder):
-        if entry.name not in students:
-            others.setdefault(entry.name, []).append("the class")
-    for student in students:
-        for path in _files(folder / student):
-            parts = path.relative_to(folder / student).parts
-            activity = path.stem if len(parts) == 1 else parts[0]
-            is_work = activity in ACTIVITIES and (parts == (f"{activity}.py",) or parts == (activity, "exercise.py"))
-            if is_work and _is_file(path) and (student, activity) not in works:
-                works[student, activity] = path
+    found = Class([], {}, {})
+    try:
+        for entry, mode in _entries(folder):
+            if not stat.S_ISDIR(mode):
+                if not _is_hidden(entry):
+                    found.leave_out(NO_WORK, entry.name)
+            elif _is_hidden(entry):
+                found.leave_out(HIDDEN, entry.name)
             else:
-                others.setdefault(str(Path(*parts)), []).append(student)
-    return Class(students, works, others)
+                found.students.append(entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"FOLDER {folder}: there is no such folder") from None
+    except OSError as error:
+        raise UserError(f"FOLDER {folder}: can't be read: {error.strerror}") from None
+    if not found.students:
+        raise UserError(f"FOLDER {folder}: has no sub-folders; it needs one for each student, with the works in it")
+    for student in found.students:
+        _find_works(found, student, folder / student)
+    return found
 
 
-def _entries(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "__pycache__")))
+def _find_works(found: Class, student: str, folder: Path) -> None:
+    """Adds a student's works, from the student's folder and its sub-folders. Deeper folders are not searched."""
+    places = [folder]
+    for place in places:
+        try:
+            entries = [(entry, mode) for entry, mode in _entries(place) if not _is_hidden(entry)]
+        except OSError:
+            found.leave_out(UNREADABLE, place.name, "the class" if place == folder else student)
+            continue
+        for entry, mode in entries:
+            if stat.S_ISDIR(mode) and place == folder:
+                places.append(entry)
+                continue
+            name = str(entry.relative_to(folder))
+            activity = entry.stem if place == folder else place.name
+            is_work = activity in ACTIVITIES and name in (f"{activity}.py", f"{activity}/exercise.py")
+            if not is_work or not stat.S_ISREG(mode) or (student, activity) in found.works:
+                found.leave_out(NO_WORK, name, student)
+            elif entry.lstat().st_size > MAX_WORK_BYTES:
+                found.leave_out(TOO_LARGE, name, student)
+            else:
+                found.works[student, activity] = entry
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The files of a student's folder, then the entries of its sub-folders. Deeper folders are not searched."""
-    entries = _entries(folder)
-    yield from (entry for entry in entries if entry.is_symlink() or not entry.is_dir())
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _entries(entry)
+def _entries(folder: Path) -> list[tuple[Path, int]]:
+    """The entries of a folder in order, each with its mode; links are not followed."""
+    return [(entry, entry.lstat().st_mode) for entry in sorted(folder.iterdir())]
 
 
-def _is_file(path: Path) -> bool:
-    found = path.lstat()
-    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_WORK_BYTES
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith((".", "__pycache__"))
 
 
 # --- Marking ---
@@ -170,9 +203,10 @@ def check_the_checks(activities: Sequence[str], limits: Limits, sandboxed: bool)
     for activity in activities:
         marks = mark_work(activity, FOLDER / activity / "solution.py", limits, sandboxed, threading.Event())
         if trouble := next((mark for mark in marks if mark.status != "passed"), None):
+            passed = sum(mark.status == "passed" for mark in marks)
             raise UserError(
-                f"nothing is marked: the solution of {activity} itself passes {cell(marks)} of its checks here, with"
-                f" --memory-mib {limits.memory_mib} and --seconds {limits.seconds:g}: {trouble.seen}"
+                f"nothing is marked: the solution of {activity} itself passes {passed} of its {len(marks)} checks here,"
+                f" with --memory-mib {limits.memory_mib} and --seconds {limits.seconds:g}: {trouble.seen}"
             )
 
 
@@ -239,11 +273,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.csv:
         write_text(options.csv, to_csv(found.students, activities, marks))
         out.print(shown(f"{options.csv}: written"), soft_wrap=True)
-    if found.others:
-        notes.print(shown(f"note: not marked, since they are no works of an activity: {_named(found.others)}"))
+    for reason, others in found.others.items():
+        notes.print(shown(f"note: not marked, since {reason}: {_named(others)}"))
     if without := [f"{student}: {name}" for (student, name), results in marks.items() if cell(results) == "not run"]:
         notes.print(shown(f"note: without a mark, since not all checks could be run: {', '.join(without)}"))
-    return 1 if without else 0
+    return 1 if without or found.others.keys() & {TOO_LARGE, UNREADABLE} else 0
 
 
 def _named(others: dict[str, list[str]]) -> str:

@@ -53,11 +53,14 @@ def to_csv(students: Sequence[str], activities: Sequence[str], marks: Marks) -> 
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(HEADER)
-    for student in students:
+    names = [_one_line(student) for student in students]
+    # Names may differ in spaces at their ends or in control characters alone.
+    names = [repr(student) if names.count(name) > 1 else name for name, student in zip(names, students, strict=True)]
+    for student, written in zip(students, names, strict=True):
         for activity in activities:
             found = {verdict.check: (verdict.status, verdict.seen) for verdict in marks.get((student, activity), ())}
             for name, title in titles(activity).items():
-                row = (student, activity, name, title, *found.get(name, ("missing", "")))
+                row = (written, activity, name, title, *found.get(name, ("missing", "")))
                 lines.writerow([_one_line(text) for text in row])
     return text.getvalue()
 

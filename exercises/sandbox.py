@@ -35,6 +35,7 @@ from exercises.checking import NOT_DONE, load_factor
 FIRST_USER, NUM_USERS = 61184, 4336
 POLL_SECONDS = 0.1
 MIB = 2**20
+GROUP = "mark-"  # the beginning of the name of a control group; the id of the process that has made it comes next
 MAX_TOLD = 300  # characters of a program's error message
 
 SCRIPT = Path(__file__).with_name("sandbox.sh")  # builds the file system
@@ -142,7 +143,11 @@ def run(
         return None
     told = f": {said[-1][:MAX_TOLD]}" if said else ""
     number = -status if status < 0 else status - 128
-    ended = f"was ended by {describe_signal(number)}" if 0 < number < signal.NSIG else f"has ended with status {status}"
+    if number == signal.SIGKILL:
+        by = "signal 9 (SIGKILL), from the work itself, at the limit of processor time, or as memory ran out"
+    else:
+        by = describe_signal(number)
+    ended = f"was ended by {by}" if 0 < number < signal.NSIG else f"has ended with status {status}"
     return f"the checker {ended}{told}"
 
 
@@ -225,7 +230,12 @@ def _control_group(memory_mib: int) -> Iterator[Path | None]:
     group = None
     for parent, limit in (("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
         with suppress(OSError):
-            found = Path(tempfile.mkdtemp(prefix="mark-", dir=parent))
+            for old in Path(parent).glob(f"{GROUP}*-*"):
+                maker = old.name.split("-")[1]
+                if maker.isdigit() and not psutil.pid_exists(int(maker)):  # it was killed
+                    with suppress(OSError):
+                        old.rmdir()
+            found = Path(tempfile.mkdtemp(prefix=f"{GROUP}{os.getpid()}-", dir=parent))
             if (found / limit).exists():
                 (found / limit).write_text(f"{memory_mib * MIB}")
                 group = found

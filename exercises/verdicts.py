@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED, show_memory
+from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED
 from exercises.course import MAX_ENDLESS, make_checker, not_python
+from exercises.server import show_memory
 
 MAX_BYTES = 2**20  # maximum that is read of a work's verdicts
 MAX_LETTERS = 1000  # maximum length of what a check has seen

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from exercises.checking import check, expect
+from exercises.checking import check, expect, largest_difference
 
 
 def make_model() -> nn.Module:
@@ -49,7 +49,7 @@ def weights_after(work: ModuleType, steps: int, part_size: int) -> torch.Tensor:
 
 def away(found: Any, steps: int, count: int = 10) -> float:
     """The largest difference from the weights after steps on whole batches of `count`."""
-    return (torch.tensor(found, dtype=torch.float64) - train_whole(*make_batch(count), steps)).abs().max().item()
+    return largest_difference([found], [train_whole(*make_batch(count), steps)])
 
 
 @check("a batch is cut into parts, none of which is too large", "10 examples in parts of 4")

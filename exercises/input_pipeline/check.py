@@ -493,8 +493,7 @@ def _(seen: Any) -> None:
 
 
 def workers_allowed() -> contextlib.ExitStack:
-    """Lets this process start workers, although it is a daemon. They are copies of it, and so have the work."""
-    multiprocessing.process.current_process()._config["daemon"] = False
+    """Lets this process start workers. They are copies of it, and so have the work."""
     if "fork" in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("fork", force=True)
     stack = contextlib.ExitStack()

@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from exercises.checking import check, expect
+from exercises.checking import check, expect, largest_difference
 
 WIDTH = 6
 ROUNDING = 1e-6  # limit for rounding errors of float32 numbers near 1; every mistake is far larger
@@ -60,7 +60,7 @@ def compare(ranks: Any, steps: int, first: int = 0) -> None:
         expect(abs(found - mean) < ROUNDING, f"the mean loss is {mean:.6f}, not {found:.6f}")
     for number in range(2):
         weights, _ = ranks[abs(number - first)]
-        difference = (torch.tensor(weights) - flat(whole[number])).abs().max().item()
+        difference = largest_difference([weights], [flat(whole[number])])
         where = f"stage {number}, after {steps} step(s)"
         expect(difference < ROUNDING, f"{where}: a weight is {difference:.1e} from that of one process")
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from exercises.checking import check, expect
+from exercises.checking import check, expect, largest_difference
 
 
 def make_batches(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -44,8 +44,7 @@ def _(weights: Any) -> None:
             for parameter, velocity, gradient in zip(wanted.parameters(), velocities, gradients, strict=True):
                 velocity.mul_(0.9).add_(gradient)
                 parameter -= 0.1 * velocity
-    pairs = zip(weights, wanted.parameters(), strict=True)
-    difference = max((torch.tensor(one, dtype=torch.float64) - other).abs().max().item() for one, other in pairs)
+    difference = largest_difference(weights, wanted.parameters())
     expect(difference < 1e-12, f"a weight is {difference:.1e} from where gradient descent with momentum takes it")
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from exercises.checking import check, expect
+from exercises.checking import check, expect, largest_difference
 
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -67,8 +67,7 @@ def away_from_loop(weights: Any, rate: float, batches: list[Any]) -> float:
         optimizer.zero_grad()
         F.cross_entropy(wanted(images[chosen]), labels[chosen]).backward()
         optimizer.step()
-    pairs = zip(weights, wanted.parameters(), strict=True)
-    return max((torch.tensor(one, dtype=torch.float64) - other).abs().max().item() for one, other in pairs)
+    return largest_difference(weights, wanted.parameters())
 
 
 @check("the Trainer trains as the loop written out", "what does training_step return, and what is then done with it?")

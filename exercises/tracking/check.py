@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from exercises.checking import check, expect
+from exercises.checking import check, expect, largest_difference
 
 RANKS = 3
 CPU = torch.device("cpu")
@@ -407,8 +407,7 @@ def same_training(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (sizes, every), (rows, last, weights) in zip(TRAININGS, seen, strict=True):
         wanted, losses = reference(make_batches(sizes, seed=every))
-        pairs = zip(weights, wanted.parameters(), strict=True)
-        away = max((torch.tensor(one, dtype=torch.float64) - other).abs().max().item() for one, other in pairs)
+        away = largest_difference(weights, wanted.parameters())
         expect(
             away < 1e-12, f"after {len(sizes)} steps a weight differs by {away:.1e} from that of a training without log"
         )

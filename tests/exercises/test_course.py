@@ -1,21 +1,34 @@
 """The course: every activity passes its own tests, the checker marks as documented, and the pages are complete."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from conftest import REPOSITORY, run
 
-from common.platform.errors import describe_signal
+from common.platform.errors import UserError, describe_signal
 from exercises import course, verdicts
-from exercises.checking import FOLDER, NOT_ENDED, Check, Checker, Seen, Wrong, load
+from exercises.checking import (
+    FOLDER,
+    NOT_ENDED,
+    Check,
+    Checker,
+    NotPassedError,
+    Seen,
+    Wrong,
+    largest_difference,
+    load,
+)
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
 
 EXERCISES = REPOSITORY / "exercises"
@@ -56,7 +69,7 @@ def test_solutions_pass_and_gaps_and_mistakes_do_not(name):
 @pytest.mark.quick("ddp", "scaling")
 @pytest.mark.parametrize("name", LONG)
 def test_the_solution_passes(name):
-    number = len(make_checker(name).checks)
+    number = len(verdicts.titles(name))
     assert f"{number} of {number} passed" in check("check", name, "--file", EXERCISES / name / "solution.py")
 
 
@@ -295,6 +308,24 @@ def test_a_work_that_is_not_python_is_reported_once(work):
     assert second == f"  FAILED  the file is not valid Python: line {number}: '(' was never closed"
 
 
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        (b"\xef\xbb\xbfx = 1\n", None),
+        (b"# coding: latin-1\nx = '\xe9'\n", None),
+        (b"x = '\xe9'\n", "line 1: (unicode error) 'utf-8' codec can't decode byte 0xe9"),
+        (b"# coding: nonsense\n", "unknown encoding: nonsense"),
+        (b"x = 1\0", "source code string cannot contain null bytes"),
+        (b"-" * 10**5 + b"1", "it is nested too deeply"),
+    ],
+    ids=["mark", "declared", "undeclared", "unknown", "null", "nested"],
+)
+def test_a_work_is_compiled_as_python_does_it(tmp_path, content, trouble):
+    (tmp_path / "work.py").write_bytes(content)
+    seen = course.not_python(tmp_path / "work.py")
+    assert seen is None if trouble is None else seen.startswith(f"the file is not valid Python: {trouble}")
+
+
 @pytest.mark.xdist_group("marks")
 def test_ctrl_c_ends_the_checks_in_one_line(work):
     path = work("        sampler.set_epoch(epoch)\n", "        while True: pass\n")
@@ -374,13 +405,71 @@ def test_of_several_ranks_the_clearest_word_counts(several, tmp_path, code, stat
     assert seen.status == status and seen.what.startswith(what)
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("found", "seen"),
+    [
+        ([[1.0, 2.5], [[3.0]]], None),
+        ([[NAN, 2.0], [[3.0]]], "not all numbers are finite"),
+        ([[1.0, 2.0], [[NAN]]], "not all numbers are finite"),
+        ([[1.0, float("inf")], [[3.0]]], "not all numbers are finite"),
+        ([[1.0, 2.0], [3.0]], r"an array has the shape \(1,\) instead of \(1, 1\)"),
+    ],
+)
+def test_the_largest_difference_misses_nothing(found, seen):
+    found = json.loads(json.dumps(found))
+    with pytest.raises(NotPassedError, match=seen) if seen else nullcontext():
+        assert largest_difference(found, [np.array([1.0, 2.0]), np.array([[3.0]])]) == 0.5
+
+
+BACKGROUND = """
+import os, time
+from pathlib import Path
+reads, writes = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        for _ in range(3):  # which fork on while one of them is ended
+            os.fork()
+        os.write(writes, f"{os.getpid()} ".encode())
+        time.sleep(60)
+    os._exit(0)
+started = b""
+while started.count(b" ") < 8:
+    started += os.read(reads, 999)
+Path("FILE").write_bytes(started)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_CHILD_SUBREAPER")
+@pytest.mark.xdist_group("several")
+def test_what_a_work_has_started_in_the_background_is_ended(several, tmp_path):
+    (tmp_path / "work.py").write_text(BACKGROUND.replace("FILE", str(tmp_path / "started")))
+    seen = several.run("explained", tmp_path / "work.py")
+    assert seen.what.startswith("AttributeError")
+    assert not [pid for pid in (tmp_path / "started").read_text().split() if psutil.pid_exists(int(pid))]
+
+
+@pytest.mark.xdist_group("several")
+def test_a_work_that_ends_the_server_ends_the_checks(tmp_path):
+    (tmp_path / "check.py").write_text(SEVERAL)
+    (tmp_path / "work.py").write_text("import os; os.kill(os.getppid(), 9)")
+    with pytest.raises(UserError, match="during its check explained the process that runs the checks has ended"):
+        Checker(tmp_path / "check.py", ()).run("explained", tmp_path / "work.py")
+
+
 # Lines with which a wrong work would pass if it could reach the verdict.
 FORGERIES = {
     "a result instead of what was observed": """import json; json.dumps = lambda *_, **__: '["passed", "", 0]'""",
     "no data": """import json; json.dumps = lambda *_, **__: '{"data": null}'""",
     "nested data": """import json; json.dumps = lambda *_, **__: '{"data": ' + "[" * 100_000""",
     "no expectations": "import exercises.checking; exercises.checking.expect = lambda *_: None",
-    "no judge": "import exercises.checking as one; one.CheckFunctions.decide = one._judge = lambda *_: None",
+    "no judge": """
+import sys
+from exercises.checking import CheckFunctions
+CheckFunctions.decide = sys.modules["__main__"]._judge = lambda *_: None""",
     "all is equal": "import torch; torch.equal = torch.allclose = torch.Tensor.__lt__ = lambda *_, **__: True",
     "written to all descriptors": """
 import os
@@ -394,14 +483,19 @@ os._exit(0)""",
 }
 
 
+@pytest.fixture(scope="module")
+def batch_norm():
+    return make_checker("batch_norm")
+
+
 @pytest.mark.xdist_group("several")
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_no_work_writes_its_own_verdict(tmp_path, forgery):
+def test_no_work_writes_its_own_verdict(batch_norm, tmp_path, forgery):
     folder = FOLDER / "batch_norm"
     wrong = load(folder / "wrong.py").WRONG[0]
     work = tmp_path / "work.py"
     work.write_text(f"{FORGERIES[forgery]}\n{wrong.apply((folder / 'solution.py').read_text())}")
-    assert make_checker("batch_norm").run(wrong.caught_by, work).status == "FAILED"
+    assert batch_norm.run(wrong.caught_by, work).status == "FAILED"
 
 
 @pytest.mark.parametrize(
@@ -412,6 +506,8 @@ def test_no_work_writes_its_own_verdict(tmp_path, forgery):
         (["check", "sampler", "--all"], "name an activity, or give --all"),
         (["check", "sampler", "ddp", "--file", "x.py"], "--file x.py: goes with one activity alone"),
         (["check", "sampler", "--file", "nowhere.py"], "--file nowhere.py: there is no such file"),
+        (["check", "sampler", "--file", "x" * 300 + ".py"], "x.py: there is no such file, or it can't be read"),
+        (["check-json"], "invalid choice: 'check-json'"),
         (["check", "sampler", "--file", "README.md"], "--file README.md: must be a Python file"),
     ],
 )

@@ -250,6 +250,62 @@ def test_a_work_that_takes_all_it_can_is_ended_and_the_next_one_marked(with_sand
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
+# A work that takes the place of any socket on which a server listens, and answers for the processes it would start.
+TAKES_OVER = """
+import os, pickle, socket, struct, sys, time
+from multiprocessing.connection import Connection
+
+def answer(ready):
+    path = next(line.split()[-1] for line in open("/proc/net/unix") if "/tmp/" in line)
+    os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    os.write(ready, b"x")
+    while True:
+        client, _ = listener.accept()
+        _, descriptors, _, _ = socket.recv_fds(client, 1, 32)
+        task = b""
+        while b"_judge" not in task and b"_observe" not in task:
+            task += os.read(descriptors[0], 2**16)
+        os.write(descriptors[1], struct.pack("q", os.getpid()))
+        sender = Connection(descriptors[4], readable=False)
+        sender.send(sys.modules["exercises.checking"].Seen("passed")) if b"_judge" in task else observed(sender)
+        [os.close(descriptor) for descriptor in descriptors[:4]]
+        sender.close()
+
+def observed(pipe):
+    pipe.send_bytes(b"loaded")
+    pipe.send_bytes(b'{"data": null}')
+
+reads, ready = os.pipe()
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.close(reads)
+        try:
+            answer(ready)
+        finally:
+            os._exit(1)
+    os._exit(0)
+os.close(ready)
+os.read(reads, 1)
+frame = sys._getframe()
+while "pipe" not in frame.f_locals:
+    frame = frame.f_back
+observed(frame.f_locals["pipe"])
+time.sleep(9)
+"""
+
+
+def test_no_work_takes_the_place_of_the_server(with_sandbox, tmp_path):
+    work = tmp_path / "scaling.py"
+    work.write_text(TAKES_OVER)
+    found = marking.mark_work("scaling", work, Limits(seconds=60, memory_mib=1024), True, threading.Event())
+    assert {verdict.status for verdict in found} == {"FAILED"}
+    assert all("another form than a right answer" in verdict.seen for verdict in found)
+
+
 # --- What a sandbox is ---
 
 
@@ -388,6 +444,46 @@ sandbox.run(program, '/tmp', {{}}, sandbox.Limits(60, 1024))
 # --- What is no student's fault ---
 
 
+def test_what_is_not_marked_has_its_reason(tmp_path, monkeypatch):
+    folder = make_class(tmp_path / "class", {"anna": "", "bob": "", "carl": "", ".dora": "", "eve": ""})
+    (folder / "carl" / "sampler.py").write_bytes(bytes(marking.MAX_WORK_BYTES + 1))
+    (folder / "eve" / "ddp").mkdir()
+    (folder / "eve" / "notes.txt").write_text("")
+    iterdir = Path.iterdir
+
+    def denied(path):  # root may read every folder
+        if path in (folder / "bob", folder / "eve" / "ddp"):
+            raise PermissionError(13, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    found = marking.find(folder)
+    assert found.students == ["anna", "bob", "carl", "eve"]
+    assert set(found.works) == {("anna", "sampler"), ("eve", "sampler")}
+    assert found.others == {
+        marking.HIDDEN: {".dora": ["the class"]},
+        marking.UNREADABLE: {"bob": ["the class"], "ddp": ["eve"]},
+        marking.TOO_LARGE: {"sampler.py": ["carl"]},
+        marking.NO_WORK: {"notes.txt": ["eve"]},
+    }
+
+
+def test_control_groups_of_killed_processes_are_removed():
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with sandbox._control_group(256) as group:
+        if group is None:
+            pytest.skip("needs to make control groups")
+        left, here = (group.parent / f"mark-{pid}-test" for pid in (ended.pid, os.getpid()))
+        for path in (left, here):
+            path.mkdir()
+        with sandbox._control_group(256):
+            there = [path.exists() for path in (left, here)]
+        for path in filter(Path.exists, (left, here)):
+            path.rmdir()
+    assert there == [False, True]
+
+
 def test_nothing_is_marked_where_the_solution_fails(with_sandbox, tmp_path):
     folder = make_class(tmp_path / "class", {"right": SOLUTION})
     printed, told = mark(folder, "--memory-mib", "256", expect=2)
@@ -452,8 +548,11 @@ def test_without_a_sandbox_there_is_a_warning(tmp_path):
         (["{class}", "--activities", "samplr"], "--activities samplr: samplr is no activity; sampler?"),
         (["{class}", "--csv", "{class}"], "is a folder; name a file"),
         (["{class}", "--csv", "{class}/no/marks.csv"], "there is no folder"),
+        (["{class}", "--csv", "x" * 245], "x...: can't be written: File name too long"),
+        (["x" * 300], "x: can't be read: File name too long"),
         (["{class}", "--seconds", "0"], "--seconds 0: should be greater than 0"),
         (["{class}", "--memory-mib", "1"], "--memory-mib 1: should be greater than or equal to 256"),
+        (["{class}", "--memory-mib", "9" * 17], f"--memory-mib {'9' * 17}: should be less than or equal to 16777216"),
         (["{class}", "--no-sandbox", "maybe"], "--no-sandbox maybe: "),
         (["{class}", "{class}"], "--folder"),
         ([], "required: FOLDER"),
@@ -520,6 +619,12 @@ def test_many_activities_fit_in_80_columns():
     text = text.getvalue()
     assert all(text.count(name) == 1 for name in ACTIVITIES if name not in ("ddp", "batch_size"))
     assert text.count("1/1") == len(ACTIVITIES) and "…" not in text
+
+
+def test_names_of_students_stay_different():
+    students = ["bob", "bob ", "eve\t", "eva"]
+    lines = marks_table.to_csv(students, ["sampler"], {}).splitlines()[1 :: len(CHECKS)]
+    assert [line.partition(",")[0] for line in lines] == ["'bob'", "'bob '", "eve", "eva"]
 
 
 def test_a_cell_is_one_line_and_no_formula():
