@@ -11,7 +11,7 @@ from fuzzing import damaged, how_many, line_or_result, try_out
 from hypothesis import strategies as st
 from PIL import Image
 
-from common.data.arrays import array_path, read_arrays_folder, write_description
+from common.data.arrays import array_path, open_array, read_arrays_folder, write_description
 from common.data.formats import CIFAR_SHAPE, parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.data.image_files import read_image
 from common.data.image_listing import SUFFIXES
@@ -178,9 +178,10 @@ def test_weights(cases, tmp_path):
     try_out(cases, check, damaged(whole), st.sampled_from(types))
 
 
-def test_a_picture_that_never_ends_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "a.png")
-    (tmp_path / "b.png").symlink_to("/dev/zero")
+@pytest.mark.parametrize("read", [lambda path: read_image(path, (4, 4, 1), "crop"), open_array])
+def test_a_picture_or_an_array_that_never_ends_is_refused(tmp_path, read):
+    os.mkfifo(tmp_path / "a")
+    (tmp_path / "b").symlink_to("/dev/zero")
     for path in tmp_path.iterdir():
-        with pytest.raises(UserError, match="png: not a regular file$"):
-            read_image(path, (4, 4, 1), "crop")
+        with pytest.raises(UserError, match="not a regular file"):
+            read(path)
