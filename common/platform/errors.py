@@ -26,7 +26,7 @@ SIGNAL_MEANINGS = {
 
 def printable(text: str) -> str:
     """The text with escapes such as `\\x1b` in place of characters that can't be shown, or that control a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 class UserError(ValueError):

@@ -221,11 +221,8 @@ def _parse(item: str) -> tuple[str, list[str]]:
     if not field or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     swept = {*fields_of_kind(TrainingOptions, *TRAINED)}
-    if field not in swept - {
-        "seed",
-        "image_shape",
-        "stages",
-    }:  # seeds have their own option; the others are several values
+    # Seeds have an option of their own; a shape and stages are several values.
+    if field not in swept - {"seed", "image_shape", "stages"}:
         others = {
             "seed": "seeds have an option of their own, --seeds",
             "mode": "--mode plain tuned makes a row of each",
