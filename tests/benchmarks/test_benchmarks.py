@@ -30,7 +30,7 @@ from comparison.run.program import Ended
 
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
-SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "as_program" in path.read_text())
+SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 WITHOUT_ROUNDS = ("network", "scaling", "ratio_quality")
 
 
