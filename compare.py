@@ -28,9 +28,9 @@ from pathlib import Path
 from rich.console import Console
 
 from common.platform.cli import parse_options
+from common.platform.ending import as_program, exit_now, signals_as_ctrl_c, take_signals
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
-from common.platform.program import as_program, exit_now, signals_as_ctrl_c, take_signals
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig

@@ -5,7 +5,7 @@ python compare.py --dataset arrays --data-dir data/photos
 """
 
 import common.platform.quiet_start  # noqa: F401 - see there
-from common.platform.program import as_program, signals_as_ctrl_c
+from common.platform.ending import as_program, signals_as_ctrl_c
 
 if __name__ == "__main__":
     with as_program("make_dataset.py"):

@@ -25,7 +25,7 @@ from benchmarks.paired import (
     report,
 )
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.options import TrainConfig
 
 Task = Literal["lenet-mnist", "cnn-digits", "two-devices", "resnet18-cifar"]

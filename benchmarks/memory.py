@@ -23,10 +23,10 @@ from rich.table import Table
 from benchmarks.paired import ModesConfig, make_folder, write_document
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
 from common.platform.cli import parse_options, to_arguments
+from common.platform.ending import as_program
 from common.platform.errors import UserError
 from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
-from common.platform.program import as_program
 from common.record.results import read_result
 from common.spec.options import TrainConfig
 from comparison.run.store import LOG_FILE

@@ -24,9 +24,9 @@ from rich.table import Table
 from benchmarks.paired import FolderConfig, make_folder, write_document
 from benchmarks.step_model import AllReduce, Network
 from common.platform.cli import parse_options
+from common.platform.ending import as_program, signals_as_ctrl_c
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
-from common.platform.program import as_program, signals_as_ctrl_c
 from tests.engines.nodes import Nodes
 
 PORT = 29500

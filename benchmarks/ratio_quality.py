@@ -39,10 +39,10 @@ from rich.console import Console
 
 from benchmarks.paired import FolderConfig, Pair, TimedProgram, make_table, measure_in_turns, write_document
 from common.platform.cli import parse_options
+from common.platform.ending import as_program, signals_as_ctrl_c
 from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.machine import REPOSITORY
-from common.platform.program import as_program, signals_as_ctrl_c
 from common.record.results import TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig

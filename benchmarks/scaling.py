@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks.paired import FolderConfig, make_folder, make_table, write_document
 from benchmarks.step_model import Computation, Network, efficiency
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.networks import NetworkSpec
 from common.spec.options import ModelName
 

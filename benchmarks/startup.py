@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.paired import ModesConfig, TimedProgram, make_folder, run, write_document
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.options import TrainConfig
 
 REACH_SECONDS = 12

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.paired import ModesConfig, Pair, TimedProgram, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.options import TrainConfig
 
 # Implementation -> the framework of the tutorial it is compared with. TensorFlow's own tutorials train with Keras.

@@ -12,7 +12,7 @@ from benchmarks.paired import write_speed
 from common.backend import Backend
 from common.experiment import Experiment
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.record.results import EpochLine, RunResult
 from common.record.sinks import Sink
 from common.spec.options import TrainConfig

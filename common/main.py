@@ -3,7 +3,7 @@
 import importlib
 
 import common.platform.quiet_start  # noqa: F401 - see there
-from common.platform.program import as_program
+from common.platform.ending import as_program
 
 
 def main(name: str) -> None:

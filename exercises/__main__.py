@@ -9,8 +9,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from common.platform.ending import as_program, signals_as_ctrl_c
 from common.platform.machine import num_cores
-from common.platform.program import as_program, signals_as_ctrl_c
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_program
 

@@ -22,8 +22,8 @@ import pandas as pd
 from pydantic import BaseModel, create_model
 
 from common.platform.cli import parse_options, to_arguments
+from common.platform.ending import as_program
 from common.platform.machine import REPOSITORY, code_sha256
-from common.platform.program import as_program
 from common.record.checkpoints import CHECKPOINTS_DIR, checkpoint_dirs
 from common.record.predictions import Predictions
 from common.record.results import WEIGHTS_FILE, EpochLine, read_metrics, read_result, read_step_losses

@@ -15,10 +15,10 @@ from torch import multiprocessing
 
 from common.backend import Backend
 from common.experiment import Experiment
+from common.platform.ending import as_program, ctrl_c_waits, end_by_signal, hold_signals
 from common.platform.errors import UserError, replica_ended
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.platform.program import as_program, ctrl_c_waits, end_by_signal, hold_signals
 from common.platform.rendezvous import check_loopback
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder

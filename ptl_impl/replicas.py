@@ -13,9 +13,9 @@ from lightning.pytorch.plugins.environments import (
     TorchElasticEnvironment,
 )
 
+from common.platform.ending import ctrl_c_waits
 from common.platform.errors import ReplicaError, UserError, replica_ended
 from common.platform.launch import Launch
-from common.platform.program import ctrl_c_waits
 from common.platform.rendezvous import LOOPBACK
 from common.spec.options import TrainConfig
 from pt_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous

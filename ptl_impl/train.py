@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from common.experiment import Experiment
-from common.platform.program import take_signals
+from common.platform.ending import take_signals
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from pt_impl.data import Batch

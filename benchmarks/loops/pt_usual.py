@@ -8,7 +8,7 @@ from torchvision import datasets, transforms
 from benchmarks.loops.timed import TimedSteps
 from common.data.catalogue import dataset_entry
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.backend import BACKEND

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from benchmarks.loops.pt_usual import make_loader
 from benchmarks.loops.timed import TimedSteps
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.networks import make_network

@@ -10,7 +10,7 @@ import keras
 from benchmarks.loops.timed import TimedSteps
 from common.experiment import Experiment
 from common.platform.cli import parse_options
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.spec.options import TrainConfig
 from tf_impl.backend import BACKEND
 from tf_impl.networks import make_network

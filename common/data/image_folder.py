@@ -23,10 +23,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_description
 from common.data.image_files import assumptions, read_image
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
+from common.platform.ending import ctrl_c_waits, serve_pool
 from common.platform.errors import UserError
 from common.platform.files import write_text, writing, written_whole
 from common.platform.machine import num_cores
-from common.platform.program import ctrl_c_waits, serve_pool
 
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"

@@ -23,8 +23,8 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+from common.platform.ending import at_signal
 from common.platform.errors import FileError, UserError, printable
-from common.platform.program import at_signal
 
 Arrays = dict[str, NDArray[Any]]
 MOST_BYTES = 2**30  # limit for a file that is read as a whole; the largest are metrics of many millions of steps

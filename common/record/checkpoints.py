@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
+from common.platform.ending import STOP_SIGNALS, HeldSignal
 from common.platform.errors import UserError, as_typed, option_name
 from common.platform.files import (
     Count,
@@ -35,7 +36,6 @@ from common.platform.files import (
     write_model,
     writing,
 )
-from common.platform.program import STOP_SIGNALS, HeldSignal
 from common.record.results import EpochLine
 from common.spec.batches import Plan
 from common.spec.options import UNTRAINED, TrainConfig, fields_of_kind

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from common.platform.ending import free_reserve
 from common.platform.errors import OutOfMemoryError
-from common.platform.program import free_reserve
 from common.resolve import describe_devices
 from common.spec.options import TrainConfig
 

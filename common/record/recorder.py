@@ -14,10 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
+from common.platform.ending import at_signal, hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, write_arrays
 from common.platform.machine import code_sha256
-from common.platform.program import at_signal, hold_signals
 from common.record import facts
 from common.record.checkpoints import Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock

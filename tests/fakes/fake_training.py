@@ -8,8 +8,8 @@ import numpy as np
 
 from common.experiment import Experiment
 from common.platform.cli import parse_options
+from common.platform.ending import as_program
 from common.platform.launch import Launch
-from common.platform.program import as_program
 from common.record import monitor
 from common.record.recorder import Framework, Recorder
 from common.record.run_folder import with_run_dir

@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.platform.ending import as_program, exit_now, signals_as_ctrl_c
 from common.platform.errors import UserError
-from common.platform.program import as_program, exit_now, signals_as_ctrl_c
 from comparison.run.launchers import Follower
 from comparison.run.launchers.job_folder import JobFolder
 from comparison.run.launchers.this_machine import run_group

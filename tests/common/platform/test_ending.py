@@ -20,7 +20,7 @@ from common.platform.launch import STARTED_BY
 # A chain of `depth` + 1 processes: each makes a temporary file, starts the next one, prints its id, and waits or ends.
 CHAIN = """
 import ctypes, os, subprocess, sys, tempfile, time
-from common.platform.program import as_program, exit_now, signals_as_ctrl_c
+from common.platform.ending import as_program, exit_now, signals_as_ctrl_c
 with as_program("program"):
     depth, how = int(sys.argv[1]), sys.argv[2]
     tempfile.mkstemp(prefix="left-behind-")
@@ -82,13 +82,13 @@ def test_a_process_knows_its_parent_whatever_the_machine_is_called(monkeypatch):
 
 
 def test_compiled_code_is_kept_where_nobody_else_can_write():
-    show = "import os; from common.platform.program import as_program\n"
+    show = "import os; from common.platform.ending import as_program\n"
     show += "with as_program('p'): print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
     assert python(show).stdout.strip() == f"{os.environ['XDG_CACHE_HOME']}/cnn-in-lockstep/torchinductor"
 
 
 def test_without_the_process_that_has_started_it_a_program_ends_with_a_line():
-    program = "from common.platform.program import as_program\nwith as_program('p'): pass"
+    program = "from common.platform.ending import as_program\nwith as_program('p'): pass"
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = python(program, expect=1, **{STARTED_BY: f"{gone.pid}@{processes._place()}"})
@@ -110,7 +110,7 @@ def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, how, numb
 POOL = """
 import multiprocessing, os, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from common.platform.program import as_program, ctrl_c_waits, serve_pool
+from common.platform.ending import as_program, ctrl_c_waits, serve_pool
 if __name__ == "__main__":
     with as_program("program"):
         context = multiprocessing.get_context(sys.argv[1])
@@ -191,7 +191,7 @@ def test_ignored_signals_stay_ignored(start, how):
 # Acts like compiled code that drops Python's exceptions, and like a logger whose server does not answer.
 SIGNALLED = """
 import os, sys, time
-from common.platform.program import as_program, at_signal
+from common.platform.ending import as_program, at_signal
 with as_program("program"), at_signal(lambda: time.sleep(int(sys.argv[2]))), at_signal(lambda: print("closed")):
     while True:
         try:
@@ -214,13 +214,13 @@ def test_a_signal_closes_what_is_open_and_ends_a_program_whatever_runs(number, s
 CHILD = """
 import os, signal, time
 os.kill(os.getpid(), signal.SIGINT)
-from common.platform.program import as_program
+from common.platform.ending import as_program
 with as_program("child"):
     time.sleep(10)
 """
 PARENT = """
 import subprocess, sys
-from common.platform.program import as_program, ctrl_c_waits
+from common.platform.ending import as_program, ctrl_c_waits
 with as_program("parent"):
     with ctrl_c_waits():
         child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
@@ -238,7 +238,7 @@ def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():
 # Takes all memory down to the last byte before an error is raised.
 FULL = """
 import resource, sys
-from common.platform.program import as_program
+from common.platform.ending import as_program
 from common.record.memory import out_of_memory_as_user_error
 from common.spec.options import TrainConfig
 is_memory_error = lambda error: isinstance(error, MemoryError)
@@ -266,7 +266,7 @@ PRINTS = """
 import sys, time
 from pathlib import Path
 from rich.console import Console
-from common.platform.program import as_program
+from common.platform.ending import as_program
 with as_program("program"):
     for number in range(3):
         Console().print("line", number)
