@@ -21,11 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import ModesConfig, make_folder, write_document
-from common.data.arrays import DATASET_FILE, ArraysInfo, array_path
+from common.data.arrays import array_path, write_description
 from common.platform.cli import parse_options, to_arguments
 from common.platform.ending import as_program
 from common.platform.errors import UserError
-from common.platform.files import write_model
 from common.platform.machine import REPOSITORY
 from common.record.results import read_result
 from common.spec.options import TrainConfig
@@ -52,9 +51,7 @@ def make_sparse_set(folder: Path, num_train: int) -> None:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (count, *IMAGE_SHAPE)})
             file.truncate(file.tell() + count * int(np.prod(IMAGE_SHAPE)))
         np.save(array_path(folder, part, "labels"), np.arange(count) % 10)
-    names = list(map(str, range(10)))
-    info = ArraysInfo(class_names=names, mean=[0.5] * 3, std=[0.25] * 3, sha256="0" * 64)
-    write_model(folder / DATASET_FILE, info)
+    write_description(folder, list(map(str, range(10))))
 
 
 class PrivateMemory(threading.Thread):
