@@ -92,6 +92,6 @@ if not differences.empty:
 # ## Where the time goes
 
 # %%
-phases = [f"{name}_seconds" for name in ("imports", "data", "build", "training", "evaluation", "rest")]
+phases = [f"{name}_seconds" for name in ("imports", "data", "build", "training", "evaluation", "between", "rest")]
 found.runs.groupby("row")[phases].median().plot.barh(stacked=True, xlabel="seconds, medians over runs", ylabel="")
 plt.show()

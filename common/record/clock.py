@@ -66,7 +66,7 @@ class RunClock:
 
     def end_training(self) -> None:
         self.synchronize()
-        now = self.timeline.enter("rest")
+        now = self.timeline.enter("between")
         if self.monitor:
             self.monitor.energy.pause()
         self.epoch_train_seconds.append(now - self._segment_start)
@@ -100,7 +100,7 @@ class RunClock:
 
     def end_evaluation(self, trained: bool) -> None:
         """`trained`: whether this was the evaluation after the last step."""
-        self.eval_seconds.append(self.timeline.enter("rest") - self._segment_start)
+        self.eval_seconds.append(self.timeline.enter("rest" if trained else "between") - self._segment_start)
         if self.monitor and trained:
             self.monitor.pause()
 

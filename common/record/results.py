@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import ClassNames, TrainConfig
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -74,7 +74,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[13]
+    schema_version: Literal[14]
     implementation: Text
     config: TrainConfig
     config_sha256: Sha256

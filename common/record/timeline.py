@@ -15,10 +15,10 @@ from common.platform.machine import process_start
 
 # imports: interpreter and libraries, of every process that rank 0 waits for. data: reading and checking it.
 # build: network, weights, processes, tracing, compiling, and the first step. training: all steps but the first.
-# rest: fetching an epoch's last losses, loaders made anew, predictions, files. waiting: for the next turn, while the
-# other programs of the round train.
-Phase = Literal["imports", "data", "build", "training", "evaluation", "rest", "waiting"]
-PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "rest", "waiting")
+# between: what an epoch does outside both, such as fetching its last losses or making loaders anew; in no speed.
+# rest: predictions, files, the end. waiting: for the next turn, while the other programs of the round train.
+Phase = Literal["imports", "data", "build", "training", "evaluation", "between", "rest", "waiting"]
+PHASES: tuple[Phase, ...] = ("imports", "data", "build", "training", "evaluation", "between", "rest", "waiting")
 SHOWN_PHASES = tuple(phase for phase in PHASES if phase != "waiting")  # those that are the run's own
 
 BEAT_SECONDS = 0.1

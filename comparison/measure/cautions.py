@@ -143,6 +143,7 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
 OFF = 0.10  # no warning for a run that differs from the median by less: it misleads nobody
 WORTH_A_WORD = 0.05  # no warning for a ratio that differs from 1 by less, or for stalls that take less
 CROWDED = 1.0  # threads that want to run minus cores, on average; a warning above this number
+MOST_BETWEEN = 0.25  # seconds between training and evaluation, per second of both; a warning above it
 THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
 
 
@@ -159,6 +160,7 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
             who = f"{row.title}{where}"
             yield from _stalled(row, who)
             yield from _stopped(row, who)
+            yield from _between(row, who)
             yield from _throttled(row, who)
             yield from _crowded(row, who)
             yield from _first_run(row, who)
@@ -243,6 +245,16 @@ def _throttled(row: Row, who: str) -> Iterator[str]:
         yield (
             f"{who}: this container's CPU limit paused it in {fmean(shares):{SHARE}} of the scheduler's periods,"
             " so its speeds are too low; a smaller --threads-per-device or a higher limit avoids that"
+        )
+
+
+def _between(row: Row, who: str) -> Iterator[str]:
+    """Warns where much of an epoch is in no speed: a mistake, or work that should count."""
+    between, epochs = row.between_seconds, (row.training_seconds or 0.0) + (row.evaluation_seconds or 0.0)
+    if between and between > MOST_BETWEEN * epochs:
+        yield (
+            f"{who}: {between / (between + epochs):{SHARE}} of the time of its epochs is in neither training nor"
+            " evaluation, and in no speed; if it is work of the training, its images/s are too high"
         )
 
 

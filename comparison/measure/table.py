@@ -61,7 +61,8 @@ ABOUT_PHASES: dict[Phase, str] = {
     "build": "network, processes, compiling, and the first step",
     "training": "all other steps",
     "evaluation": "of the test set",
-    "rest": "making loaders again, predictions, files, ending the processes",
+    "between": "of training and evaluation: fetching an epoch's last losses, making loaders again; in no speed",
+    "rest": "predictions, files, ending the processes",
 }
 
 
@@ -558,9 +559,15 @@ class Row:
         are phases of this run, which add up to it, see [comparison.md](comparison.md#where-the-time-goes)."""
         return sum(self.phases.values()) if self.runs else None
 
-    imports_seconds, data_seconds, build_seconds, training_seconds, evaluation_seconds, rest_seconds = map(
-        _phase_column, SHOWN_PHASES
-    )
+    (
+        imports_seconds,
+        data_seconds,
+        build_seconds,
+        training_seconds,
+        evaluation_seconds,
+        between_seconds,
+        rest_seconds,
+    ) = map(_phase_column, SHOWN_PHASES)
 
     # --- Columns: resources ---
 

@@ -24,6 +24,17 @@ def test_a_steady_machine_gives_no_warning(tmp_path):
     assert warnings(tmp_path, steady) == []
 
 
+@pytest.mark.parametrize(("between", "count"), [(1.0, 0), (3.0, 2)])
+def test_work_in_no_speed_is_reported(tmp_path, between, count):
+    phases = {"imports": 2.0, "data": 0.0, "build": 1.0, "training": 4.0, "evaluation": 1.0, "waiting": 0.0}
+    wall = MadeUp().process_seconds - 0.5
+    phases |= {"between": between, "rest": wall - sum(phases.values()) - between}
+    found = warnings(tmp_path, lambda job: steady(job, changes={"phase_seconds": phases}), implementations=["tf", "pt"])
+    assert len(found) == count
+    for line in found:
+        assert "38% of the time of its epochs is in neither training nor evaluation, and in no speed" in line
+
+
 def test_one_round_is_said_to_be_one(tmp_path):
     (line,) = warnings(tmp_path, repeats=1)
     assert line.startswith("one round only")

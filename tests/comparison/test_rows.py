@@ -264,6 +264,7 @@ def test_phases_add_up_to_what_was_seen_from_outside(tmp_path):
             row.build_seconds,
             row.training_seconds,
             row.evaluation_seconds,
+            row.between_seconds,
             row.rest_seconds,
         )
         assert row.wall_seconds == 14 and sum(parts) == pytest.approx(14)  # the run with the median duration

@@ -13,7 +13,7 @@ from comparison.run.store import Run
 from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height
 
-PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#999999")
+PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#CC79A7", "#999999")
 RATIO_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 30, 50, 100)
 LEAST_SPAN = 1.6  # of a logarithmic axis: highest over lowest value; with less it would have only one or two ticks
 LINE = 36  # height in pixels of a row in a bar chart

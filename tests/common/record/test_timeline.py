@@ -16,13 +16,13 @@ def test_every_second_is_in_exactly_one_phase(monkeypatch):
     monkeypatch.setattr("common.record.timeline.process_start", lambda pid: 90.0)
     monkeypatch.setattr("common.record.timeline.time.perf_counter", lambda: now)
     timeline = Timeline.begin(1)
-    for phase, at in (("data", 100.0), ("build", 103.0), ("training", 110.0), ("rest", 150.0), ("training", 151.0)):
+    for phase, at in (("data", 100.0), ("build", 103.0), ("training", 110.0), ("between", 150.0), ("training", 151.0)):
         now = at
         assert timeline.enter(phase) == at
     now = 160.0
     timeline = pickle.loads(pickle.dumps(timeline))  # as a worker process receives it
-    timeline.enter("rest")
-    assert timeline.seconds == dict(zip(PHASES, (10.0, 3.0, 7.0, 49.0, 0.0, 1.0, 0.0), strict=True))
+    timeline.enter("between")
+    assert timeline.seconds == dict(zip(PHASES, (10.0, 3.0, 7.0, 49.0, 0.0, 1.0, 0.0, 0.0), strict=True))
     assert sum(timeline.seconds.values()) == now - 90.0
 
 
