@@ -95,7 +95,7 @@ def _run(commands: list[list[str]], folder: Path, environment: dict[str, str]) -
 
 def read(path: Path) -> list[AllReduce]:
     try:
-        return [AllReduce(**load) for load in json.loads(path.read_text())]
+        return [AllReduce(**fields) for fields in json.loads(path.read_text())]
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"--measured {path}: not a file of pt_all_reduce.py: {error}") from None
 

@@ -285,11 +285,11 @@ def old_way(maker: Maker) -> Found:
     samples = {"in turns": maker.made("repeat", "turns"), "--turns never": never}
     table = make_table("half-width of the interval", "", "comparisons", "seconds", "pt / tf", "ptl / tf")
     figures: Found = {}
-    for name, ones in samples.items():
-        figures[name] = {row: [turn.half_width(row) for turn in ones] for row in ("pt", "ptl")}
-        seconds = middle([turn.seconds for turn in ones])
+    for name, of_way in samples.items():
+        figures[name] = {row: [sample.half_width(row) for sample in of_way] for row in ("pt", "ptl")}
+        seconds = middle([sample.seconds for sample in of_way])
         table.add_row(
-            name, str(len(ones)), f"{seconds:.0f}", *(f"{middle(of_row):.1%}" for of_row in figures[name].values())
+            name, str(len(of_way)), f"{seconds:.0f}", *(f"{middle(of_row):.1%}" for of_row in figures[name].values())
         )
     maker.console.print(table)
     for row in ("pt", "ptl"):
@@ -317,12 +317,12 @@ def truth(maker: Maker) -> Found:
     samples = maker.make("truth", {"quiet": way, "busy": Way(way.arguments, way.tree, COMES_AND_GOES)})
     table = make_table("PyTorch against itself", "", "comparisons", "wrong", "no verdict", f"within {SAME:.0%}")
     figures: Found = {}
-    for name, ones in samples.items():
-        verdicts, ratios = [turn.verdict("pt2") for turn in ones], [turn.ratio("pt2") for turn in ones]
+    for name, of_way in samples.items():
+        verdicts, ratios = [sample.verdict("pt2") for sample in of_way], [sample.ratio("pt2") for sample in of_way]
         figures[name] = {"verdicts": verdicts, "ratios": ratios}
         wrong = sum(verdict in ("faster", "slower") for verdict in verdicts)
         close = np.mean([float(abs(ratio - 1) <= SAME) for ratio in ratios if not math.isnan(ratio)] or [math.nan])
-        table.add_row(name, str(len(ones)), str(wrong), str(verdicts.count(None)), f"{close:.0%}")
+        table.add_row(name, str(len(of_way)), str(wrong), str(verdicts.count(None)), f"{close:.0%}")
     maker.console.print(table)
     return figures
 

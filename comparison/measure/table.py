@@ -326,7 +326,7 @@ class Row:
 
     @cached_property
     def _accuracy(self) -> Interval | None:
-        means = [statistics.fmean(run.test_accuracy for run in of_seed) for of_seed in self._by_seed]
+        means = [statistics.fmean(result.test_accuracy for result in of_seed) for of_seed in self._by_seed]
         return mean_interval(means) if means else None
 
     @cached_property
@@ -457,7 +457,7 @@ class Row:
     @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
     def test_loss(self) -> float | None:
         """Mean over seeds."""
-        losses = [statistics.fmean(run.test_loss for run in of_seed) for of_seed in self._by_seed]
+        losses = [statistics.fmean(result.test_loss for result in of_seed) for of_seed in self._by_seed]
         return statistics.fmean(losses) if losses else None
 
     # --- Columns: speed ---

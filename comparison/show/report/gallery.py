@@ -49,12 +49,12 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
         return [], 0
     pictures: dict[int, Images] = {}
     wrong: set[int] = set()
-    for exhibit in predictions.values():
-        pictures |= dict(zip(exhibit.wrong_indices.tolist(), exhibit.wrong_images, strict=True))
-        wrong |= set(np.flatnonzero(exhibit.labels != exhibit.guesses).tolist())
+    for predicted in predictions.values():
+        pictures |= dict(zip(predicted.wrong_indices.tolist(), predicted.wrong_images, strict=True))
+        wrong |= set(np.flatnonzero(predicted.labels != predicted.guesses).tolist())
 
     def interest(index: int) -> tuple[bool, float]:
-        guesses = {int(value.guesses[index]) for value in predictions.values()}
+        guesses = {int(predicted.guesses[index]) for predicted in predictions.values()}
         scores = [
             float(value.scores[index]) for value in predictions.values() if value.guesses[index] != value.labels[index]
         ]
@@ -70,11 +70,11 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
             [
                 (
                     name,
-                    names[exhibit.guesses[index]],
-                    float(exhibit.scores[index]),
-                    bool(exhibit.guesses[index] == labels[index]),
+                    names[predicted.guesses[index]],
+                    float(predicted.scores[index]),
+                    bool(predicted.guesses[index] == labels[index]),
                 )
-                for name, exhibit in predictions.items()
+                for name, predicted in predictions.items()
             ],
         )
         for index in chosen
