@@ -64,14 +64,14 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
             raise UserError(f"{option_name(name)}: given twice; list all its values after one")
         if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
             parser.add_argument(
-                name, nargs="+", metavar=str(field.json_schema_extra["positional"]), help=field.description
+                name, nargs="+", metavar=str(field.json_schema_extra["positional"]), help=_escaped(field.description)
             )
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         shown = "" if default in (None, [], ()) else f" (default: {as_typed(default)})"
         parser.add_argument(
             option_name(name),
-            help=f"{field.description}{' (needed)' if field.is_required() else shown}",
+            help=_escaped(f"{field.description}{' (needed)' if field.is_required() else shown}"),
             metavar=("H", "W", "C") if many[name] == 3 else _allowed(shape, properties.get("$defs", {})),
             **({"nargs": "?", "const": "true"} if _switch(shape) else {"nargs": many[name]}),
         )
@@ -125,6 +125,11 @@ def to_arguments(config: BaseModel) -> list[str]:
 
 MANY = 10**5  # larger bounds are not shown: a user exceeds them only by mistake
 LONGEST_CHOICE = 70  # characters of names in braces; longer lists do not fit a terminal and are in the description
+
+
+def _escaped(text: str | None) -> str:
+    """A help text in which argparse replaces nothing."""
+    return (text or "").replace("%", "%%")
 
 
 def _switch(shape: dict[str, Any]) -> bool:

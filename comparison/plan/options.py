@@ -126,7 +126,7 @@ class CompareConfig(TrainingOptions):
     ratio_within: Percent | None = option(
         "repeating",
         None,
-        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%%: at"
+        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%: at"
         f" least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
     )
     disturbed: Literal["retake", "keep"] = option(

@@ -5,7 +5,7 @@ import pytest
 from conftest import REPOSITORY
 
 from common.platform.cli import parse_options, to_arguments
-from common.platform.errors import UserError
+from common.platform.errors import UserError, option_name
 from common.spec.options import RESET_IN, TrainConfig, fields_of_kind
 from comparison.plan import options as compare_options
 from comparison.plan.options import CompareConfig
@@ -145,6 +145,15 @@ def test_mistakes_are_reported_in_one_line_that_names_the_option(arguments, mess
         parse(*arguments.split())
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_help_of_compare_prints_every_option_as_it_is_described(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse_options(CompareConfig, "compare.py", "about", ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, field in CompareConfig.model_fields.items():
+        assert option_name(name) in text
+        assert field.description in text
 
 
 def test_help_prints_every_option_with_its_bounds(capsys):
