@@ -109,7 +109,8 @@ class Prover:
     def _side_by_side(self, jobs: dict[Path, ProofJob], ended: Callable[[Path, str | None], None]) -> None:
         """Runs each job in its folder.
 
-        As many jobs run at once as the cores allow. On GPUs only one job runs, since TensorFlow takes all GPU memory.
+        One job more runs at once than the cores allow, since each of them waits for files now and then. On GPUs only
+        one job runs, since TensorFlow takes all GPU memory.
         """
         configs = [job.config for job in jobs.values()]
         devices = max(
@@ -120,7 +121,7 @@ class Prover:
             default=1,
         )
         on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
-        at_once = min(len(jobs), max(1, num_cores() // devices)) if on_cpu else 1
+        at_once = min(len(jobs), max(1, num_cores() // devices) + 1) if on_cpu else 1
         programs = []
         for run_dir, job in jobs.items():
             with writing(run_dir):
