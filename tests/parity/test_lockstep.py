@@ -242,14 +242,16 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, i
 
 
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=pytest.mark.slow)])
-@pytest.mark.xdist_group("cnn-plain")
-def test_under_torchrun_it_is_the_same_run(runs, tmp_path, implementation):
-    alone = runs("cnn-plain", "64", implementation, "plain", 2)
+def test_under_torchrun_it_is_the_same_run(tmp_path, implementation):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    options = ("--precision", 64, *CPU, *SCENARIOS["cnn-plain"], "--run-dir", tmp_path)
-    run(sys.executable, *launcher, "-m", f"{implementation}_impl", *options)
-    assert read_result(tmp_path).devices == 2
-    assert read_step_losses(tmp_path) == pytest.approx(read_step_losses(alone), rel=1e-13)
+    options = ("--precision", 64, *CPU, *SCENARIOS["cnn-plain"])
+    run(sys.executable, *launcher, "-m", f"{implementation}_impl", *options, "--run-dir", tmp_path / "torchrun")
+    # Not one of `runs`, whose processes share memory with the server that has forked them.
+    run(sys.executable, "-m", f"{implementation}_impl", *options, "--devices", 2, "--run-dir", tmp_path / "alone")
+    under, alone = read_result(tmp_path / "torchrun"), read_result(tmp_path / "alone")
+    assert under.devices == 2
+    losses, expected = (read_step_losses(tmp_path / name) for name in ("torchrun", "alone"))
+    assert losses == pytest.approx(expected, rel=1e-13)
     # The peak includes all replicas and the launcher. If one process were missing, it would be two thirds at most.
-    memory = read_result(tmp_path).peak_memory_bytes / read_result(alone).peak_memory_bytes
+    memory = under.peak_memory_bytes / alone.peak_memory_bytes
     assert 0.75 < memory < 1.33
