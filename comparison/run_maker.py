@@ -4,6 +4,7 @@ As soon as a run has ended, its record and the tables are written.
 """
 
 import itertools
+import random
 import shlex
 import statistics
 import sys
@@ -27,6 +28,7 @@ from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
+from comparison.prove.audits import choose_steps, make_audits
 from comparison.run.devices import same_devices
 from comparison.run.integrity import check_name
 from comparison.run.launchers import Follower, Launcher
@@ -168,16 +170,26 @@ class RunMaker(Follower):
         options, missing = self.request.options, {job.path for job in self.missing}
         groups = []
         for _, in_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
-            group = []
+            group: list[Program] = []
+            audited: tuple[int, ...] | None = None
             for job in in_round:
                 if job.path not in missing:
                     continue
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
                 config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
-                group.append(Program.of(self.request, job.implementation, config, is_first))
+                if audited is None:
+                    audited = () if job.rate_search else self._audited_steps(config)
+                more = {"is_reference": is_first, "audited_steps": audited}
+                group.append(Program.of(self.request, job.implementation, config, **more))
             groups.append(group)
         self.launcher.run(groups, 1, options.timeout, self, turns=options.turns == "auto")
+
+    def _audited_steps(self, config: TrainConfig) -> tuple[int, ...]:
+        """The steps to audit in all runs of a round. Nobody can know them earlier."""
+        if self.request.options.verify == "never":
+            return ()
+        return choose_steps(Experiment.make(config), random.SystemRandom())
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -231,6 +243,8 @@ class RunMaker(Follower):
     def ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = record_run(job, program, ended)
+        if program.audited_steps:
+            make_audits(run, program.audited_steps)
         self.runs.append(run)
         if not run.turns and is_disturbed(run) and not self._disturbed:
             self._disturbed.append(other_load(run) or 0.0)

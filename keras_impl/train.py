@@ -127,7 +127,7 @@ class Recording(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.record_steps(logs)
-        self.checkpoint()
+        self.recorder.offer_state(self.get_state)
         # After the last step of the epoch, which the plan counts from 1.
         if self.recorder.steps_done == self.recorder.plan.last_step(self.epoch + 1):
             self.recorder.end_training()
@@ -138,12 +138,8 @@ class Recording(keras.callbacks.Callback):
         """In tuned mode a call takes several steps."""
         self.recorder.step(logs["loss"], logs["correct"])
 
-    def checkpoint(self) -> None:
-        if self.recorder.checkpoint_due:
-            self.recorder.save_checkpoint(self.get_state(self.recorder.steps_done))
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.checkpoint()
+        self.recorder.offer_state(self.get_state)
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.recorder.start_evaluation()

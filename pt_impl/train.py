@@ -131,10 +131,6 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     config, plan, device = experiment.config, experiment.plan, parts.device
 
-    def checkpoint() -> None:
-        if recorder.checkpoint_due:
-            recorder.save_checkpoint(parts.get_state(recorder.steps_done))
-
     for epoch in range(plan.epochs_done, plan.num_epochs):
         parts.train_batches.sampler.set_epoch(epoch)
         recorder.start_epoch()
@@ -142,10 +138,10 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         for step in plan.steps(epoch + 1):  # the plan counts epochs from 1
             shares = train_step(experiment, parts, batches, plan.batches_in(step))
             recorder.step(*shares)
-            checkpoint()
+            recorder.offer_state(parts.get_state)
         recorder.end_training()
         evaluate(parts, recorder)
-        checkpoint()
+        recorder.offer_state(parts.get_state)
 
     memory = device_peak_memory_bytes(config, device)
     weights = get_weights(parts.evaluated, experiment.network)

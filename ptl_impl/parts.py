@@ -14,7 +14,7 @@ from pt_impl.weights import load_weights
 from ptl_impl.data import ExampleData
 from ptl_impl.inspection import FirstBatch
 from ptl_impl.optimizer import make_averaging
-from ptl_impl.state import Checkpoints
+from ptl_impl.state import States
 from ptl_impl.train import Classifier, Parts, Recording
 
 
@@ -35,8 +35,8 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         callbacks += [tuning.CompileAhead()] if config.compile else []
     if config.compile:
         network.compile(**compile_options)
-    if config.checkpoint_every or experiment.state:
-        callbacks.append(Checkpoints(experiment, recorder, scaler, averaging))
+    if recorder.keeps_states or experiment.state:
+        callbacks.append(States(experiment, recorder, scaler, averaging))
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 

@@ -8,14 +8,15 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.state import TrainState
 from pt_impl.precision import LossScaler
 from pt_impl.state import get_state, native_average, set_state
 
 PREFIX = "network."  # of parameters' names in a Classifier
 
 
-class Checkpoints(pl.Callback):
-    """Saves and restores the state. Used instead of ModelCheckpoint, whose files only Lightning can read."""
+class States(pl.Callback):
+    """Offers the state to the recorder, and restores it. ModelCheckpoint's files only Lightning can read."""
 
     def __init__(
         self, experiment: Experiment, recorder: Recorder, scaler: LossScaler, averaging: list[EMAWeightAveraging]
@@ -36,19 +37,15 @@ class Checkpoints(pl.Callback):
             averaging.on_load_checkpoint(trainer, module, stored)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *batch: Any) -> None:
-        self.save(trainer, module)
+        self.recorder.offer_state(lambda step: self.get_state(trainer, module, step))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
-        self.save(trainer, module)
+        self.recorder.offer_state(lambda step: self.get_state(trainer, module, step))
 
-    def save(self, trainer: pl.Trainer, module: Any) -> None:
-        if not self.recorder.checkpoint_due:
-            return
+    def get_state(self, trainer: pl.Trainer, module: Any, step: int) -> TrainState:
         average = {}
         for averaging in self.averaging:
             stored = {"state_dict": module.state_dict()}
             averaging.on_save_checkpoint(trainer, module, stored)
             average = {name.removeprefix(PREFIX): tensor for name, tensor in stored["state_dict"].items()}
-        optimizer, step = trainer.optimizers[0], self.recorder.steps_done
-        state = get_state(self.experiment, module.network, optimizer, average, self.scaler, step)
-        self.recorder.save_checkpoint(state)
+        return get_state(self.experiment, module.network, trainer.optimizers[0], average, self.scaler, step)

@@ -158,22 +158,18 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
     plan, strategy, network, optimizer = experiment.plan, parts.strategy, parts.network, parts.optimizer
 
-    def checkpoint() -> None:
-        if recorder.checkpoint_due:
-            recorder.save_checkpoint(parts.get_state(recorder.steps_done))
-
     for epoch in range(plan.epochs_done, plan.num_epochs):
         recorder.start_epoch()
         for shares in parts.train_steps(epoch):
             recorder.step(*shares)
-            checkpoint()
+            recorder.offer_state(parts.get_state)
         recorder.end_training()
         # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(network, strategy)
         with average_weights(network, optimizer):
             recorder.start_evaluation()
             recorder.end_epoch(*parts.evaluate())
-        checkpoint()
+        recorder.offer_state(parts.get_state)
 
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
     with average_weights(network, optimizer):

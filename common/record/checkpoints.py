@@ -216,7 +216,7 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
 def read_state(experiment: Experiment, folder: Path) -> TrainState:
     """The state in a checkpoint. Raises UserError if it can't be read or does not fit the network and update rule."""
     scaled = experiment.config.precision == "16-mixed"
-    return TrainState.read(folder, experiment.network, experiment.update_rule, scaled)
+    return TrainState.read(folder / STATE_FILE, experiment.network, experiment.update_rule, scaled)
 
 
 def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:

@@ -32,7 +32,7 @@ class RunClock:
         self.eval_seconds: list[float] = []
         self.turn_seconds = 0.0
         self.waiting_since, self._phase_before = math.nan, timeline.phase
-        self._timing = False
+        self._timing = self._timed_before = False
         self._segment_start = self._timed_start = math.nan
         self._seconds_before = 0.0
 
@@ -79,17 +79,21 @@ class RunClock:
         self.waiting_since = self.timeline.enter("waiting")
         if self._phase_before == "training":
             self._add_timed(self.waiting_since)
-        self._timing = False
+        self._timing, self._timed_before = False, self._timing
         if self.monitor:
             self.monitor.energy.pause()
             self.monitor.pause()
 
-    def end_waiting(self) -> None:
+    def end_waiting(self, timing: bool = False) -> None:
+        """`timing`: whether steps that were timed before the wait are timed again after it."""
         if self.monitor:
             self.monitor.resume()
             if self._phase_before == "training":
                 self.monitor.energy.resume()
-        self._segment_start += self.timeline.enter(self._phase_before) - self.waiting_since
+        now = self.timeline.enter(self._phase_before)
+        self._segment_start += now - self.waiting_since
+        if timing and self._timed_before:
+            self._timing, self._timed_start = True, now
 
     def _add_timed(self, now: float) -> None:
         if self._timing:

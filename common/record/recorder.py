@@ -6,7 +6,7 @@ Between fetches the training loop only appends to a list.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, write_arrays
 from common.platform.machine import code_sha256
 from common.record import facts
+from common.record.audited_states import AuditedStates
 from common.record.checkpoints import Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
 from common.record.history import History
@@ -27,7 +28,6 @@ from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
 from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
-from common.record.rounding import first_loss_tolerance
 from common.record.sinks import RunFiles, Sink, TrainingProgress
 from common.record.timeline import Stops, Timeline
 from common.record.turns import Turn, Turns
@@ -128,6 +128,7 @@ class Recorder:
         self.latest: list[tuple[Any, Any]] = []
         self.history = History(plan)
         self.checkpointer = Checkpointer(config, plan, writes)
+        self.audited = AuditedStates(plan, self.run_dir, writes)
 
     def __enter__(self) -> "Recorder":
         self.timeline.enter("build")
@@ -170,7 +171,7 @@ class Recorder:
             done // every * every + every,
             plan.last_step(plan.epoch_of(done + 1)),
         )
-        more = (*self.checkpointer.stops(done), *self.profile.stops())
+        more = (*self.checkpointer.stops(done), *self.profile.stops(), *self.audited.stops())
         return min(stop for stop in (*stops, *more) if stop > done) - done
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
@@ -187,6 +188,7 @@ class Recorder:
             self.steps_per_call = max(self.steps_per_call, number)
         self.pending.append((loss, correct))
         self.steps_done += number
+        self.audited.look(self.steps_done, number)
         if done < self.plan.first_step:
             self.startup_end = self.steps_done
             self.waited_after = self.steps_done, 0.0
@@ -315,23 +317,36 @@ class Recorder:
         for sink in self.sinks:
             sink.turn(line)
 
-    # --- Checkpoints ---
+    # --- States: for checkpoints and for audits ---
 
     @property
-    def checkpoint_due(self) -> bool:
-        """Whether the loop must call `save_checkpoint`: in all processes, after a step or an evaluation."""
-        return self.checkpointer.due
+    def keeps_states(self) -> bool:
+        """Whether any state of this training will be kept."""
+        return self.checkpointer.every is not None or bool(self.audited.steps)
 
-    def save_checkpoint(self, state: TrainState) -> None:
-        """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing.
+    def offer_state(self, get_state: Callable[[int], TrainState]) -> None:
+        """The loop calls it after each step and each evaluation, in all processes. Keeps the state if it is due.
+
+        Audits cost no measured time: the clock stands still, and a turn in which a state is kept for an audit is not
+        timed. A checkpoint counts as training, as in any training with checkpoints.
 
         Args:
-          state: state after the latest step; its arrays must not be changed later.
+          get_state: number of steps -> the state after them; its arrays must not be changed later.
 
         Raises:
           StoppedAtCheckpoint: a signal has asked the run to end.
-          FileError: the previous checkpoint could not be written; or this one, if the run ends.
+          FileError: a state could not be written.
         """
+        if self.audited.due:
+            self.clock.start_waiting()
+            self.audited.keep(get_state(self.steps_done))
+            self.timed_from = None
+            self.clock.end_waiting(timing=not self.turns.are_taken)
+        if self.checkpointer.due:
+            self._save_checkpoint(get_state(self.steps_done))
+
+    def _save_checkpoint(self, state: TrainState) -> None:
+        """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing."""
         seconds = self.clock.seconds_in_epoch() if self.steps_done % self.plan.steps_per_epoch else 0.0
         checkpoint = self.history.checkpoint(self.implementation, self.experiment, seconds)
         self.checkpointer.write(checkpoint, self.history.losses, state)
@@ -389,7 +404,6 @@ class Recorder:
             **facts.of_experiment(experiment),
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
-            first_loss_tolerance=first_loss_tolerance(experiment, self.history.losses[0]),
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
             **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, speed),

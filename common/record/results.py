@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import ClassNames, TrainConfig
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -59,9 +59,6 @@ class RunResult(BaseModel):
       energy_source: RAPL or NVML; null if there is none.
       class_names: names of the classes, in the order of the labels.
       num_steps: number of training steps taken.
-      first_loss_tolerance: how far rounding to 32 bits may change the loss of the first step, see rounding.py. Null
-        without a step, with --initial-weights, with batch normalisation, or if the run computes in another precision
-        or TF32.
       skipped_steps: number of these steps in which loss scaling left the weights unchanged; null if the precision needs
         no loss scaling.
       cpu_instructions: oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if
@@ -74,7 +71,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[14]
+    schema_version: Literal[15]
     implementation: Text
     config: TrainConfig
     config_sha256: Sha256
@@ -85,7 +82,6 @@ class RunResult(BaseModel):
     class_names: ClassNames
     num_steps: Count
     skipped_steps: Natural | None
-    first_loss_tolerance: float | None = Field(gt=0, allow_inf_nan=False)
     train_count: Count
     test_count: Count
     test_correct: Natural

@@ -63,8 +63,8 @@ class TrainState:
         return arrays
 
     @classmethod
-    def read(cls, folder: Path, network: NetworkSpec, rule: UpdateRule, scaled: bool) -> "TrainState":
-        """Reads the state in a checkpoint's folder.
+    def read(cls, path: Path, network: NetworkSpec, rule: UpdateRule, scaled: bool) -> "TrainState":
+        """Reads a file of the arrays that `to_arrays` makes.
 
         Args:
           scaled: whether the loss is scaled.
@@ -72,7 +72,6 @@ class TrainState:
         Raises:
           UserError: the file can't be read, or does not fit the network and the update rule.
         """
-        path = folder / STATE_FILE
         arrays = read_arrays(path)
         trained = {parameter.name: parameter.shape for parameter in network.parameters if parameter.trainable}
         expected = {f"weights.{parameter.name}": parameter.shape for parameter in network.parameters}

@@ -32,8 +32,9 @@ from comparison.numbers import (
     span,
 )
 from comparison.plan.jobs import Contender, Values
+from comparison.prove.audits import Audits, read_audits
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
-from comparison.prove.proof import Proof, first_loss, is_of_others, judge
+from comparison.prove.proof import Proof, is_of_others, judge
 from comparison.ratios import (
     MIN_CYCLES,
     MIN_FOR_QUARTILES,
@@ -248,20 +249,20 @@ class Row:
         return judge(table.folder, table.variant, first.name, self.name, first.runs + self.runs)
 
     @cached_property
-    def _inexact(self) -> str | None:
-        """Why a run in 32 bits seems to have computed with fewer bits; None if rounding explains its first loss."""
-        table = self.in_table
-        for run in self.runs if table.verify else ():
-            if run.result is None or run.result.first_loss_tolerance is None or not run.losses:
-                continue
-            exact = first_loss(table.folder, table.variant, self.name, run.record.seed)
-            off = None if exact is None else abs(run.losses[0] - exact)
-            if off is not None and not off <= run.result.first_loss_tolerance:
-                return (
-                    f"the first step's loss in 32 bits differs by {off:.1e} from the one in 64 bits, but rounding"
-                    f" explains only {run.result.first_loss_tolerance:.1e}: check for TF32, or a layer in 16 bits"
-                )
-        return None
+    def _audits(self) -> list[tuple[Run, Audits]]:
+        """Those runs that were audited, with their audits; none with `--verify never`."""
+        read = [(run, read_audits(run)) for run in self.runs] if self.in_table.verify else []
+        return [(run, audits) for run, audits in read if audits]
+
+    @cached_property
+    def audit_failure(self) -> str | None:
+        """What the audits of its runs have found wrong, for people; None if nothing."""
+        wrong = [(run.record, audit) for run, audits in self._audits for audit in audits.different]
+        if not wrong:
+            return None
+        record, audit = wrong[0]
+        more = f" (and {len(wrong) - 1} more audits)" if wrong[1:] else ""
+        return f"seed {record.seed}, round {record.round}, {audit.what}: {audit.note}{more}"
 
     @cached_property
     def _status_and_notes(self) -> tuple[Status, list[str]]:
@@ -279,7 +280,13 @@ class Row:
         if note := self._does_not_learn():
             status = "does not learn"
             notes.append(note)
-        if proof.same is False:
+        if self.audit_failure:
+            status = "different training"
+            notes.append(f"it does not train as the formulas say, so no ratio is given: {self.audit_failure}")
+        elif reference.audit_failure:
+            status = "not proved"
+            notes.append(f"no ratio is given, since {reference.title} is a different training; this row may be right")
+        elif proof.same is False:
             status = "different training"
             notes.append(f"it trains differently from {reference.title}, so no ratio is given: {proof.note}")
         elif proof.note:
@@ -292,9 +299,6 @@ class Row:
         ):
             status = "not proved"
             notes.append(note)
-        if self._inexact:
-            status = "different training"
-            notes.append(self._inexact)
         if skipped := _largest(result.skipped_steps for result in self.results):
             notes.append(f"loss scaling skipped {skipped} of {self.results[0].num_steps} steps")
         if gone_on := sum(result.resumed_from is not None for result in self.results):
@@ -340,11 +344,8 @@ class Row:
 
     @cached_property
     def _has_no_ratio(self) -> bool:
-        """For a row that may train differently; for all rows if the reference computed with too few bits."""
-        reference = self.in_table.reference
-        return self.status in ("different training", "not proved") or (
-            reference is not None and reference._inexact is not None
-        )
+        """For a row that may train differently; for all rows if the reference does."""
+        return self.status in ("different training", "not proved")
 
     @cached_property
     def _ratio(self) -> tuple[Ratio | None, int]:
@@ -658,8 +659,9 @@ class Row:
 
     @column()
     def same_training(self) -> bool | None:
-        """Whether the runs in 64 bits prove that it is the first row's training; missing for the first row."""
-        return self._proof.same
+        """Whether the runs in 64 bits prove that it is the first row's training, and no audit says otherwise; missing
+        for the first row."""
+        return False if self.audit_failure and not self.is_reference else self._proof.same
 
     @shown("same\ntraining", MAIN, SWEEP_ACCURACY)
     def same_as_first(self) -> str:
@@ -676,6 +678,11 @@ class Row:
     def proof_difference(self) -> float | None:
         """Largest difference in the loss of a step in 64 bits."""
         return self._proof.difference
+
+    @column("steps\naudited", DETAILS)
+    def audited_steps(self) -> int:
+        """Number of steps of its timed runs that were proved to be those of the formulas (docs/lockstep.md)."""
+        return sum(audit.same is True for _, audits in self._audits for audit in audits.steps)
 
     @column(f"rounding\n1-{FIRST_STEPS}", DETAILS, form=difference)
     def loss_difference_first_steps(self) -> float | None:

@@ -193,13 +193,3 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         with suppress(UserError):  # there may be no second run that saved the first batch, or it has failed
             departure = find_departure(reference / FIRST_BATCH_DIR, other / FIRST_BATCH_DIR, TOLERANCE) or departure
     return Proof(departure is None, difference, departure)
-
-
-def first_loss(folder: Path, variant: Values, name: str, seed: int) -> float | None:
-    """The loss of step 1 in 64 bits; None if there is no proof with that seed."""
-    path = folder / proof_path(variant, name)
-    try:
-        result, losses = read_result(path), read_step_losses(path)
-    except UserError:
-        return None
-    return losses[0] if losses and result.config.seed == seed else None

@@ -34,6 +34,7 @@ class Program(BaseModel):
       starter: words in front of the interpreter that start the program on several nodes; empty on one node.
       words: words between the interpreter and the options; empty for those of the implementation.
       is_reference: whether it is the program of the first row, which the other programs are compared with.
+      audited_steps: the steps before and after which it keeps a state, see `comparison.prove.audits`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,16 +46,17 @@ class Program(BaseModel):
     starter: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     is_reference: bool = False
+    audited_steps: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, request: Request, implementation: str, config: TrainConfig, is_reference: bool = False) -> Self:
+    def of(cls, request: Request, implementation: str, config: TrainConfig, **more: Any) -> Self:
         """The program that a comparison needs for these options, which have a run folder."""
         return cls(
             implementation=implementation,
             interpreter=request.options.interpreters()[implementation],
             config=config,
             session=len(request.commands),
-            is_reference=is_reference,
+            **more,
         )
 
     @property

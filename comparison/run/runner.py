@@ -13,6 +13,7 @@ from common.platform.errors import UserError, describe_signal
 from common.platform.files import writing
 from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
+from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import METRICS_FILE, MetricsLine, StepLine, parse_metrics
 from comparison.run.load_meter import LoadMeter
 from comparison.run.program import Ended, Program
@@ -117,6 +118,8 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
     """
     words = program.words or ("-m", f"{program.implementation}_impl")
     command = [*program.starter, program.interpreter, *words]
+    if program.audited_steps:
+        environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
     log_file = program.run_dir / LOG_FILE
     with writing(log_file):
         log = open(log_file, "wb")  # noqa: SIM115 - closed below, here and in no other process

@@ -200,7 +200,6 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "flops_per_image": experiment.network.flops_per_image,
         "num_steps": plan.total_steps,
         "skipped_steps": None,
-        "first_loss_tolerance": 1e-6 if config.precision == "32" else None,
         "train_count": plan.train_size,
         "test_count": count,
         "test_correct": corrects[-1],

@@ -9,6 +9,7 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.batches import epoch_order
+from common.spec.state import TrainState
 
 
 class Numpy(Backend):
@@ -40,6 +41,8 @@ class Numpy(Backend):
                     velocity[name] = self.dtype(rule.momentum) * velocity[name] + slope
                     ahead = slope + self.dtype(rule.momentum) * velocity[name] if rule.nesterov else velocity[name]
                     weights[name] = weights[name] - self.dtype(experiment.update_rule.learning_rates[step - 1]) * ahead
+                state = TrainState(step, dict(weights), {"velocity": dict(velocity)} if rule.slots else {})
+                recorder.offer_state(lambda _, state=state: state)
             recorder.end_training()
             recorder.start_evaluation()
             logits, _ = forward(weights, self.inputs(experiment, data.test_images))

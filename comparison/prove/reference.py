@@ -1,0 +1,409 @@
+"""One training step in plain NumPy, in 64 bits. Audits compare it with steps of the timed runs, see `audits.py`.
+
+It is written to be checked by eye, not to be fast. It shares no code with any implementation: only what `common/spec`
+defines for all of them, such as the order of examples, the random numbers and the learning rates.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.experiment import Experiment
+from common.spec import optimizers as rules
+from common.spec.batches import epoch_order
+from common.spec.layers import (
+    EPSILON,
+    MOMENTUM,
+    BatchNorm,
+    Block,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    GlobalAveragePool,
+    Layer,
+    MaxPool,
+    Relu,
+    Residual,
+)
+from common.spec.networks import LAYERS, Weights
+from common.spec.optimizers import Rule
+from common.spec.randomness import RESOLUTION, dropout_threshold, kept, visits
+from common.spec.state import TrainState
+from common.spec.update_rule import NORM_EPSILON
+
+Array = NDArray[np.float64]
+Backward = Callable[[Array], Array]  # from the gradient of a layer's output to that of its input
+
+
+# --- The network ---
+
+
+@dataclass
+class Pass:
+    """A pass of examples through the network, forward and then backward.
+
+    Attributes:
+      trains: whether batch normalisation uses the statistics of these examples, and dropout drops.
+      drops: whether dropout drops in training.
+      seed, visits: they decide what dropout draws for each example.
+      roundoff: unit roundoff of a format: random errors of this relative size are added, as if computed in the format.
+      gradients: of the trained parameters, by canonical name; `backward` adds to them.
+      statistics: new running statistics of batch normalisation, by canonical name.
+    """
+
+    weights: Weights
+    trains: bool
+    drops: bool = True
+    seed: int = 0
+    visits: NDArray[np.int64] | None = None
+    roundoff: float = 0.0
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    gradients: Weights = field(default_factory=dict)
+    statistics: Weights = field(default_factory=dict)
+    dropouts: int = 0
+
+    def rounded(self, array: Array) -> Array:
+        return array * (1 + self.roundoff * self.random.standard_normal(array.shape)) if self.roundoff else array
+
+    def product(self, multiply: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+        """Sums of products. The error of a sum grows like the root of the sum of the squares of its terms.
+
+        This holds for independent errors (Higham and Mary, "A new approach to probabilistic rounding error analysis",
+        2019). It matters where the terms cancel, as in front of a ReLU unit.
+        """
+        sums = multiply(a, b)
+        if not self.roundoff:
+            return sums
+        return sums + self.roundoff * self.random.standard_normal(sums.shape) * np.sqrt(multiply(a**2, b**2))
+
+    def total(self, array: Array) -> Array:
+        """The sum over all axes but the last. Partial sums, which are rounded too, may be larger than the sum."""
+        sums: Array = array.sum(tuple(range(array.ndim - 1)))
+        if not self.roundoff:
+            return sums
+        size = array[..., 0].size * np.sqrt((array**2).mean(tuple(range(array.ndim - 1))))
+        noisy: Array = sums + self.roundoff * self.random.standard_normal(sums.shape) * size
+        return noisy
+
+    def through(self, layers: Sequence[Layer], x: Array, prefix: str = "") -> tuple[Array, Backward]:
+        """The output of a sequence of layers, and its backward pass."""
+        steps: list[Backward] = []
+        for layer in layers:
+            x, backward = self._layer(layer, x, prefix)
+            steps.append(backward)
+
+        def whole(gradient: Array) -> Array:
+            for backward in reversed(steps):
+                gradient = backward(gradient)
+            return gradient
+
+        return x, whole
+
+    def _layer(self, layer: Layer, x: Array, prefix: str) -> tuple[Array, Backward]:
+        match layer:
+            case Conv():
+                return self._conv(layer, x, prefix + layer.name)
+            case BatchNorm(name=name):
+                return self._batch_norm(x, prefix + name)
+            case Relu():
+                return _relu(x)
+            case MaxPool():
+                return _max_pool(layer, x)
+            case GlobalAveragePool():
+                shape = x.shape
+                size = shape[1] * shape[2]
+                return x.mean((1, 2)), lambda g: np.broadcast_to(g[:, None, None] / size, shape)
+            case Flatten():
+                shape = x.shape
+                return x.reshape(len(x), -1), lambda g: g.reshape(shape)
+            case Dropout(rate=rate):
+                return self._dropout(rate, x)
+            case Dense():
+                return self._dense(layer, x, prefix + layer.name)
+            case Block(name=name, layers=inner):
+                return self.through(inner, x, f"{prefix}{name}.")
+            case Residual(name=name, body=body, shortcut=shortcut):
+                long, back_long = self.through(body, x, f"{prefix}{name}.")
+                short, back_short = self.through(shortcut, x, f"{prefix}{name}.")
+                y, back_relu = _relu(long + short)
+
+                def backward(gradient: Array) -> Array:
+                    gradient = back_relu(gradient)
+                    return back_long(gradient) + back_short(gradient)
+
+                return y, backward
+
+    def _add(self, name: str, gradient: Array) -> None:
+        self.gradients[name] = self.gradients.get(name, 0.0) + self.rounded(gradient)
+
+    def _conv(self, layer: Conv, x: Array, name: str) -> tuple[Array, Backward]:
+        kernel = self.weights[f"{name}.kernel"]
+        size, stride = layer.kernel_size, layer.stride
+        edge = size // 2 if layer.padding == "same" else layer.padding
+        padded = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
+        height, width = ((length - size) // stride + 1 for length in padded.shape[1:3])
+        places = [(row, column) for row in range(size) for column in range(size)]
+
+        def seen(images: Array, row: int, column: int) -> Array:
+            """What the kernel's weight at (row, column) is multiplied with, at all places; a view."""
+            return images[:, row : row + stride * height : stride, column : column + stride * width : stride]
+
+        def convolve(images: Array, kernel: Array) -> Array:
+            sums: Array = sum(seen(images, *place) @ kernel[place] for place in places)
+            return sums
+
+        def spread(gradient: Array, kernel: Array) -> Array:
+            back = np.zeros_like(padded)
+            for place in places:
+                seen(back, *place)[...] += gradient @ kernel[place].T
+            return back
+
+        def correlate(images: Array, gradient: Array) -> Array:
+            slopes = [np.tensordot(seen(images, *place), gradient, axes=((0, 1, 2), (0, 1, 2))) for place in places]
+            return np.reshape(slopes, kernel.shape)
+
+        y = self.product(convolve, padded, kernel)
+        if layer.use_bias:
+            y = y + self.weights[f"{name}.bias"]
+        y, back_relu = _relu(y) if layer.relu else (y, _unchanged)
+
+        def backward(gradient: Array) -> Array:
+            gradient = back_relu(gradient)
+            self._add(f"{name}.kernel", self.product(correlate, padded, gradient))
+            if layer.use_bias:
+                self._add(f"{name}.bias", self.total(gradient))
+            back = self.product(spread, gradient, kernel)
+            return back[:, edge : edge + x.shape[1], edge : edge + x.shape[2]]
+
+        return y, backward
+
+    def _dense(self, layer: Dense, x: Array, name: str) -> tuple[Array, Backward]:
+        kernel = self.weights[f"{name}.kernel"]
+        y = self.product(np.matmul, x, kernel) + self.weights[f"{name}.bias"]
+        y, back_relu = _relu(y) if layer.relu else (y, _unchanged)
+
+        def backward(gradient: Array) -> Array:
+            gradient = back_relu(gradient)
+            self._add(f"{name}.kernel", self.product(np.matmul, x.T, gradient))
+            self._add(f"{name}.bias", self.total(gradient))
+            return self.product(np.matmul, gradient, kernel.T)
+
+        return y, backward
+
+    def _batch_norm(self, x: Array, name: str) -> tuple[Array, Backward]:
+        scale, offset = self.weights[f"{name}.scale"], self.weights[f"{name}.offset"]
+        mean, variance = self.weights[f"{name}.mean"], self.weights[f"{name}.variance"]
+        if self.trains:
+            x = self.rounded(x)
+            count = x[..., 0].size
+            running = mean, variance
+            mean = self.total(x) / count
+            variance = self.total((x - mean) ** 2) / count
+            new = mean, variance * count / max(1, count - 1)
+            for kind, old, now in zip(("mean", "variance"), running, new, strict=True):
+                self.statistics[f"{name}.{kind}"] = (1 - MOMENTUM) * old + MOMENTUM * now
+        root = np.sqrt(variance + EPSILON)
+        normal = (x - mean) / root
+
+        def backward(gradient: Array) -> Array:
+            of_scale, of_offset = self.total(gradient * normal), self.total(gradient)
+            self._add(f"{name}.scale", of_scale)
+            self._add(f"{name}.offset", of_offset)
+            along = (of_offset + normal * of_scale) / gradient[..., 0].size
+            return self.rounded(gradient - along) * scale / root
+
+        return self.rounded(normal) * scale + offset, backward
+
+    def _dropout(self, rate: float, x: Array) -> tuple[Array, Backward]:
+        stream, self.dropouts = self.dropouts, self.dropouts + 1
+        if not self.trains or not self.drops:
+            return x, _unchanged
+        assert self.visits is not None
+        kept_values = kept(self.seed, self.visits, stream, math.prod(x.shape[1:]), rate).reshape(x.shape)
+        factor = kept_values * (RESOLUTION / (RESOLUTION - dropout_threshold(rate)))
+        return x * factor, lambda gradient: gradient * factor
+
+
+def _unchanged(gradient: Array) -> Array:
+    return gradient
+
+
+def _relu(x: Array) -> tuple[Array, Backward]:
+    return np.maximum(x, 0), lambda gradient: gradient * (x > 0)
+
+
+def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
+    size, stride, edge = layer.size, layer.stride, layer.padding
+    padded = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)), constant_values=-math.inf)
+    height, width = ((length - size) // stride + 1 for length in padded.shape[1:3])
+    views = [
+        np.s_[:, row : row + stride * height : stride, column : column + stride * width : stride]
+        for row in range(size)
+        for column in range(size)
+    ]
+    windows = np.stack([padded[view] for view in views])
+    largest = windows.argmax(0)
+
+    def backward(gradient: Array) -> Array:
+        back = np.zeros_like(padded)
+        for place, view in enumerate(views):
+            back[view] += gradient * (largest == place)
+        return back[:, edge : edge + x.shape[1], edge : edge + x.shape[2]]
+
+    return windows.max(0), backward
+
+
+def cross_entropy(logits: Array, labels: NDArray[np.int64], smoothing: float = 0.0) -> tuple[Array, Array]:
+    """The loss of each example, and the gradient of their sum by the logits."""
+    shifted = logits - logits.max(1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    classes = logits.shape[1]
+    wanted = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
+    return -(wanted * log_probabilities).sum(1), np.exp(log_probabilities) - wanted
+
+
+def classify(
+    experiment: Experiment, weights: Weights, images: NDArray[np.uint8], roundoff: float = 0.0, seed: int = 0
+) -> Array:
+    """float64 (n, classes): the logits in evaluation; `roundoff` and `seed` as in `take_step`."""
+    network = Pass(_in_64_bits(weights), trains=False, roundoff=roundoff, random=np.random.default_rng(seed))
+    inputs = network.rounded(_inputs(experiment, images, None))
+    return network.through(LAYERS[experiment.config.model], inputs)[0]
+
+
+# --- The step ---
+
+
+def batch_positions(experiment: Experiment, step: int, epoch: int) -> list[list[NDArray[np.int64]]]:
+    """For each batch of the step, for each shard of it: positions of its examples in the data set.
+
+    Args:
+      epoch: whose order the examples have.
+    """
+    plan, config = replace(experiment.plan, first_step=1), experiment.config
+    order = epoch_order(config.seed, epoch, plan.train_size)
+    in_epoch = plan.all_steps(plan.epoch_of(step))
+    rows = plan.shards(plan.epoch_of(step), config.num_shards)
+    begin = sum(plan.batches_in(earlier) for earlier in range(in_epoch.start, step))
+    rows = rows[begin : begin + plan.batches_in(step)]
+    return [[order[start:stop] for start, stop, _ in batch] for batch in rows]
+
+
+def take_step(
+    experiment: Experiment,
+    before: TrainState,
+    roundoff: float = 0.0,
+    seed: int = 0,
+    epoch: int | None = None,
+    drops: bool = True,
+    only_shard: int | None = None,
+) -> tuple[float, TrainState]:
+    """The loss of the step after `before`, and the state after it, in 64 bits. Loss scaling changes nothing here.
+
+    The last three arguments are mistakes that audits look for.
+
+    Args:
+      roundoff: see `Pass`; `seed` is that of its random numbers.
+      epoch: whose examples the step takes; None: those of its own epoch.
+      drops: whether dropout drops.
+      only_shard: the shard of each batch whose gradients count; None: all.
+    """
+    config, data, rule, step = experiment.config, experiment.dataset, experiment.update_rule, before.step + 1
+    epoch = epoch or experiment.plan.epoch_of(step)
+    batches = batch_positions(experiment, step, epoch)
+    count = sum(len(shard) for batch in batches for shard in batch)
+    # Batch normalisation takes the statistics of each replica's shard, unless it is synchronised.
+    together = config.sync_batchnorm or all(parameter.trainable for parameter in experiment.network.parameters)
+    weights = _in_64_bits(before.weights)
+    new, gradients, loss = dict(weights), dict[str, Array](), 0.0
+    random = np.random.default_rng(seed)
+    for batch in batches:
+        shards = batch if only_shard is None else [batch[only_shard]]
+        shards = [np.concatenate(shards)] if together else [shard for shard in shards if len(shard)]
+        statistics: Weights = {}
+        for shard in shards:
+            labels, seen = data.train_labels[shard].astype(np.int64), visits(epoch, shard)
+            network = Pass(new, True, drops, config.seed, seen, roundoff, random, gradients)
+            inputs = _inputs(experiment, data.train_images[shard], seen)
+            logits, backward = network.through(LAYERS[config.model], network.rounded(inputs))
+            losses, gradient = cross_entropy(logits, labels, config.label_smoothing)
+            backward(network.rounded(gradient / count))
+            loss += float(losses.sum()) / count
+            statistics = statistics or network.statistics  # those of the first replica
+        new |= statistics
+    if rule.largest_norm is not None:
+        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
+        factor = min(1.0, rule.largest_norm / (norm + NORM_EPSILON))
+        gradients = {name: gradient * factor for name, gradient in gradients.items()}
+    rate = float(rule.learning_rates[step - 1])
+    slots: dict[str, Weights] = {slot: {} for slot in before.slots}
+    for name, gradient in gradients.items():
+        own = {slot: values[name].astype(np.float64) for slot, values in before.slots.items()}
+        new[name], changed = update(rule.rule, weights[name], gradient, own, rate, before.steps_taken + 1)
+        for slot, value in changed.items():
+            slots[slot][name] = value
+    average: Weights = {}
+    if rule.ema_decay is not None:
+        old = _in_64_bits(before.average) if before.step else new
+        average = {name: rule.ema_decay * old[name] + (1 - rule.ema_decay) * new[name] for name in gradients}
+    return loss, TrainState(step, new, slots, average)
+
+
+def _inputs(experiment: Experiment, images: NDArray[np.uint8], seen: NDArray[np.int64] | None) -> Array:
+    """What the network gets: normalised images, augmented for these visits unless they are None."""
+    data = experiment.dataset
+    if experiment.augmentation and seen is not None:
+        return experiment.augmentation(images, seen, data.shift, data.scale)
+    normalised: Array = (images.astype(np.float64) - data.shift) * data.scale
+    return normalised
+
+
+def update(
+    rule: Rule, w: Array, g: Array, slots: dict[str, Array], rate: float, taken: int
+) -> tuple[Array, dict[str, Array]]:
+    """New weights and slots from the gradient g; the formulas are those of `common.spec.optimizers`.
+
+    Args:
+      taken: number of the step, from 1, without those that loss scaling has skipped.
+    """
+    if isinstance(rule, rules.AdamW):
+        w = (1 - rate * rule.weight_decay) * w
+    else:
+        g = g + rule.weight_decay * w
+    match rule:
+        case rules.SGD():
+            if not rule.momentum:
+                return w - rate * g, {}
+            v = rule.momentum * slots["velocity"] + g
+            return w - rate * (g + rule.momentum * v if rule.nesterov else v), {"velocity": v}
+        case rules.Adam() | rules.AdamW():
+            m = rule.beta1 * slots["mean"] + (1 - rule.beta1) * g
+            v = rule.beta2 * slots["square"] + (1 - rule.beta2) * g**2
+            new = {"mean": m, "square": v}
+            if rule.amsgrad:
+                new["largest"] = np.maximum(slots["largest"], v)
+            root = np.sqrt(new.get("largest", v) / (1 - rule.beta2**taken))
+            return w - rate / (1 - rule.beta1**taken) * m / (root + rule.epsilon), new
+        case rules.Adadelta():
+            v = rule.rho * slots["square"] + (1 - rule.rho) * g**2
+            x = np.sqrt(slots["change"] + rule.epsilon) / np.sqrt(v + rule.epsilon) * g
+            u = rule.rho * slots["change"] + (1 - rule.rho) * x**2
+            return w - rate * x, {"square": v, "change": u}
+        case rules.RMSprop():
+            v = rule.alpha * slots["square"] + (1 - rule.alpha) * g**2
+            new = {"square": v}
+            if rule.centered:
+                new["mean"] = rule.alpha * slots["mean"] + (1 - rule.alpha) * g
+            x = g / (np.sqrt(v - new["mean"] ** 2 if rule.centered else v) + rule.epsilon)
+            if not rule.momentum:
+                return w - rate * x, new
+            new["velocity"] = rule.momentum * slots["velocity"] + x
+            return w - rate * new["velocity"], new
+
+
+def _in_64_bits(weights: Weights) -> Weights:
+    return {name: array.astype(np.float64) for name, array in weights.items()}
