@@ -110,9 +110,9 @@ def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment
     )
 
 
-def train(implementation, run_dir, *options, cwd=REPOSITORY, timeout=600):
+def train(implementation, run_dir, *options, cwd=REPOSITORY, timeout=600, **environment):
     """Runs `python -m <implementation>_impl` to its end, through preloaded.py; returns the run folder."""
-    done = run_preloaded(implementation, ("--run-dir", run_dir, *CPU, *options), cwd, timeout)
+    done = run_preloaded(implementation, ("--run-dir", run_dir, *CPU, *options), cwd, timeout, **environment)
     assert done.returncode == 0, f"{done.args}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return Path(run_dir)
 

@@ -34,8 +34,12 @@ POLL_SECONDS = 0.01
 servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; they end with it
 
 
-def run_preloaded(program, options, cwd, timeout):
-    """`subprocess.run` of `python -m PROGRAM_impl OPTIONS`, or of `python compare.py OPTIONS`, in the folder `cwd`."""
+def run_preloaded(program, options, cwd, timeout, **environment):
+    """`subprocess.run` of `python -m PROGRAM_impl OPTIONS`, or of `python compare.py OPTIONS`, in the folder `cwd`.
+
+    Args:
+      environment: further variables, which only the program's own code may read, not libraries during their import.
+    """
     modules = LIBRARIES[program]
     if modules not in servers:
         servers[modules] = subprocess.Popen(
@@ -46,6 +50,7 @@ def run_preloaded(program, options, cwd, timeout):
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         request = {"command": command, "cwd": str(cwd), "out": str(out), "err": str(err), "timeout": timeout}
+        request["environment"] = environment
         print(json.dumps(request), file=server.stdin, flush=True)
         status = int(server.stdout.readline())
         return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
@@ -84,7 +89,7 @@ def go_on(request):
     for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)
     os.chdir(request["cwd"])
-    os.environ["COLUMNS"] = "80"
+    os.environ |= {"COLUMNS": "80", **request["environment"]}
     program, *options = request["command"]
     sys.path[0] = request["cwd"]
     words = [program] if program == "compare.py" else ["-m", program]

@@ -327,8 +327,8 @@ class Recorder:
     def offer_state(self, get_state: Callable[[int], TrainState]) -> None:
         """The loop calls it after each step and each evaluation, in all processes. Keeps the state if it is due.
 
-        Audits cost no measured time: the clock stands still, and a turn in which a state is kept for an audit is not
-        timed. A checkpoint counts as training, as in any training with checkpoints.
+        An audit costs no measured time, since the clock stands still while its state is kept. A checkpoint counts as
+        training, as in any training with checkpoints.
 
         Args:
           get_state: number of steps -> the state after them; its arrays must not be changed later.
@@ -340,8 +340,7 @@ class Recorder:
         if self.audited.due:
             self.clock.start_waiting()
             self.audited.keep(get_state(self.steps_done))
-            self.timed_from = None
-            self.clock.end_waiting(timing=not self.turns.are_taken)
+            self.clock.end_waiting(timing=True)
         if self.checkpointer.due:
             self._save_checkpoint(get_state(self.steps_done))
 

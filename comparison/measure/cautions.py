@@ -82,6 +82,10 @@ def _commits(runs: Sequence[Run]) -> Iterator[str]:
 def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
     if not asked and any(len(table.rows) > 1 for table in tables):
         yield "not proved that the rows are the same training (--verify never): ratios may compare different trainings"
+    for table in tables:
+        for row in table.rows:
+            if asked and row.runs and not row.audited_steps and not row.audit_failure:
+                yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
 
 
 def _sessions(tables: Sequence[Table]) -> Iterator[str]:

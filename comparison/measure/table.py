@@ -264,6 +264,12 @@ class Row:
         more = f" (and {len(wrong) - 1} more audits)" if wrong[1:] else ""
         return f"seed {record.seed}, round {record.round}, {audit.what}: {audit.note}{more}"
 
+    @property
+    def why_not_audited(self) -> str:
+        """Why no step of its runs was audited."""
+        notes = (audit.note for _, audits in self._audits for audit in audits.steps if audit.note)
+        return next(notes, "the comparison was ended before")
+
     @cached_property
     def _status_and_notes(self) -> tuple[Status, list[str]]:
         """The status, and notes for people, which explain it."""
@@ -679,7 +685,7 @@ class Row:
         """Largest difference in the loss of a step in 64 bits."""
         return self._proof.difference
 
-    @column("steps\naudited", DETAILS)
+    @column()
     def audited_steps(self) -> int:
         """Number of steps of its timed runs that were proved to be those of the formulas (docs/lockstep.md)."""
         return sum(audit.same is True for _, audits in self._audits for audit in audits.steps)

@@ -33,11 +33,11 @@ from common.spec.optimizers import SGD
 from common.spec.options import Precision, TrainConfig
 from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
-from comparison.prove.reference import classify, cross_entropy, take_step
+from comparison.prove.reference import evaluate, take_step
 from comparison.run.store import Run
 
 AUDITS_FILE = "audits.json"
-MOST_STEPS, LEAST_STEPS = 6, 2  # audited steps of a run
+MOST_STEPS, LEAST_STEPS = 7, 2  # audited steps of a run
 MOST_FLOPS = 4e10  # of all audits of a run, if LEAST_STEPS need less: about two seconds on two cores
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
@@ -84,8 +84,7 @@ class Audits(BaseModel):
     """`audits.json` of a run.
 
     Attributes:
-      evaluation: of the last one, and of the predictions; its steps are those of the whole training. None if no state
-        was kept.
+      evaluation: of the last one, and of the predictions; after the last step. None if no state was kept.
       state_bytes: size of one state on the disk.
       seconds: that the audits have taken.
     """
@@ -110,14 +109,15 @@ class Audits(BaseModel):
 def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
     """The steps to be audited, the same for all runs of a round.
 
-    They are the first step, the last one, and the last one of an epoch, whose batch may be smaller; a step after the
-    learning rate has changed, and one after a checkpoint; and others at random.
+    They are the first step and the last one; the last one of an epoch, whose batch may be smaller, and the first one of
+    the next; a step in which the learning rate changes, and one after a checkpoint; and others at random.
     """
     plan, config = experiment.plan, experiment.config
     steps = range(plan.first_step, plan.total_steps + 1)
     flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
     number = min(MOST_STEPS, max(LEAST_STEPS, int(MOST_FLOPS // flops)), len(steps))
-    epoch = chance.randint(plan.epochs_done + 1, plan.num_epochs)
+    ends = [plan.last_step(epoch) for epoch in range(plan.epochs_done + 1, plan.num_epochs)]
+    end = chance.choice(ends) if ends else steps[-1]
     rates = experiment.update_rule.learning_rates
     changed = [step for step in steps[1:] if rates[step - 1] != rates[step - 2]]
     every = plan.steps_per_epoch if config.checkpoint_every == "epoch" else config.checkpoint_every
@@ -125,9 +125,9 @@ def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ..
     wanted = [
         steps[-1],
         steps[0],
-        chance.choice(plan.all_steps(epoch)),
-        plan.last_step(epoch),
-        *chance.sample(changed, min(2, len(changed))),
+        end,
+        end + 1,
+        *chance.sample(changed, min(1, len(changed))),
         *chance.sample(saved, min(1, len(saved))),
         *chance.sample(steps, min(number, len(steps))),
     ]
@@ -246,7 +246,12 @@ def _norm(array: NDArray[np.floating]) -> float:
 
 
 def _compare(
-    reference: Callable[[float, int], Arrays], actual: Arrays, old: Arrays, config: TrainConfig, more: int
+    reference: Callable[[float, int], Arrays],
+    actual: Arrays,
+    old: Arrays,
+    config: TrainConfig,
+    more: int,
+    stored: float,
 ) -> list[Difference]:
     """The differences of each array from the reference, with what rounding explains.
 
@@ -254,9 +259,9 @@ def _compare(
       reference: from the size of the random errors and the seed of their random numbers to the arrays.
       old: the arrays before the step; what is not in it was zero.
       more: how often the reference is computed with errors where the first time does not explain the differences.
+      stored: unit roundoff of the actual arrays.
     """
     wanted = reference(0.0, 0)
-    stored = UNIT_ROUNDOFF["64" if config.precision == "64" else "32"]  # of the numbers that a state consists of
     spread = {name: stored * _norm(array) for name, array in wanted.items()}
     differences: list[Difference] = []
     for seeds in (range(1), range(1, more)):
@@ -293,7 +298,8 @@ def _audit_step(experiment: Experiment, before: TrainState, after: TrainState, l
     def reference(roundoff: float, seed: int) -> Arrays:
         return _reference(experiment, before, after.step, roundoff=roundoff, seed=seed)
 
-    differences = _compare(reference, actual, old, experiment.config, more)
+    stored = UNIT_ROUNDOFF["64" if experiment.config.precision == "64" else "32"]
+    differences = _compare(reference, actual, old, experiment.config, more, stored)
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
@@ -454,24 +460,28 @@ def _suspicion(
         return "suspect the running statistics of batch normalisation"
     has_slots = any(name.startswith("slots.") for name in wanted)
     if has_slots and not any(name.startswith("slots.") for name in beyond):
-        factor = _factor(old, wanted, actual)
-        return f"the weights change {factor:.4g} times as much as they should: suspect the learning rate"
+        factor, is_rate = _factor(old, wanted, actual)
+        if is_rate:
+            return f"the weights change {factor:.4g} times as much as they should: suspect the learning rate"
+        return "the slots are right: suspect how the update rule makes the weights from them"
     start = "slots." if has_slots else "weights."
     names = [name for name in wanted if name.startswith(start) and not name.endswith((".mean", ".variance"))]
     wrong = [name for name in names if name in beyond]
     if wrong and len(wrong) <= len(names) / 2:
-        layers = {name.removeprefix(start).rpartition(".")[0] for name in wrong}
+        parameters = [name.split(".", 2 if has_slots else 1)[-1] for name in wrong]
+        layers = {name.rpartition(".")[0] for name in parameters}
         return f"suspect the gradients of {', '.join(sorted(layers))}"
     over = ", summed over all devices" if several else ""
     return f"suspect the gradients (are they of all examples of the batch{over}?) or the update rule"
 
 
-def _factor(old: Arrays, wanted: Arrays, actual: Arrays) -> float:
-    """How many times as much as they should the weights have changed, by least squares."""
-    names = [name for name in wanted if name.startswith("weights.") and name in old]
+def _factor(old: Arrays, wanted: Arrays, actual: Arrays) -> tuple[float, bool]:
+    """How many times as much as they should the weights have changed, by least squares; whether that is all."""
+    names = [name for name in wanted if name.startswith("weights.")]
     change = np.concatenate([np.ravel(wanted[name] - old[name]) for name in names])
     found = np.concatenate([np.ravel(actual[name] - old[name]) for name in names])
-    return float(change @ found / max(change @ change, 1e-300))
+    factor = float(change @ found / max(change @ change, 1e-300))
+    return factor, _norm(found - factor * change) <= 0.1 * _norm(found - change)
 
 
 # --- The evaluation ---
@@ -482,26 +492,23 @@ EVALUATED_FLOPS = 1e10  # of the audit of an evaluation: with more, only the fir
 def _audit_evaluation(experiment: Experiment, run: Run) -> Audit:
     """Compares the last evaluation and the predictions with what the reference makes of the run's final weights."""
     assert run.result is not None
-    data, result = experiment.dataset, run.result
-    whole = len(data.test_images)
+    result = run.result
+    whole = len(experiment.dataset.test_images)
     count = min(whole, max(1, int(EVALUATED_FLOPS // experiment.network.flops_per_image)))
-    images, labels = data.test_images[:count], data.test_labels[:count].astype(np.int64)
     weights = read_arrays(run.run_dir / WEIGHTS_FILE)
 
-    def evaluate(roundoff: float, seed: int) -> Arrays:
-        logits = classify(experiment, weights, images, roundoff, seed)
-        losses, _ = cross_entropy(logits, labels)
-        scores = np.exp(-cross_entropy(logits, logits.argmax(1))[0])
-        return {"scores": scores, **({"loss": losses.mean()[None]} if count == whole else {})}
+    def reference(roundoff: float, seed: int) -> Arrays:
+        scores, loss = evaluate(experiment, weights, count, roundoff, seed)
+        return {"scores": scores, **({"loss": np.array([loss])} if count == whole else {})}
 
     predictions = Predictions.read(run.run_dir)
     actual = {"scores": predictions.scores[:count].astype(np.float64), "loss": np.array([result.test_loss])}
-    differences = _compare(evaluate, actual, {}, experiment.config, MOST_SAMPLES)
+    differences = _compare(reference, actual, {}, experiment.config, MOST_SAMPLES, UNIT_ROUNDOFF["32"])
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note = None
     if worst.is_beyond:
         what = (
-            f"the test loss is {result.test_loss:.6g}, and should be {float(evaluate(0.0, 0)['loss'][0]):.6g}"
+            f"the test loss is {result.test_loss:.6g}, and should be {float(reference(0.0, 0)['loss'][0]):.6g}"
             if worst.name == "loss"
             else "the predictions are not those of the weights"
         )
@@ -514,7 +521,7 @@ def _audit_evaluation(experiment: Experiment, run: Run) -> Audit:
             suspects.append("the average of the weights")
         note = f"{what}: suspect {', '.join(suspects)}"
     return Audit(
-        first_step=1,
+        first_step=result.num_steps,
         last_step=result.num_steps,
         same=not worst.is_beyond,
         difference=worst.share,

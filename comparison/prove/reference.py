@@ -227,6 +227,14 @@ class Pass:
         factor = kept_values * (RESOLUTION / (RESOLUTION - dropout_threshold(rate)))
         return x * factor, lambda gradient: gradient * factor
 
+    def cross_entropy(self, logits: Array, labels: NDArray[np.int64], smoothing: float = 0.0) -> tuple[Array, Array]:
+        """The loss of each example, and the gradient of their sum by the logits."""
+        shifted = logits - logits.max(1, keepdims=True)
+        log_probabilities = self.rounded(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+        classes = logits.shape[1]
+        wanted = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
+        return -(wanted * log_probabilities).sum(1), self.rounded(np.exp(log_probabilities)) - wanted
+
 
 def _unchanged(gradient: Array) -> Array:
     return gradient
@@ -257,22 +265,20 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
     return windows.max(0), backward
 
 
-def cross_entropy(logits: Array, labels: NDArray[np.int64], smoothing: float = 0.0) -> tuple[Array, Array]:
-    """The loss of each example, and the gradient of their sum by the logits."""
-    shifted = logits - logits.max(1, keepdims=True)
-    log_probabilities = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    classes = logits.shape[1]
-    wanted = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
-    return -(wanted * log_probabilities).sum(1), np.exp(log_probabilities) - wanted
+def evaluate(
+    experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0
+) -> tuple[Array, float]:
+    """For the first `count` test images: float64 (count,), the score of the likeliest class, and the mean loss.
 
-
-def classify(
-    experiment: Experiment, weights: Weights, images: NDArray[np.uint8], roundoff: float = 0.0, seed: int = 0
-) -> Array:
-    """float64 (n, classes): the logits in evaluation; `roundoff` and `seed` as in `take_step`."""
+    `roundoff` and `seed` are those of `take_step`.
+    """
+    data = experiment.dataset
     network = Pass(_in_64_bits(weights), trains=False, roundoff=roundoff, random=np.random.default_rng(seed))
-    inputs = network.rounded(_inputs(experiment, images, None))
-    return network.through(LAYERS[experiment.config.model], inputs)[0]
+    inputs = network.rounded(_inputs(experiment, data.test_images[:count], None))
+    logits, _ = network.through(LAYERS[experiment.config.model], inputs)
+    losses, _ = network.cross_entropy(logits, data.test_labels[:count].astype(np.int64))
+    best, _ = network.cross_entropy(logits, logits.argmax(1))
+    return np.exp(-best), network.total(losses[:, None]).item() / count
 
 
 # --- The step ---
@@ -330,9 +336,9 @@ def take_step(
             network = Pass(new, True, drops, config.seed, seen, roundoff, random, gradients)
             inputs = _inputs(experiment, data.train_images[shard], seen)
             logits, backward = network.through(LAYERS[config.model], network.rounded(inputs))
-            losses, gradient = cross_entropy(logits, labels, config.label_smoothing)
+            losses, gradient = network.cross_entropy(logits, labels, config.label_smoothing)
             backward(network.rounded(gradient / count))
-            loss += float(losses.sum()) / count
+            loss += network.total(losses[:, None]).item() / count
             statistics = statistics or network.statistics  # those of the first replica
         new |= statistics
     if rule.largest_norm is not None:

@@ -17,6 +17,7 @@ from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
+from comparison.prove.audits import AUDITS_FILE, Audit, Audits
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
 from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE, Record
@@ -35,6 +36,7 @@ class MadeUp:
       proof_failure: why the run in 64 bits has no result.
       turns: the turns of its training, see `made_up_turns`.
       tuned: the settings of `--mode tuned`.
+      wrong_step: what an audit says of a step that is wrong; None: the step is right.
       changes: other values for fields of the result.
     """
 
@@ -51,6 +53,7 @@ class MadeUp:
     session: int = 1
     turns: tuple[TurnLine, ...] = ()
     tuned: Settings = Settings()
+    wrong_step: str | None = None
     changes: dict | None = None
 
 
@@ -121,6 +124,11 @@ def write_run(folder, job, truth, number):
     else:
         write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor, record.started)
         record = record.model_copy(update={"files_sha256": files_sha256(run_dir)})
+        wrong = truth.wrong_step
+        step = Audit(
+            first_step=7, last_step=7, same=wrong is None, difference=0.5 if wrong else 0, explained=1e-5, note=wrong
+        )
+        write_model(run_dir / AUDITS_FILE, Audits(steps=[step], evaluation=None, state_bytes=1, seconds=0.1))
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 
 

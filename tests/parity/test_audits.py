@@ -1,0 +1,311 @@
+"""Audits: steps of sound runs pass them, and mistakes that exist only in the timed run do not."""
+
+import json
+import random
+import shutil
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
+
+from common.experiment import Experiment
+from common.implementations import IMPLEMENTATIONS
+from common.platform.files import read_arrays, read_metadata, write_arrays
+from common.record.audited_states import STATES_DIR, STEPS_VARIABLE, AuditedStates, kept_steps, state_path
+from common.record.results import WEIGHTS_FILE, read_result, read_step_losses
+from common.spec.options import TrainConfig
+from comparison.prove.audits import PROVABLE, choose_steps, make_audits
+from comparison.run.store import Run
+
+SMALL = ("--train-size", 340, "--batch-size", 32, "--epochs", 3)  # 11 steps an epoch; the last one has 20 examples
+STEPS = (1, 9, 11, 12, 33)
+
+
+def audited(implementation, run_dir, *options, steps=STEPS, **more):
+    """Trains, then audits; returns the run and its audits."""
+    train(implementation, run_dir, *options, **{STEPS_VARIABLE: " ".join(map(str, steps))}, **more)
+    made = Run(None, run_dir, read_result(run_dir), read_step_losses(run_dir))
+    return made, make_audits(made, steps)
+
+
+# --- Sound runs ---
+
+SETTINGS = {
+    "sgd": (*SMALL, "--momentum", 0.9, "--nesterov", "true", "--weight-decay", 0.01, "--gradient-clip-val", 0.5),
+    "adam": (*SMALL, "--optimizer", "adam", "--amsgrad", "true", "--ema-decay", 0.9, "--schedule", "one-cycle"),
+    "adamw": (*SMALL, "--optimizer", "adamw", "--label-smoothing", 0.1, "--devices", 3),
+    "adadelta": (*SMALL, "--optimizer", "adadelta", "--model", "mnist_dropout", "--accumulate-grad-batches", 2),
+    "rmsprop": (*SMALL, "--optimizer", "rmsprop", "--centered", "true", "--momentum", 0.5, "--seed", 2**33 + 1),
+    "augmented": (*SMALL, "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3, "--devices", 2),
+    "resnet8": (*SMALL, "--model", "resnet8", "--devices", 2),
+    "synchronised": (*SMALL, "--model", "resnet8", "--devices", 2, "--sync-batchnorm", "true"),
+    "bf16": (*SMALL, "--precision", "bf16-mixed"),
+    "float16": (*SMALL, "--precision", "16-mixed", "--gradient-clip-val", 0.5),
+    "float64": (*SMALL, "--precision", "64"),
+}
+QUICK = {
+    *(("sgd", "tf", "tuned"), ("adam", "ptl", "plain"), ("rmsprop", "keras", "tuned")),
+    *(("resnet8", "pt", "plain"), ("float16", "pt", "tuned")),
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "implementation", "mode"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for setting in SETTINGS
+        for implementation in IMPLEMENTATIONS
+        for mode in ("plain", "tuned")
+        for case in [(setting, implementation, mode)]
+        if (setting, implementation) != ("adadelta", "keras")  # Keras's fit can't accumulate batches
+    ],
+)
+def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementation, mode):
+    options = (*SETTINGS[setting], "--mode", mode, "--compile", "false")
+    made, audits = audited(implementation, tmp_path / "run", *options)
+    notes = [audit.note for audit in (*audits.steps, audits.evaluation) if audit.same is not True]
+    assert all("loss scaling skipped it" in note for note in notes), notes
+    for step in STEPS:
+        assert any(audit.first_step <= step <= audit.last_step for audit in audits.steps), step
+    exact = setting in ("bf16", "float16")
+    assert all(audit.explained < (PROVABLE if exact else 0.02) for audit in audits.steps)
+    assert not (made.run_dir / STATES_DIR).exists() and audits.state_bytes > 2**17
+
+
+@pytest.mark.parametrize("resumed", ["pt", pytest.param("keras", marks=pytest.mark.slow)])
+def test_the_first_step_after_a_resumption_is_audited_from_the_checkpoint(tmp_path, resumed):
+    train("tf", tmp_path / "first", *SMALL, "--checkpoint-every", 15, "--keep", 1)
+    checkpoint = tmp_path / "first" / "checkpoints" / "step-000000030"
+    _, audits = audited(resumed, tmp_path / "run", *SMALL, "--resume", checkpoint, steps=(3, 31, 33))
+    assert [(audit.last_step, audit.same) for audit in audits.steps] == [(31, True), (33, True), (3, None)]
+    assert "were not kept" in audits.steps[-1].note
+
+
+# --- Wrong steps ---
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A run whose states are still there."""
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    train("pt", folder, *SMALL, "--schedule", "step", "--step-size", 1, **{STEPS_VARIABLE: "1 12 33"})
+    return folder
+
+
+def test_the_states_of_a_difference_are_kept_and_the_place_is_named(kept, tmp_path):
+    wrong = {
+        "suspect the gradients of conv2": ("slots.velocity.conv2.kernel", 0.01),
+        "the slots are right": ("weights.dense2.bias", 1e-3),
+    }
+    for number, (words, (name, factor)) in enumerate(wrong.items()):
+        copy = shutil.copytree(kept, tmp_path / str(number))
+        path = state_path(copy, 12)
+        arrays, metadata = read_arrays(path), read_metadata(path)
+        write_arrays(path, arrays | {name: arrays[name] * np.float32(1 + factor)}, metadata)
+        audits = make_audits(Run(None, copy, read_result(copy), read_step_losses(copy)), (1, 12, 33))
+        assert [audit.last_step for audit in audits.different] == [12] and words in audits.different[0].note
+        assert kept_steps(copy) == [1, 11, 12, 32, 33]
+
+
+def test_an_evaluation_that_is_not_of_the_final_weights_fails(kept, tmp_path):
+    copy = shutil.copytree(kept, tmp_path / "run")
+    weights = read_arrays(copy / WEIGHTS_FILE)
+    write_arrays(copy / WEIGHTS_FILE, weights | {"dense2.bias": weights["dense2.bias"] + np.linspace(0, 1e-3, 10)})
+    audits = make_audits(Run(None, copy, read_result(copy), read_step_losses(copy)), (1, 12, 33))
+    assert audits.different == [audits.evaluation]
+    assert "suspect how the test set is cut into batches" in audits.evaluation.note
+
+
+FORWARD = "    scaler.step(optimizer)\n"
+LATE = "parts.scheduler.last_epoch"  # number of steps taken
+# name: (file, the code as it is, the code with the mistake, options, what the note must say). None of them shows in the
+# first twenty steps in 64 bits.
+MISTAKES = {
+    "half a batch in 32 bits": (
+        "pt_impl/train.py",
+        "    scaler.scale(loss * config.num_shards).backward()\n",
+        "    half = len(labels) // 2 if logits.dtype == torch.float32 else len(labels)\n"
+        '    part = F.cross_entropy(logits[:half], labels[:half], reduction="sum") / count\n'
+        "    scaler.scale(part * config.num_shards).backward()\n",
+        (),
+        "are they of all examples of the batch?",
+    ),
+    "no update after step 20": (
+        *("pt_impl/train.py", FORWARD, f"    if {LATE} < 20:\n    {FORWARD}"),
+        (),
+        "no update was made",
+    ),
+    "a parameter without gradient in 32 bits": (
+        *("pt_impl/train.py", FORWARD),
+        "    if parts.network.conv1.bias.dtype == torch.float32:\n"
+        f"        parts.network.conv1.bias.grad = None\n{FORWARD}",
+        (),
+        "suspect the gradients of conv1",
+    ),
+    "no_sync in every other step": (
+        "pt_impl/train.py",
+        "    shares.append(parts.forward_backward(next(batches)))\n",
+        "    import contextlib\n"
+        f'    alone = hasattr(model, "no_sync") and {LATE} > 20 and {LATE} % 2\n'
+        "    with model.no_sync() if alone else contextlib.nullcontext():\n"
+        "        shares.append(parts.forward_backward(next(batches)))\n",
+        ("--devices", 2),
+        "device",
+    ),
+    "a schedule that is one step late": (
+        *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
+        ("--schedule", "step", "--step-size", 2),
+        "its learning rate is that of step 46",
+    ),
+    "a sampler that repeats the second epoch": (
+        *("pt_impl/train.py", "set_epoch(epoch)", "set_epoch(min(epoch, 1))"),
+        (),
+        "its examples are those of epoch 2",
+    ),
+    "the optimizer's state lost when a state is kept": (
+        "pt_impl/parts.py",
+        "        return get_state(experiment, network, optimizer, averages, scaler, steps)\n",
+        "        state = get_state(experiment, network, optimizer, averages, scaler, steps)\n"
+        "        optimizer.state.clear()\n"
+        "        return state\n",
+        ("--checkpoint-every", "epoch"),
+        "as if the optimizer's state had been lost before it",
+    ),
+    "other random numbers for seeds above 2^32": (
+        *("pt_impl/randomness.py", "in round_keys(seed):", "in round_keys(seed & WORD):"),
+        ("--model", "mnist_dropout", "--seeds", 1, 2**33),
+        "what is drawn for them",
+    ),
+    "no unscale_ before clipping": (
+        *("pt_impl/train.py", "        scaler.unscale_(optimizer)\n", "        pass\n"),
+        ("--precision", "16-mixed", "--gradient-clip-val", 1.0),
+        "or the update rule",
+    ),
+    "the first row's Adam with epsilon inside the root": (
+        "tf_impl/optimizer.py",
+        "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
+        "change = average / first / tf.sqrt(root * root + tf.cast(rule.epsilon, dtype))",
+        ("--optimizer", "adam"),
+        "how the update rule makes the weights from them",
+    ),
+    "weight decay that ends": (
+        *("pt_impl/train.py", FORWARD),
+        f'    if {LATE} > 25:\n        optimizer.param_groups[0]["weight_decay"] = 0.0\n{FORWARD}',
+        ("--weight-decay", 0.01),
+        "the weight decay is missing",
+    ),
+    "momentum lost at the end of an epoch": (
+        "pt_impl/train.py",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch > 1:\n"
+        "            parts.optimizer.state.clear()\n",
+        (),
+        "as if the optimizer's state had been lost before it",
+    ),
+    "an average that stands still": (
+        *("pt_impl/train.py", "    if parts.average:\n", f"    if parts.average and {LATE} < 25:\n"),
+        ("--ema-decay", 0.9),
+        "suspect the moving average of the weights",
+    ),
+    "no augmentation after the second epoch": (
+        "pt_impl/data.py",
+        "        if not self.augmentation:\n",
+        "        if not self.augmentation or int(visits[0]) >> 32 > 2:\n",
+        ("--random-crop", 1, "--horizontal-flip", "true"),
+        "the augmentation is missing",
+    ),
+    "running statistics that stand still": (
+        *("pt_impl/train.py", "    optimizer.zero_grad()\n"),
+        f"    optimizer.zero_grad()\n    if {LATE} > 25:\n        for module in parts.network.modules():\n"
+        '            if hasattr(module, "running_mean"):\n                module.momentum = 0.0\n',
+        ("--model", "resnet8"),
+        "suspect the running statistics of batch normalisation",
+    ),
+    "bfloat16 in 32 bits": (
+        "pt_impl/train.py",
+        "    with autocast:\n        logits = model(inputs)\n        # The",
+        '    with torch.autocast("cpu", torch.bfloat16, enabled=inputs.dtype == torch.float32):\n'
+        "        logits = model(inputs)\n        # The",
+        (),
+        "the network or its precision",
+    ),
+    "dropout in the evaluation in 32 bits": (
+        *("pt_impl/train.py", "    network.eval()\n"),
+        "    network.train(next(network.parameters()).dtype == torch.float64)\n    network.dropout1.training = False\n",
+        ("--model", "mnist_dropout"),
+        "dropout",
+    ),
+}
+
+
+@each_mistake(MISTAKES, lambda name: name == "no update after step 20")
+def test_compare_finds_a_mistake_in_the_timed_run_and_names_its_row_and_place(tmp_path, mutation):
+    file, before, after, options, words = MISTAKES[mutation]
+    folder = changed_code(tmp_path / "copy", file, before, after)
+    command = (sys.executable, "compare.py", "--implementations", "tf", "pt", "--epochs", 6, *options, *ONE_ROUND)
+    run(*command, "--output-dir", tmp_path / "r", cwd=folder, expect=1)
+    tf, pt = read_csv(tmp_path / "r" / "results.csv")
+    wrong, sound = (tf, pt) if file.startswith("tf_impl") else (pt, tf)
+    assert wrong["status"] == "different training" and words in wrong["note"], wrong
+    assert sound["status"] == ("not proved" if wrong is tf else "ok") and int(sound["audited_steps"]) >= 5, sound
+    assert pt["ratio"] == ""
+
+
+# --- Which steps, and what is kept ---
+
+
+def test_the_steps_to_audit():
+    experiment = Experiment.make(TrainConfig(epochs=9, schedule="step", step_size=4, checkpoint_every=50))
+    plan = experiment.plan
+    chosen = [set(choose_steps(experiment, random.Random(seed))) for seed in range(200)]
+    assert all(len(steps) == 7 and {1, plan.total_steps} < steps <= set(range(1, 208)) for steps in chosen)
+    ends = {plan.last_step(epoch) for epoch in range(1, 9)}
+    assert all(any({end, end + 1} <= steps for end in ends) for steps in chosen)
+    assert all(steps & {93, 185} and steps & {51, 101, 151, 201} for steps in chosen)  # the rate changes; checkpoints
+    assert set().union(*chosen) == set(range(1, 208))  # each step may be one of them
+    resumed = replace(experiment, plan=replace(plan, first_step=200))
+    assert all(200 in choose_steps(resumed, random.Random(seed)) for seed in range(20))
+    large = replace(experiment, network=replace(experiment.network, flops_per_image=10**10))
+    assert all(choose_steps(large, random.Random(seed)) == (1, plan.total_steps) for seed in range(20))
+    tiny = Experiment.make(TrainConfig(max_steps=1))
+    assert choose_steps(tiny, random.Random(0)) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),  # expected: a step after which a state is kept -> the steps of its call, if it is audited
+    [
+        (
+            [1] * 12,
+            {1: 1, 4: 0, 5: 1, 6: 1, 11: 0, 12: 1},
+        ),  # step after which a state is kept -> audited steps of its call
+        ([4, 4, 4], {4: 4, 8: 4, 12: 4}),
+        ([3, 1, 1, 1, 5, 1], {3: 3, 4: 1, 5: 1, 6: 1, 11: 0, 12: 1}),
+    ],
+)
+def test_states_are_kept_before_and_after_each_audited_step_or_call(tmp_path, monkeypatch, calls, expected):
+    monkeypatch.setenv(STEPS_VARIABLE, "1 5 6 12")
+    plan = TrainConfig(max_steps=12).plan(1000)
+    states, done, found = AuditedStates(plan, tmp_path, writes=False), 0, {}
+    for number in calls:
+        done += number
+        states.look(done, number)
+        if states.due:
+            found[done] = states._audited
+    assert found == expected
+
+
+def test_an_audit_takes_no_measured_second(tmp_path):
+    """A second for each state: the run waits, and trains as fast as without audits."""
+    slow = changed_code(
+        tmp_path / "copy",
+        "pt_impl/parts.py",
+        "        averages = dict(evaluated",
+        "        import time\n        time.sleep(1)\n        averages = dict(evaluated",
+    )
+    steps = {STEPS_VARIABLE: "20 22"}
+    result = read_result(train("pt", tmp_path / "run", *SMALL, cwd=slow, **steps))
+    assert result.phase_seconds["waiting"] > 4 and sum(result.epoch_train_seconds) < 1
+    assert result.images_per_second > 340  # 300 timed images a second, if one of the four counted
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["stopped_seconds"] == 0
