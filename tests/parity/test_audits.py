@@ -12,6 +12,7 @@ from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
 
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
+from common.platform.cli import parse_options
 from common.platform.files import read_arrays, read_metadata, write_arrays
 from common.record.audited_states import STATES_DIR, STEPS_VARIABLE, AuditedStates, kept_steps, state_path
 from common.record.results import WEIGHTS_FILE, read_result, read_step_losses
@@ -72,6 +73,72 @@ def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementati
     exact = setting in ("bf16", "float16")
     assert all(audit.explained < (PROVABLE if exact else 0.02) for audit in audits.steps)
     assert not (made.run_dir / STATES_DIR).exists() and audits.state_bytes > 2**17
+
+
+def draw(chance):
+    """An implementation and options that a user might choose."""
+
+    def now_and_then(share, **options):
+        return (
+            {f"--{name.replace('_', '-')}": value for name, value in options.items()} if chance.random() < share else {}
+        )
+
+    model = chance.choice(["cnn", "cnn", "lenet", "mnist_dropout", "resnet8", "resnet18"])
+    optimizer = chance.choice(["sgd", "sgd", "adam", "adamw", "adadelta", "rmsprop"])
+    options = {
+        "--mode": chance.choice(["plain", "tuned"]),
+        "--model": model,
+        "--optimizer": optimizer,
+        "--schedule": chance.choice(["constant", "cosine", "step", "one-cycle"]),
+        "--seed": chance.choice([chance.randrange(1000), chance.randrange(2**33, 2**40)]),
+        "--batch-size": chance.choice([8, 16, 32, 64, 100]),
+        "--epochs": chance.randint(2, 4),
+        "--devices": chance.choice([1, 1, 2, 3]),
+        "--precision": chance.choice(["32", "32", "32", "64", "bf16-mixed", "16-mixed"]),
+        "--train-size": chance.randint(60, 400),
+        "--test-size": chance.randint(20, 100),
+        "--compile": "false",
+    }
+    if model in ("lenet", "resnet18"):  # larger images, so fewer of them
+        shape = (28, 28, 1) if model == "lenet" else (16, 16, 3)
+        options |= {"--dataset": "synthetic", "--image-shape": shape, "--train-size": chance.randint(40, 100)}
+        options |= {"--batch-size": chance.choice([8, 16])}
+    options |= now_and_then(0.3, label_smoothing=0.1) | now_and_then(0.3, gradient_clip_val=chance.choice([0.1, 1]))
+    options |= now_and_then(0.3, weight_decay=chance.choice([1e-4, 1e-2])) | now_and_then(0.2, ema_decay=0.9)
+    options |= now_and_then(0.25, random_crop=2, horizontal_flip="true") | now_and_then(0.2, cutout=3)
+    options |= now_and_then(0.2, warmup_steps=1) | now_and_then(0.3, learning_rate=10 ** chance.uniform(-4, -1))
+    options |= now_and_then(0.2, checkpoint_every=chance.choice(["epoch", 7]))
+    if optimizer == "sgd":
+        options |= {"--momentum": chance.choice([0, 0.5, 0.9])}
+        options |= now_and_then(0.5 if options["--momentum"] else 0, nesterov="true")
+    if optimizer in ("adam", "adamw"):
+        options |= now_and_then(0.3, amsgrad="true")
+    if "resnet" in model:
+        options |= now_and_then(0.3, sync_batchnorm="true")
+    implementation = chance.choice(list(IMPLEMENTATIONS))
+    if implementation != "keras":
+        options |= now_and_then(0.2, accumulate_grad_batches=chance.choice([2, 3]))
+    words = [(name, *(value if isinstance(value, tuple) else (value,))) for name, value in options.items()]
+    return implementation, [str(word) for part in words for word in part]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20))
+def test_of_two_hundred_settings_none_is_accused(tmp_path, number):
+    chance = random.Random(number)
+    diverged = 0
+    for index in range(10):
+        implementation, options = draw(chance)
+        steps = choose_steps(Experiment.make(parse_options(TrainConfig, "", "", options)), chance)
+        try:
+            _, audits = audited(implementation, tmp_path / str(index), *options, steps=steps)
+        except AssertionError as error:
+            assert "training diverged" in str(error) or "loss scaling" in str(error), (implementation, options)
+            diverged += 1
+            continue
+        assert not audits.different, (implementation, options, audits.different)
+        shutil.rmtree(tmp_path / str(index))
+    assert diverged <= 2
 
 
 @pytest.mark.parametrize("resumed", ["pt", pytest.param("keras", marks=pytest.mark.slow)])
@@ -253,6 +320,41 @@ def test_compare_finds_a_mistake_in_the_timed_run_and_names_its_row_and_place(tm
     assert pt["ratio"] == ""
 
 
+# mistake: the code that is inserted before `PASS` in pt_impl/train.py
+PASS = "    with autocast:\n        logits = model(inputs)\n"
+FEWER_BITS = {
+    # TF32 as on GPUs: the factors of products keep 10 of 23 bits of the mantissa, rounded to nearest, ties to even.
+    "TF32": """
+    def cut(module, inputs):
+        bits = [one.view(torch.int32) for one in inputs]
+        return tuple((one + 4095 + (one >> 13 & 1) & -8192).view(torch.float32) for one in bits)
+    if not hasattr(model, "cut"):
+        for module in model.modules():
+            if hasattr(module, "weight"):
+                module.register_forward_pre_hook(cut)
+                module.weight.data = cut(module, [module.weight.data])[0]
+        model.cut = True
+""",
+    "a layer in float16": """
+    if not hasattr(model, "cut"):
+        layer = torch.nn.Linear(model.dense1.in_features, model.dense1.out_features).half()
+        layer.load_state_dict(model.dense1.state_dict())
+        model.dense1.forward = lambda images: layer(images.half()).float()
+        model.cut = True
+""",
+}
+
+
+@pytest.mark.parametrize("mistake", FEWER_BITS)
+@pytest.mark.parametrize("batch_size", [16, pytest.param(256, marks=pytest.mark.slow)])
+def test_fewer_bits_by_accident_show_in_a_step(tmp_path, mistake, batch_size):
+    """Runs in 64 bits can't show these mistakes: TF32 left on, or a layer in 16 bits."""
+    folder = changed_code(tmp_path, "pt_impl/train.py", PASS, FEWER_BITS[mistake] + PASS)
+    options = ("--train-size", 418, "--batch-size", batch_size, "--max-steps", 1)
+    _, audits = audited("pt", tmp_path / "cut", *options, cwd=folder, steps=(1,))
+    assert [audit.first_step for audit in audits.different[:1]] == [1]
+
+
 # --- Which steps, and what is kept ---
 
 
@@ -264,7 +366,7 @@ def test_the_steps_to_audit():
     ends = {plan.last_step(epoch) for epoch in range(1, 9)}
     assert all(any({end, end + 1} <= steps for end in ends) for steps in chosen)
     assert all(steps & {93, 185} and steps & {51, 101, 151, 201} for steps in chosen)  # the rate changes; checkpoints
-    assert set().union(*chosen) == set(range(1, 208))  # each step may be one of them
+    assert len(set().union(*chosen)) > 100
     resumed = replace(experiment, plan=replace(plan, first_step=200))
     assert all(200 in choose_steps(resumed, random.Random(seed)) for seed in range(20))
     large = replace(experiment, network=replace(experiment.network, flops_per_image=10**10))
