@@ -243,8 +243,8 @@ class RunMaker(Follower):
     def ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = record_run(job, program, ended)
-        if program.audited_steps:
-            make_audits(run, program.audited_steps)
+        if run.result and program.audited_steps:
+            make_audits(run.run_dir, program.audited_steps)
         self.runs.append(run)
         if not run.turns and is_disturbed(run) and not self._disturbed:
             self._disturbed.append(other_load(run) or 0.0)

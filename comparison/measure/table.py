@@ -15,6 +15,7 @@ from common.resolve import describe_settings
 from common.spec.options import Mode
 from common.spec.update_rule import peak_rate
 from comparison.lockstep import FIRST_STEPS, loss_differences
+from comparison.measure.accuracies import is_unlikely
 from comparison.measure.columns import Column, column, shown
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.numbers import (
@@ -34,7 +35,7 @@ from comparison.numbers import (
 from comparison.plan.jobs import Contender, Values
 from comparison.prove.audits import Audits, read_audits
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
-from comparison.prove.proof import Proof, is_of_others, judge
+from comparison.prove.proof import FIRST_BATCH_DIR, Proof, is_of_others, judge, proof_path
 from comparison.ratios import (
     MIN_CYCLES,
     MIN_FOR_QUARTILES,
@@ -251,18 +252,23 @@ class Row:
     @cached_property
     def _audits(self) -> list[tuple[Run, Audits]]:
         """Those runs that were audited, with their audits; none with `--verify never`."""
-        read = [(run, read_audits(run)) for run in self.runs] if self.in_table.verify else []
+        read = [(run, read_audits(run.run_dir)) for run in self.runs] if self.in_table.verify else []
         return [(run, audits) for run, audits in read if audits]
 
     @cached_property
     def audit_failure(self) -> str | None:
-        """What the audits of its runs have found wrong, for people; None if nothing."""
-        wrong = [(run.record, audit) for run, audits in self._audits for audit in audits.different]
+        """What the audits of its runs, in 64 bits and timed, have found wrong, for people; None if nothing."""
+        table = self.in_table
+        again = table.folder / proof_path(table.variant, self.name) / FIRST_BATCH_DIR
+        in_64_bits = read_audits(again) if table.verify else None
+        wrong = [("in 64 bits", audit) for audit in (in_64_bits.different if in_64_bits else [])]
+        for run, audits in self._audits:
+            wrong += [(f"seed {run.record.seed}, round {run.record.round}", audit) for audit in audits.different]
         if not wrong:
             return None
-        record, audit = wrong[0]
+        where, audit = wrong[0]
         more = f" (and {len(wrong) - 1} more audits)" if wrong[1:] else ""
-        return f"seed {record.seed}, round {record.round}, {audit.what}: {audit.note}{more}"
+        return f"{where}, {audit.what}: {audit.note}{more}"
 
     @property
     def why_not_audited(self) -> str:
@@ -289,6 +295,8 @@ class Row:
         if self.audit_failure:
             status = "different training"
             notes.append(f"it does not train as the formulas say, so no ratio is given: {self.audit_failure}")
+            if proof.same is False and proof.note and not reference.audit_failure:
+                notes.append(f"it trains differently from {reference.title}: {proof.note}")
         elif reference.audit_failure:
             status = "not proved"
             notes.append(f"no ratio is given, since {reference.title} is a different training; this row may be right")
@@ -305,6 +313,9 @@ class Row:
         ):
             status = "not proved"
             notes.append(note)
+        own, first = warmup_steps(self.runs[0]), warmup_steps(reference.runs[0])
+        if own != first:
+            notes.append(f"no ratio is given: its clock starts after step {own}, and {reference.title}'s after {first}")
         if skipped := _largest(result.skipped_steps for result in self.results):
             notes.append(f"loss scaling skipped {skipped} of {self.results[0].num_steps} steps")
         if gone_on := sum(result.resumed_from is not None for result in self.results):
@@ -338,6 +349,15 @@ class Row:
     def _accuracy(self) -> Interval | None:
         means = [statistics.fmean(result.test_accuracy for result in of_seed) for of_seed in self._by_seed]
         return mean_interval(means) if means else None
+
+    @cached_property
+    def other_accuracy(self) -> str | None:
+        """For people: that its accuracy differs from the first row's by more than chance explains; None otherwise."""
+        reference = self.in_table.reference
+        if reference is None or self.is_reference or not is_unlikely(self.runs, reference.runs):
+            return None
+        shown = ", ".join(f"{row.title} {row.test_accuracy:{ACCURACY}}" for row in (self, reference))
+        return f"accuracies differ by more than chance explains: {shown}"
 
     @cached_property
     def speeds(self) -> list[float]:
@@ -829,7 +849,14 @@ def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
 
     others = by_round(reference)
     pairs = [(run, others[key]) for key, run in by_round(row).items() if key in others]
+    if reference.in_table.variant == row.in_table.variant:
+        pairs = [(run, other) for run, other in pairs if warmup_steps(run) == warmup_steps(other)]
     return sorted(pairs, key=lambda pair: (pair[0].record.round, pair[0].record.started))
+
+
+def warmup_steps(run: Run) -> int | None:
+    """The number of steps before the clock starts. Speeds of runs in which it differs are not compared."""
+    return run.result.warmup_steps if run.result else None
 
 
 def _rounds_of_turns(reference: Row, row: Row) -> list[list[tuple[tuple[int, int], float]]]:

@@ -17,32 +17,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
+from common.platform.errors import UserError
 from common.platform.files import Arrays, Count, Natural, Text, read_arrays, read_metadata, read_model, write_model
 from common.record.audited_states import AUDITED, STATES_DIR, kept_steps, state_path
 from common.record.checkpoints import with_checkpoint
 from common.record.predictions import Predictions
-from common.record.results import WEIGHTS_FILE
+from common.record.results import WEIGHTS_FILE, RunResult, read_result, read_step_losses
 from common.spec.optimizers import SGD
 from common.spec.options import Precision, TrainConfig
 from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
+from comparison.lockstep import ROUNDOFF, roundoff
 from comparison.prove.reference import evaluate, take_step
-from comparison.run.store import Run
 
 AUDITS_FILE = "audits.json"
 MOST_STEPS, LEAST_STEPS = 7, 2  # audited steps of a run
 MOST_FLOPS = 4e10  # of all audits of a run, if LEAST_STEPS need less: about two seconds on two cores
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
-# Half the distance from 1 to the next number. Mixed precision rounds what is multiplied, and keeps weights in 32 bits.
-UNIT_ROUNDOFF: dict[Precision, float] = {"64": 2.0**-53, "32": 2.0**-24, "16-mixed": 2.0**-11, "bf16-mixed": 2.0**-8}
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger.
 ERRORS: dict[Precision, float] = {"64": 16, "32": 16, "16-mixed": 2, "bf16-mixed": 1}
@@ -72,6 +71,10 @@ class Audit(BaseModel):
     explained: float = Field(ge=0, allow_inf_nan=False)
     note: Text | None = None
 
+    @classmethod
+    def unproved(cls, step: int, why: str) -> Self:
+        return cls(first_step=step, last_step=step, same=None, difference=0, explained=0, note=why)
+
     @property
     def what(self) -> str:
         """`step 23`, or `steps 21 to 30`."""
@@ -97,8 +100,17 @@ class Audits(BaseModel):
     state_bytes: Natural
     seconds: float = Field(ge=0, allow_inf_nan=False)
 
+    def proves(self, steps: int) -> bool:
+        """Whether each of the first `steps` steps is proved, and the last evaluation."""
+        proved = {
+            number for audit in self.steps if audit.same for number in range(audit.first_step, audit.last_step + 1)
+        }
+        evaluated = self.evaluation is not None and self.evaluation.same is True
+        return evaluated and proved >= set(range(1, steps + 1))
+
     @property
     def different(self) -> list[Audit]:
+        """Those that have found a difference, in the order of the steps."""
         audits = [*self.steps, *([self.evaluation] if self.evaluation else [])]
         return [audit for audit in audits if audit.same is False]
 
@@ -134,39 +146,58 @@ def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ..
     return tuple(sorted([step for step in dict.fromkeys(wanted) if step in steps][:number]))
 
 
+MOST_BYTES = 2**28  # of the states of a run in 64 bits
+
+
+def steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
+    """The first steps of a run of these options, all of them if their states are not too large."""
+    experiment = Experiment.make(config)
+    state = 8 * experiment.network.num_parameters * (2 + len(experiment.update_rule.rule.slots))
+    return tuple(range(1, 1 + max(1, min(experiment.plan.total_steps, MOST_BYTES // state - 1))))
+
+
 # --- The audits of a run ---
 
 
-def make_audits(run: Run, asked: Sequence[int]) -> Audits | None:
-    """Audits what a run has kept, and stores the result in its folder; None if the run has failed.
+def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
+    """Audits what a run that has ended has kept, and stores the result in its folder.
 
     The states are deleted, unless a difference is found.
 
     Args:
       asked: the steps that were to be audited.
+
+    Raises:
+      UserError: a file of the run can't be read.
     """
-    if run.result is None:
-        return None
     begun = time.monotonic()
-    experiment = _experiment(run.result.config)
-    steps = [_audit_step(experiment, *states, run.losses) for states in _states(experiment, run.run_dir)]
-    evaluation = _audit_evaluation(experiment, run) if steps else None
+    result, losses = read_result(run_dir), read_step_losses(run_dir)
+    experiment = _experiment(result.config)
+    steps: list[Audit] = []
+    for first, last in _spans(run_dir):
+        found = any(audit.same is False for audit in steps)
+        try:
+            before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
+        except UserError as error:  # such as a weight that is not finite
+            steps.append(Audit.unproved(last, str(error)))
+        else:
+            steps.append(_audit_step(experiment, before, after, losses, thorough=not found))
     for step in asked:
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
-            note = "the states before and after it were not kept"
-            steps.append(Audit(first_step=step, last_step=step, same=None, difference=0, explained=0, note=note))
-    folder = run.run_dir / STATES_DIR
+            steps.append(Audit.unproved(step, "the states before and after it were not kept"))
+    evaluation = _audit_evaluation(experiment, run_dir, result) if kept_steps(run_dir) else None
+    folder = run_dir / STATES_DIR
     size = max((path.stat().st_size for path in folder.glob("*")), default=0)
     audits = Audits(steps=steps, evaluation=evaluation, state_bytes=size, seconds=time.monotonic() - begun)
-    write_model(run.run_dir / AUDITS_FILE, audits)
+    write_model(run_dir / AUDITS_FILE, audits)
     if not audits.different:
         shutil.rmtree(folder, ignore_errors=True)
     return audits
 
 
-def read_audits(run: Run) -> Audits | None:
+def read_audits(run_dir: Path) -> Audits | None:
     """The audits of a run; None if there are none. Raises UserError if they can't be read."""
-    path = run.run_dir / AUDITS_FILE
+    path = run_dir / AUDITS_FILE
     return read_model(Audits, path) if path.exists() else None
 
 
@@ -176,12 +207,12 @@ def _experiment(config: TrainConfig) -> Experiment:
     return with_checkpoint(Experiment.make(config))
 
 
-def _states(experiment: Experiment, run_dir: Path) -> Iterator[tuple[TrainState, TrainState]]:
-    """The states before and after each audited step, or each call with one."""
+def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
+    """The first and the last step of each audited call, which mostly takes a single step."""
     for step in kept_steps(run_dir):
         steps = int(read_metadata(state_path(run_dir, step)).get(AUDITED, "0"))
         if steps:
-            yield _state(experiment, run_dir, step - steps), _state(experiment, run_dir, step)
+            yield step - steps + 1, step
 
 
 def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
@@ -232,13 +263,10 @@ class Difference:
         return min(1e9, self.size / (self.change or self.explained or 1.0))
 
 
-def _roundoff(config: TrainConfig) -> float:
-    """The size of the random errors: of a run's products, relative."""
-    precision = config.precision
-    assert precision != "auto"
-    if precision == "32" and config.tf32 is True:
-        precision = "16-mixed"  # TF32 has as many bits as float16
-    return ERRORS[precision] * UNIT_ROUNDOFF[precision]
+def _errors(config: TrainConfig) -> float:
+    """The size of the random errors, relative."""
+    assert config.precision != "auto"
+    return ERRORS[config.precision] * roundoff(config)
 
 
 def _norm(array: NDArray[np.floating]) -> float:
@@ -266,7 +294,7 @@ def _compare(
     differences: list[Difference] = []
     for seeds in (range(1), range(1, more)):
         for seed in seeds:
-            rounded = reference(_roundoff(config), seed)
+            rounded = reference(_errors(config), seed)
             spread = {name: max(most, _norm(rounded[name] - wanted[name])) for name, most in spread.items()}
         differences = [
             Difference(
@@ -282,29 +310,33 @@ def _compare(
     return differences
 
 
-def _audit_step(experiment: Experiment, before: TrainState, after: TrainState, losses: Sequence[float]) -> Audit:
+def _audit_step(
+    experiment: Experiment, before: TrainState, after: TrainState, losses: Sequence[float], thorough: bool
+) -> Audit:
     """Compares the state after a step, or after the steps of a call, with that of the reference.
 
     Args:
       losses: of all steps of the run, as it has recorded them.
+      thorough: whether a difference is tried with more errors, and its cause is looked for.
     """
     span = {"first_step": before.step + 1, "last_step": after.step}
     if before.scale and after.scale and (fault := _scaling_fault(before, after)):
         return Audit(**span, same=fault[0], difference=0, explained=0, note=fault[1])
     old, actual = _numbers(before), _numbers(after) | {"loss": np.array(losses[before.step : after.step])}
     flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, after.step)
-    more = max(LEAST_SAMPLES, min(MOST_SAMPLES, int(10 * MOST_FLOPS // flops)))
+    more = max(LEAST_SAMPLES, min(MOST_SAMPLES, int(10 * MOST_FLOPS // flops))) if thorough else 1
 
     def reference(roundoff: float, seed: int) -> Arrays:
         return _reference(experiment, before, after.step, roundoff=roundoff, seed=seed)
 
-    stored = UNIT_ROUNDOFF["64" if experiment.config.precision == "64" else "32"]
+    stored = ROUNDOFF["64" if experiment.config.precision == "64" else "32"]
     differences = _compare(reference, actual, old, experiment.config, more, stored)
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
     if beyond:
-        same, note = False, _describe(experiment, before, after, differences, actual)
+        same = False if thorough else None
+        note = _describe(experiment, before, after, differences, actual) if thorough else "differs, like one before it"
     elif explained > PROVABLE:
         same, note = None, f"rounding explains {explained:.0%} of what it changes"
     else:
@@ -407,6 +439,14 @@ def _describe(
             for name, array in _reference(until=after.step, **changed).items()
         ):
             return f"{words}: {mistake}"
+    if "loss" in beyond and experiment.config.precision in ("32", "64"):
+        half = ROUNDOFF["bf16-mixed"]
+        coarse = [_reference(experiment, before, after.step, roundoff=half, seed=seed) for seed in (0, 1)]
+        if all(
+            _norm(actual[name] - array) <= MARGIN * max(_norm(other[name] - array) for other in coarse)
+            for name, array in wanted.items()
+        ):
+            return f"{words}: no more than rounding to 16 bits would make, so suspect TF32, or a layer in 16 bits"
     return f"{words}; {_suspicion(experiment, beyond, old, wanted, actual)}"
 
 
@@ -489,21 +529,19 @@ def _factor(old: Arrays, wanted: Arrays, actual: Arrays) -> tuple[float, bool]:
 EVALUATED_FLOPS = 1e10  # of the audit of an evaluation: with more, only the first test images are classified
 
 
-def _audit_evaluation(experiment: Experiment, run: Run) -> Audit:
+def _audit_evaluation(experiment: Experiment, run_dir: Path, result: RunResult) -> Audit:
     """Compares the last evaluation and the predictions with what the reference makes of the run's final weights."""
-    assert run.result is not None
-    result = run.result
     whole = len(experiment.dataset.test_images)
     count = min(whole, max(1, int(EVALUATED_FLOPS // experiment.network.flops_per_image)))
-    weights = read_arrays(run.run_dir / WEIGHTS_FILE)
+    weights = read_arrays(run_dir / WEIGHTS_FILE)
 
     def reference(roundoff: float, seed: int) -> Arrays:
         scores, loss = evaluate(experiment, weights, count, roundoff, seed)
         return {"scores": scores, **({"loss": np.array([loss])} if count == whole else {})}
 
-    predictions = Predictions.read(run.run_dir)
+    predictions = Predictions.read(run_dir)
     actual = {"scores": predictions.scores[:count].astype(np.float64), "loss": np.array([result.test_loss])}
-    differences = _compare(reference, actual, {}, experiment.config, MOST_SAMPLES, UNIT_ROUNDOFF["32"])
+    differences = _compare(reference, actual, {}, experiment.config, MOST_SAMPLES, ROUNDOFF["32"])
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note = None
     if worst.is_beyond:

@@ -5,7 +5,8 @@ devices are exactly those of its row. If several proofs run at the same time, ea
 
 No fixed bound on 32-bit losses could tell rounding from a mistake: their differences grow with every step, sometimes
 from 1e-7 to 1e-3 within ten steps. In 64 bits the differences begin a billion times smaller. Over so few steps they
-stay far below `TOLERANCE`.
+mostly stay far below `TOLERANCE`. Where they don't, both runs are made again, and each of their steps is audited:
+either a step is wrong, or all are right, and rounding has grown.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,18 @@ from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import Text, read_model
-from common.record.results import RESULT_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
+from common.record.results import (
+    RESULT_FILE,
+    EpochLine,
+    RunResult,
+    read_metrics,
+    read_result,
+    read_step_losses,
+)
 from common.spec.options import TrainConfig
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
+from comparison.prove.audits import read_audits
 from comparison.run.store import LOG_FILE, Run
 
 PROOF_FILE = "proof.json"
@@ -189,7 +198,15 @@ def judge_folders(reference: Path, other: Path) -> Proof:
     if departure and departure.startswith(OTHER_SETTINGS):
         return Proof(None, note=departure)
     difference = float(differences.max()) if len(differences) else None
-    if departure:
-        with suppress(UserError):  # there may be no second run that saved the first batch, or it has failed
-            departure = find_departure(reference / FIRST_BATCH_DIR, other / FIRST_BATCH_DIR, TOLERANCE) or departure
-    return Proof(departure is None, difference, departure)
+    if departure is None:
+        return Proof(True, difference)
+    again = reference / FIRST_BATCH_DIR, other / FIRST_BATCH_DIR
+    with suppress(UserError):  # there may be no second runs, or one of them has failed
+        steps = read_result(other).num_steps
+        audits = [read_audits(path) for path in again]
+        if departure.startswith("step ") and all(of_row and of_row.proves(steps) for of_row in audits):
+            return Proof(True, difference)  # every step is right, and rounding has grown from step to step
+        departure = find_departure(*again, TOLERANCE) or departure
+        if audits[1] and (wrong := audits[1].different):
+            departure = f"{departure} ({wrong[0].what}: {wrong[0].note})"
+    return Proof(False, difference, departure)

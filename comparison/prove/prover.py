@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.plan.request import Request
+from comparison.prove.audits import make_audits, steps_that_fit
 from comparison.prove.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord, check_complete, judge
 from comparison.run.devices import list_gpus
 from comparison.run.integrity import check_name
@@ -65,10 +67,8 @@ class Prover:
             verdicts = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
             parted = [job for job in others if verdicts[job].same is False]
             looked = all((self.folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
-            if parted and not looked and _shows_layers(first.config):
-                self.say(
-                    f"not all are the same training; looking for the layer: {', '.join(row.title for row in parted)}"
-                )
+            if parted and not looked:
+                self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
 
     def _run(self, jobs: Sequence[ProofJob], digests: dict[Path, str]) -> None:
@@ -97,16 +97,27 @@ class Prover:
         self._side_by_side(jobs_by_dir, ended)
 
     def _look_again(self, jobs: Sequence[ProofJob]) -> None:
-        """Makes the proofs again, in separate folders, and saves what is computed on the first batch."""
-        again = {
-            self.folder.absolute() / job.path / FIRST_BATCH_DIR: replace(
-                job, config=job.config.replace(save_first_batch=True)
-            )
-            for job in jobs
-        }
-        self._side_by_side(again, lambda run_dir, failure: None)
+        """Makes the proofs again, in separate folders: saves what is computed on the first batch, and audits steps."""
+        again = {self.folder.absolute() / job.path / FIRST_BATCH_DIR: job for job in jobs}
+        steps = steps_that_fit(jobs[0].config)
 
-    def _side_by_side(self, jobs: dict[Path, ProofJob], ended: Callable[[Path, str | None], None]) -> None:
+        def ended(run_dir: Path, failure: str | None) -> None:
+            if failure is None:
+                with suppress(UserError):  # a file is missing or damaged, so nothing is known
+                    make_audits(run_dir, steps)
+
+        first_batch = {
+            run_dir: replace(job, config=job.config.replace(save_first_batch=_shows_layers(job.config)))
+            for run_dir, job in again.items()
+        }
+        self._side_by_side(first_batch, ended, steps)
+
+    def _side_by_side(
+        self,
+        jobs: dict[Path, ProofJob],
+        ended: Callable[[Path, str | None], None],
+        audited_steps: tuple[int, ...] = (),
+    ) -> None:
         """Runs each job in its folder.
 
         One job more runs at once than the cores allow, since each of them waits for files now and then. On GPUs only
@@ -128,7 +139,7 @@ class Prover:
                 shutil.rmtree(run_dir, ignore_errors=True)
             threads = 1 if at_once > 1 else job.config.threads_per_device
             config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
-            programs.append(Program.of(self.request, job.implementation, config))
+            programs.append(Program.of(self.request, job.implementation, config, audited_steps=audited_steps))
         self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, Quietly(ended))
 
     def _digest(self, job: ProofJob) -> str:

@@ -146,8 +146,9 @@ LEARNED: dict[Learned, str] = {
 
 
 def conclusions(table: Table) -> list[str]:
-    """The conclusions of a table, one sentence each: what `--check-learning` has found, speeds, the proof."""
-    return [*learning_conclusions(table), *speed_conclusions(table), *proof_conclusions(table)]
+    """The conclusions of a table, a sentence each: what `--check-learning` has found, speeds, proof, accuracies."""
+    accuracies = [row.other_accuracy for row in table.rows if row.other_accuracy]
+    return [*learning_conclusions(table), *speed_conclusions(table), *proof_conclusions(table), *accuracies]
 
 
 def learning_conclusions(table: Table) -> list[str]:
@@ -377,7 +378,10 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
         Finding("Which is fastest?", speed_conclusions(table) or [nothing]),
         Finding("Which starts fastest?", _least(rows, Row.startup_seconds, "s")),
         Finding("Which needs the least memory?", _least(rows, Row.peak_memory_bytes, "MiB")),
-        Finding("Was it the same training?", [*proof_conclusions(table), *_accuracies(rows)]),
+        Finding(
+            "Was it the same training?",
+            [*proof_conclusions(table), *_accuracies(rows), *filter(None, [row.other_accuracy for row in table.rows])],
+        ),
         Finding("Does it learn?", learning_conclusions(table)),
         Finding("How reliable is this?", [_trust(summary, table, why)]),
         Finding("What next?", [_next_step(summary, table, why)]),

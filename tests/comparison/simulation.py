@@ -168,7 +168,8 @@ def row(*runs, **table):
 def run(name, number, speeds, load=None, steps_per_epoch=40, steps=10):
     """The run of row `name` in a round, whose turns of `steps` steps had these speeds and this load by others."""
     total = steps * len(speeds)
-    result = SimpleNamespace(plan=Plan.make(steps_per_epoch, 1, -(-total // steps_per_epoch), total), resumed_from=None)
+    plan = Plan.make(steps_per_epoch, 1, -(-total // steps_per_epoch), total)
+    result = SimpleNamespace(plan=plan, resumed_from=None, warmup_steps=10)
     record = SimpleNamespace(contender=Contender(name, "plain"), seed=0, round=number, session=1, group=1, started="")
     turns = [
         TurnLine(

@@ -9,9 +9,13 @@ from made_up import MACHINE, MadeUp, comparison, made_up_turns
 
 from common.data.datasets import load_dataset
 from common.implementations import title_of
+from common.platform.files import write_model
 from common.resolve import Settings
 from common.spec.options import TrainConfig
-from comparison.prove.proof import MOST_FLOPS, cut_evaluation
+from comparison.measure.summary import find_runs, summarise
+from comparison.plan.request import Request
+from comparison.prove.audits import AUDITS_FILE, Audit, Audits
+from comparison.prove.proof import FIRST_BATCH_DIR, MOST_FLOPS, cut_evaluation
 from comparison.ratios import paired_ratio
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
@@ -129,6 +133,47 @@ def test_a_row_whose_audit_fails_is_a_different_training_and_no_other_row_is_bla
     tf, pt, ptl = comparison(tmp_path / "first", wrong("tf"), repeats=3).rows
     assert [tf.status, pt.status, ptl.status] == ["different training", "not proved", "not proved"]
     assert "TensorFlow is a different training; this row may be right" in ptl.note and ptl.ratio is None
+
+
+def test_losses_that_part_in_64_bits_accuse_nobody_if_every_step_is_right(tmp_path):
+    def make(job):
+        return fast(job, proof_factor=1 + 1e-9 * (job.implementation == "pt"))
+
+    comparison(tmp_path, make)
+    right = Audit(first_step=1, last_step=20, same=True, difference=1e-15, explained=1e-14)
+    for name, steps in (("tf", 20), ("pt", 19)):
+        again = tmp_path / "proofs" / name / FIRST_BATCH_DIR
+        again.mkdir()
+        audit = right.model_copy(update={"last_step": steps})
+        write_model(again / AUDITS_FILE, Audits(steps=[audit], evaluation=right, state_bytes=1, seconds=1))
+    request = Request.read(tmp_path, "")
+    runs, missing = find_runs(tmp_path, request)
+    assert summarise(tmp_path, request, runs, len(missing)).rows[1].status == "different training"  # one is not proved
+    write_model(again / AUDITS_FILE, Audits(steps=[right], evaluation=right, state_bytes=1, seconds=1))
+    assert [row.status for row in summarise(tmp_path, request, runs, len(missing)).rows] == ["ok"] * 3
+
+
+def test_accuracies_that_differ_by_more_than_chance_are_in_the_conclusions(tmp_path):
+    def wrong(job):
+        return fast(job, accuracies=(0.5, 0.9 - 0.05 * (job.implementation == "pt")))
+
+    def noisy(job):
+        return fast(job, accuracies=(0.5, 0.9 + 0.01 * ((job.seed * 7 + len(job.implementation)) % 5 - 2)))
+
+    words = "accuracies differ by more than chance explains: PyTorch 85.07%, TensorFlow 90.14%"
+    for number, seeds in enumerate(([0], [0, 1, 2, 3])):
+        assert words in conclusions(comparison(tmp_path / str(number), wrong, seeds=seeds).tables[0])
+        found = conclusions(comparison(tmp_path / f"noisy-{number}", noisy, seeds=seeds).tables[0])
+        assert not any("accuracies differ" in line for line in found)
+
+
+def test_runs_whose_clocks_start_after_other_steps_share_no_ratio(tmp_path):
+    def make(job):
+        return fast(job, changes={"warmup_steps": 4} if job.implementation == "pt" else None)
+
+    tf, pt, ptl = comparison(tmp_path, make, repeats=4).rows
+    assert pt.ratio is None and ptl.ratio is not None
+    assert "its clock starts after step 4, and TensorFlow's after 5" in pt.note
 
 
 def test_without_proof_there_is_no_ratio_unless_none_was_asked_for(tmp_path):
