@@ -230,7 +230,9 @@ class Pass:
     def cross_entropy(self, logits: Array, labels: NDArray[np.int64], smoothing: float = 0.0) -> tuple[Array, Array]:
         """The loss of each example, and the gradient of their sum by the logits."""
         shifted = logits - logits.max(1, keepdims=True)
-        log_probabilities = self.rounded(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+        # The rounding of a sum near 1 is large compared with the loss of an example that is classified right.
+        sums = self.rounded(np.exp(shifted).sum(1, keepdims=True))
+        log_probabilities = self.rounded(shifted - np.log(sums))
         classes = logits.shape[1]
         wanted = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
         return -(wanted * log_probabilities).sum(1), self.rounded(np.exp(log_probabilities)) - wanted
