@@ -54,12 +54,14 @@ class Backend(Framework):
         if launch.is_first:
             experiment = with_run_dir(experiment, self.name)
         if not config.dry_run:
-            self.run_process(experiment, timeline, writes=launch.is_first, measures=launch.local_rank == 0)
+            self.run_process(
+                experiment, timeline, rank=launch.number(int(config.devices)), measures=launch.local_rank == 0
+            )
 
-    def run_process(self, experiment: Experiment, timeline: Timeline, writes: bool, measures: bool) -> None:
+    def run_process(self, experiment: Experiment, timeline: Timeline, rank: int, measures: bool) -> None:
         """This process's part of the run; see `Recorder`."""
         config = experiment.config
-        recorder = Recorder(self, experiment, timeline, writes=writes, measures=measures)
+        recorder = Recorder(self, experiment, timeline, rank=rank, measures=measures)
         with (
             out_of_memory_as_user_error(config, recorder.device_name, self.ran_out_of_memory),
             lost_process_as_user_error(self.lost_another),

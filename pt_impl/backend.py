@@ -164,7 +164,7 @@ class PyTorch(Torch):
         if not replicas.has_group(config):
             timeline.enter("build")
             self.join(experiment, launch)
-            self.run_process(experiment, timeline, writes=True, measures=True)
+            self.run_process(experiment, timeline, rank=0, measures=True)
             return
         timeline.enter("imports")  # each worker's own imports
         self.starts_replicas = True
@@ -189,7 +189,7 @@ class PyTorch(Torch):
             self.rank, self.device = rank, replicas.join_group(config, rank, init_method, local_rank)
             timeline.enter("data")
             experiment = self.make_experiment(config) if self.starts_replicas else self.make_together(config)
-            self.run_process(experiment, timeline, writes=rank == 0, measures=local_rank == 0)
+            self.run_process(experiment, timeline, rank=rank, measures=local_rank == 0)
             if dist.is_initialized():
                 dist.destroy_process_group()
 

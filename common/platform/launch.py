@@ -152,6 +152,10 @@ class Launch:
         """Whether this is the first process of the run, which prints for all."""
         return self.node == self.local_rank == 0
 
+    def number(self, processes_per_node: int) -> int:
+        """The rank, also where Lightning has not assigned it yet."""
+        return self.node * processes_per_node + self.local_rank if self.rank is None else self.rank
+
     @property
     def is_first_of_further_node(self) -> bool:
         """Whether this is the first process of a node that does not have the first process of the run."""

@@ -310,11 +310,11 @@ class Checkpointer:
 
     def write(self, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
         """Writes a checkpoint in the background, after the previous one. Raises FileError if that one failed."""
-        self.due = False
         if self.writes:
             self.wait()
             copies = checkpoint.model_copy(deep=True), list(losses), state
             self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies, self.keep)
+        self.due = False
 
     def close(self) -> None:
         """Waits for the writing thread, however the run ends, so that no half-written checkpoint remains."""

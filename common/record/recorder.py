@@ -29,6 +29,7 @@ from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
 from common.record.sinks import RunFiles, Sink, TrainingProgress
+from common.record.stalls import StallWatch
 from common.record.timeline import Stops, Timeline
 from common.record.turns import Turn, Turns
 from common.spec.networks import Weights
@@ -86,18 +87,19 @@ class Recorder:
       framework: it has joined the run.
       experiment: its configuration is resolved; in the process that writes it contains the run folder.
       timeline: began with the process that the user started; start-up time and memory are counted from that process.
-      writes: whether this is the process that writes and prints.
+      rank: number of this process in the run; 0 is the process that writes and prints.
       measures: whether this is the first process of its node, which measures memory and energy.
     """
 
     def __init__(
-        self, framework: Framework, experiment: Experiment, timeline: Timeline, *, writes: bool, measures: bool
+        self, framework: Framework, experiment: Experiment, timeline: Timeline, *, rank: int, measures: bool
     ) -> None:
         config, plan = experiment.config, experiment.plan
         self.implementation, self.device_name = framework.name, framework.device_name(config)
         self.experiment, self.config, self.plan = experiment, config, plan
         self.run_dir = config.run_dir or Path()
-        self.timeline, self.writes, self.fetch = timeline, writes, framework.fetch
+        self.timeline, self.rank, self.fetch = timeline, rank, framework.fetch
+        self.writes = writes = rank == 0
         if writes:
             timeline.stops = Stops()
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
@@ -135,6 +137,8 @@ class Recorder:
         self.at_end.enter_context(at_signal(self.at_end.close))
         if self.config.checkpoint_every is not None:
             self.at_end.callback(self.checkpointer.close)
+        if self.config.all_devices > 1:
+            self.at_end.callback(StallWatch(self.rank, self.config.run_dir, self._steps_in_training).close)
         for sink in self.sinks:
             self.at_end.callback(sink.close)
             sink.start(self.experiment)
@@ -153,6 +157,10 @@ class Recorder:
         self.clock.go_on(checkpoint.epochs, checkpoint.epoch_seconds)
         for sink in self.sinks:
             self.history.tell(sink)
+
+    def _steps_in_training(self) -> int | None:
+        """For `StallWatch`; None also while a checkpoint is due, whose writing may take long."""
+        return self.steps_done if self.timeline.phase == "training" and not self.checkpointer.due else None
 
     # --- Training ---
 

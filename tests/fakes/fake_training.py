@@ -55,7 +55,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
             images, labels = dataset.test_images[:-test_count_less], dataset.test_labels[:-test_count_less]
             experiment = replace(experiment, dataset=replace(dataset, test_images=images, test_labels=labels))
         monitor.Load.of = lambda *_: monitor.Load(own=0.9, other=others(config))
-        with Recorder(Fake(name), experiment, timeline, writes=True, measures=True) as recorder:
+        with Recorder(Fake(name), experiment, timeline, rank=0, measures=True) as recorder:
             step = 0
             count = len(experiment.dataset.test_images)
             for epoch in range(1, experiment.plan.num_epochs + 1):

@@ -40,7 +40,7 @@ for config in configs:
     experiment = with_run_dir(backend.make_experiment(backend.resolve(config)), backend.name)
     if config is configs[0]:
         backend.join(experiment, Launch.read())
-    with Recorder(backend, experiment, Timeline.begin(os.getpid()), writes=True, measures=True) as recorder:
+    with Recorder(backend, experiment, Timeline.begin(os.getpid()), rank=0, measures=True) as recorder:
         try:
             backend.train(experiment, recorder)
         except DivergedError:

@@ -44,7 +44,7 @@ def make(run_dir, **options):
     options = {"train_size": 35, "batch_size": 10, "epochs": 3, "accelerator": "cpu", "devices": 1, **options}
     config = TrainConfig(threads_per_device=1, run_dir=run_dir, **options)
     fake, experiment = Fake(), with_run_dir(Experiment.make(config), "fake")
-    return Recorder(fake, experiment, Timeline.begin(1), writes=True, measures=True), fake.log
+    return Recorder(fake, experiment, Timeline.begin(1), rank=0, measures=True), fake.log
 
 
 @pytest.fixture
