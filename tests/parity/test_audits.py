@@ -126,19 +126,19 @@ def draw(chance):
 @pytest.mark.parametrize("number", range(20))
 def test_of_two_hundred_settings_none_is_accused(tmp_path, number):
     chance = random.Random(number)
-    diverged = 0
+    without = 0  # a result: refused combinations, and trainings that diverge
     for index in range(10):
         implementation, options = draw(chance)
         steps = choose_steps(Experiment.make(parse_options(TrainConfig, "", "", options)), chance)
         try:
             audits = audited(implementation, tmp_path / str(index), *options, steps=steps)
         except AssertionError as error:
-            assert "training diverged" in str(error) or "loss scaling" in str(error), (implementation, options)
-            diverged += 1
+            assert "exit status 2" in str(error) or "training diverged" in str(error), (implementation, options)
+            without += 1
             continue
         assert not audits.different, (implementation, options, audits.different)
         shutil.rmtree(tmp_path / str(index))
-    assert diverged <= 2
+    assert without <= 4
 
 
 @pytest.mark.parametrize("resumed", ["pt", pytest.param("keras", marks=pytest.mark.slow)])
