@@ -244,7 +244,10 @@ class RunMaker(Follower):
         job = self._jobs[program.run_dir]
         run = record_run(job, program, ended)
         if run.result and program.audited_steps:
-            make_audits(run.run_dir, program.audited_steps)
+            try:
+                make_audits(run.run_dir, program.audited_steps)
+            except (UserError, MemoryError) as error:
+                self.view.say(f"{job.title}: its steps can't be audited: {error or 'too little memory'}")
         self.runs.append(run)
         if not run.turns and is_disturbed(run) and not self._disturbed:
             self._disturbed.append(other_load(run) or 0.0)

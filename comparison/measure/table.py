@@ -274,7 +274,7 @@ class Row:
     def why_not_audited(self) -> str:
         """Why no step of its runs was audited."""
         notes = (audit.note for _, audits in self._audits for audit in audits.steps if audit.note)
-        return next(notes, "the comparison was ended before")
+        return next(notes, "there was no audit, or it failed")
 
     @cached_property
     def _status_and_notes(self) -> tuple[Status, list[str]]:

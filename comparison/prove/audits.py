@@ -10,6 +10,7 @@ the size of the run's number format, as TTrace does (arXiv 2506.09280). A ReLU u
 rounding error into a jump; the random errors do the same.
 """
 
+import math
 import random
 import shutil
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,13 +42,14 @@ from comparison.prove.reference import evaluate, take_step
 AUDITS_FILE = "audits.json"
 MOST_STEPS, LEAST_STEPS = 7, 2  # audited steps of a run
 MOST_FLOPS = 4e10  # of all audits of a run, if LEAST_STEPS need less: about two seconds on two cores
+BYTES = 24  # of memory for each output of a layer: the output itself, what was multiplied, and their errors
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger.
 ERRORS: dict[Precision, float] = {"64": 16, "32": 16, "16-mixed": 2, "bf16-mixed": 1}
 # How often the step is taken with errors, if the first time does not explain the differences; less for large networks.
-MOST_SAMPLES, LEAST_SAMPLES = 30, 6
+MOST_SAMPLES, LEAST_SAMPLES = 12, 6
 MARGIN = 2.0  # times the largest difference that the samples have shown
 PROVABLE = 0.3  # of the change in the step: where rounding explains more, a difference proves nothing
 
@@ -180,6 +183,9 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
             before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
         except UserError as error:  # such as a weight that is not finite
             steps.append(Audit.unproved(last, str(error)))
+            continue
+        if (needed := BYTES * _outputs(experiment)) > psutil.virtual_memory().available:
+            steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
             steps.append(_audit_step(experiment, before, after, losses, thorough=not found))
     for step in asked:
@@ -199,6 +205,11 @@ def read_audits(run_dir: Path) -> Audits | None:
     """The audits of a run; None if there are none. Raises UserError if they can't be read."""
     path = run_dir / AUDITS_FILE
     return read_model(Audits, path) if path.exists() else None
+
+
+def _outputs(experiment: Experiment) -> int:
+    """The number of outputs of all layers for the examples of a step."""
+    return sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
 
 
 @lru_cache(2)

@@ -153,13 +153,15 @@ class Pass:
             return images[:, row : row + stride * height : stride, column : column + stride * width : stride]
 
         def convolve(images: Array, kernel: Array) -> Array:
-            sums: Array = sum(seen(images, *place) @ kernel[place] for place in places)
+            sums = np.zeros((len(images), height, width, layer.filters))
+            for place in places:
+                sums += np.tensordot(seen(images, *place), kernel[place], axes=1)
             return sums
 
         def spread(gradient: Array, kernel: Array) -> Array:
             back = np.zeros_like(padded)
             for place in places:
-                seen(back, *place)[...] += gradient @ kernel[place].T
+                seen(back, *place)[...] += np.tensordot(gradient, kernel[place], axes=(3, 1))
             return back
 
         def correlate(images: Array, gradient: Array) -> Array:
@@ -255,8 +257,10 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
         for row in range(size)
         for column in range(size)
     ]
-    windows = np.stack([padded[view] for view in views])
-    largest = windows.argmax(0)
+    y, largest = padded[views[0]], np.zeros((len(x), height, width, x.shape[-1]), np.int8)
+    for place, view in enumerate(views):
+        largest[padded[view] > y] = place
+        y = np.maximum(y, padded[view])
 
     def backward(gradient: Array) -> Array:
         back = np.zeros_like(padded)
@@ -264,7 +268,7 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
             back[view] += gradient * (largest == place)
         return back[:, edge : edge + x.shape[1], edge : edge + x.shape[2]]
 
-    return windows.max(0), backward
+    return y, backward
 
 
 def evaluate(
