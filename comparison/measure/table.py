@@ -4,11 +4,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from common.platform.errors import UserError
 from common.record.results import RunResult, TurnLine
 from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
@@ -33,7 +35,7 @@ from comparison.numbers import (
     span,
 )
 from comparison.plan.jobs import Contender, Values
-from comparison.prove.audits import Audits, read_audits
+from comparison.prove.audits import Audit, Audits, read_audits
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
 from comparison.prove.proof import FIRST_BATCH_DIR, Proof, is_of_others, judge, proof_path
 from comparison.ratios import (
@@ -252,16 +254,22 @@ class Row:
     @cached_property
     def _audits(self) -> list[tuple[Run, Audits]]:
         """Those runs that were audited, with their audits; none with `--verify never`."""
-        read = [(run, read_audits(run.run_dir)) for run in self.runs] if self.in_table.verify else []
-        return [(run, audits) for run, audits in read if audits]
+        read = []
+        for run in self.runs if self.in_table.verify else ():
+            with suppress(UserError):  # a damaged file proves nothing, which a warning says
+                if audits := read_audits(run.run_dir):
+                    read.append((run, audits))
+        return read
 
     @cached_property
     def audit_failure(self) -> str | None:
         """What the audits of its runs, in 64 bits and timed, have found wrong, for people; None if nothing."""
         table = self.in_table
         again = table.folder / proof_path(table.variant, self.name) / FIRST_BATCH_DIR
-        in_64_bits = read_audits(again) if table.verify else None
-        wrong = [("in 64 bits", audit) for audit in (in_64_bits.different if in_64_bits else [])]
+        wrong: list[tuple[str, Audit]] = []
+        with suppress(UserError):
+            if table.verify and (in_64_bits := read_audits(again)):
+                wrong += [("in 64 bits", audit) for audit in in_64_bits.different]
         for run, audits in self._audits:
             wrong += [(f"seed {run.record.seed}, round {run.record.round}", audit) for audit in audits.different]
         if not wrong:

@@ -221,16 +221,22 @@ def _experiment(config: TrainConfig) -> Experiment:
 def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
     """The first and the last step of each audited call, which mostly takes a single step."""
     for step in kept_steps(run_dir):
-        steps = int(read_metadata(state_path(run_dir, step)).get(AUDITED, "0"))
-        if steps:
-            yield step - steps + 1, step
+        path = state_path(run_dir, step)
+        text = read_metadata(path).get(AUDITED, "")
+        if not text.isdecimal() or int(text) > step:
+            raise UserError(f"{path}: {AUDITED} is {text!a}, should be a number from 0 to {step}")
+        if int(text):
+            yield step - int(text) + 1, step
 
 
 def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
     if step == experiment.plan.first_step - 1:
         return first_state(experiment)
-    scaled = experiment.config.precision == "16-mixed"
-    return TrainState.read(state_path(run_dir, step), experiment.network, experiment.update_rule, scaled)
+    path, scaled = state_path(run_dir, step), experiment.config.precision == "16-mixed"
+    state = TrainState.read(path, experiment.network, experiment.update_rule, scaled)
+    if state.step != step:
+        raise UserError(f"{path}: is of step {state.step}")
+    return state
 
 
 def first_state(experiment: Experiment) -> TrainState:

@@ -13,8 +13,9 @@ from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
 from common.platform.cli import parse_options
+from common.platform.errors import UserError
 from common.platform.files import read_arrays, read_metadata, write_arrays
-from common.record.audited_states import STATES_DIR, STEPS_VARIABLE, AuditedStates, kept_steps, state_path
+from common.record.audited_states import AUDITED, STATES_DIR, STEPS_VARIABLE, AuditedStates, kept_steps, state_path
 from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
 from comparison.prove.audits import PROVABLE, choose_steps, make_audits
@@ -174,6 +175,21 @@ def test_the_states_of_a_difference_are_kept_and_the_place_is_named(kept, tmp_pa
         audits = make_audits(copy, (1, 12, 33))
         assert [audit.last_step for audit in audits.different] == [12] and words in audits.different[0].note
         assert kept_steps(copy) == [1, 11, 12, 32, 33]
+
+
+def test_damaged_states_prove_nothing_or_are_reported(kept, tmp_path):
+    copy = shutil.copytree(kept, tmp_path / "run")
+    path = state_path(copy, 12)
+    arrays, metadata = read_arrays(path), read_metadata(path)
+    write_arrays(path, arrays | {"weights.dense2.bias": arrays["weights.dense2.bias"] * np.float32(np.nan)}, metadata)
+    audits = make_audits(copy, (1, 12, 33))
+    (unproved,) = [audit for audit in audits.steps if audit.same is None]
+    assert unproved.first_step == 12 and "weights.dense2.bias holds what is no finite number" in unproved.note
+    for steps in ("13", "-1", "x"):
+        copy = shutil.copytree(kept, tmp_path / steps)
+        write_arrays(state_path(copy, 12), arrays, {AUDITED: steps})
+        with pytest.raises(UserError, match="should be a number from 0 to 12"):
+            make_audits(copy, (1, 12, 33))
 
 
 def test_an_evaluation_that_is_not_of_the_final_weights_fails(kept, tmp_path):
