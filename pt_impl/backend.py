@@ -47,6 +47,7 @@ class Torch(Backend):
     """
 
     profiler = TorchProfiler()
+    process_per_device = True
     strategies: tuple[Strategy, ...] = replicas.STRATEGIES
     device: torch.device
 

@@ -46,11 +46,13 @@ class Framework(ABC):
     Attributes:
       name: name of the implementation in the result, such as `pt`.
       profiler: the framework's own profiler, for `--profile`; None: it has none.
+      process_per_device: whether each device of a run has a process of its own.
       sinks: further sinks of runs, in addition to the run folder's files and the terminal.
     """
 
     name: str
     profiler: Profiler | None = None
+    process_per_device: bool = False
     sinks: Sequence[Sink] = ()
 
     @property
@@ -103,6 +105,7 @@ class Recorder:
         if writes:
             timeline.stops = Stops()
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
+        self.num_processes = config.all_devices if framework.process_per_device else config.nodes
         self.have_agreed = False
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.clock = RunClock(timeline, self.monitor, framework.synchronize)
@@ -137,7 +140,7 @@ class Recorder:
         self.at_end.enter_context(at_signal(self.at_end.close))
         if self.config.checkpoint_every is not None:
             self.at_end.callback(self.checkpointer.close)
-        if self.config.all_devices > 1:
+        if self.num_processes > 1:
             self.at_end.callback(StallWatch(self.rank, self.config.run_dir, self._steps_in_training).close)
         for sink in self.sinks:
             self.at_end.callback(sink.close)
