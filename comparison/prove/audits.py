@@ -462,7 +462,10 @@ def _describe(
             _norm(actual[name] - array) <= MARGIN * max(_norm(other[name] - array) for other in coarse)
             for name, array in wanted.items()
         ):
-            return f"{words}: no more than rounding to 16 bits would make, so suspect TF32, or a layer in 16 bits"
+            return (
+                f"{words}, no more than rounding to 16 bits would make: suspect the network or its precision (TF32, a"
+                " layer in 16 bits), or a small constant in the loss or a layer"
+            )
     return f"{words}; {_suspicion(experiment, beyond, old, wanted, actual)}"
 
 

@@ -188,7 +188,7 @@ def proof_conclusions(table: Table) -> list[str]:
     largest = max(row.proof_difference or 0.0 for row in rows)
     lines = [f"same training: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"]
     if audited := sum(row.audited_steps for row in rows):
-        lines.append(f"timed runs: {audited} single steps audited; each is what the formulas give, but for rounding")
+        lines.append(f"timed runs: {audited} steps audited: each is what the formulas give, but for rounding")
     return lines
 
 

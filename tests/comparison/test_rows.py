@@ -281,7 +281,7 @@ def test_the_conclusions_are_sentences(tmp_path):
         "PyTorch tuned trained 1.50 times as fast as plain PyTorch (1.50 to 1.50)",
         "Lightning tuned trained 1.50 times as fast as plain Lightning (1.50 to 1.50)",
         "same training: yes, proved in 64 bits: losses of the same step are at most 0 apart",
-        "timed runs: 24 single steps audited; each is what the formulas give, but for rounding",
+        "timed runs: 24 steps audited: each is what the formulas give, but for rounding",
     ]
     write_tables(summary)
     write_report(summary)
