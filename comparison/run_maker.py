@@ -169,27 +169,23 @@ class RunMaker(Follower):
         """Makes the missing runs. The runs of a round form pairs, so they run one after the other on one machine."""
         options, missing = self.request.options, {job.path for job in self.missing}
         groups = []
-        for _, in_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
-            group: list[Program] = []
-            audited: tuple[int, ...] | None = None
+        for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
+            in_round = [job for job in of_round if job.path in missing]
+            audited_steps = self._audited_steps(in_round[0]) if in_round else ()
+            group = []
             for job in in_round:
-                if job.path not in missing:
-                    continue
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
                 config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
-                if audited is None:
-                    audited = () if job.rate_search else self._audited_steps(config)
-                more = {"is_reference": is_first, "audited_steps": audited}
-                group.append(Program.of(self.request, job.implementation, config, **more))
+                group.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
             groups.append(group)
         self.launcher.run(groups, 1, options.timeout, self, turns=options.turns == "auto")
 
-    def _audited_steps(self, config: TrainConfig) -> tuple[int, ...]:
-        """The steps to audit in all runs of a round. Nobody can know them earlier."""
-        if self.request.options.verify == "never":
+    def _audited_steps(self, job: Job) -> tuple[int, ...]:
+        """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
+        if job.rate_search or self.request.options.verify == "never":
             return ()
-        return choose_steps(Experiment.make(config), random.SystemRandom())
+        return choose_steps(Experiment.make(job.config), random.SystemRandom())
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""

@@ -188,7 +188,7 @@ def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
         try:
             checkpoint, _ = read_checkpoint(folder)
             check_training(experiment, checkpoint)
-            state = read_state(experiment, folder)
+            state = read_state(experiment, folder / STATE_FILE)
             if state.step != checkpoint.step:
                 raise UserError("its files are of different steps")
         except UserError as error:
@@ -213,10 +213,10 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
     return replace(experiment, config=experiment.config.replace(resume=folder), plan=plan, state=state)
 
 
-def read_state(experiment: Experiment, folder: Path) -> TrainState:
-    """The state in a checkpoint. Raises UserError if it can't be read or does not fit the network and update rule."""
+def read_state(experiment: Experiment, path: Path) -> TrainState:
+    """The state in a file. Raises UserError if it can't be read or does not fit the network and update rule."""
     scaled = experiment.config.precision == "16-mixed"
-    return TrainState.read(folder / STATE_FILE, experiment.network, experiment.update_rule, scaled)
+    return TrainState.read(path, experiment.network, experiment.update_rule, scaled)
 
 
 def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:

@@ -186,6 +186,11 @@ class NetworkSpec:
         return cls(name, image_shape, num_classes, parameters, trace.activations, trace.flattened, rates, trace.flops)
 
     @property
+    def normalises(self) -> bool:
+        """Whether the network has batch normalisation, and so running statistics, which are not trained."""
+        return not all(parameter.trainable for parameter in self.parameters)
+
+    @property
     def drops(self) -> bool:
         """Whether the network has dropout, and so needs to know which examples it gets."""
         return bool(self.dropout_rates)

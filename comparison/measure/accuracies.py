@@ -21,14 +21,15 @@ def is_unlikely(runs: Sequence[Run], others: Sequence[Run]) -> bool:
     exact test of the predictions of two runs with the same seed: rounding alone makes networks of the same training
     differ, and each of them is then right as often as the other where only one is.
     """
-    by_seed, others_by_seed = _by_seed(runs), _by_seed(others)
+    by_seed, others_by_seed = runs_by_seed(runs), runs_by_seed(others)
     seeds = sorted(by_seed.keys() & others_by_seed.keys())
     if len(seeds) >= MIN_SEEDS:
         return _chance_of_means(*([_mean(of[seed]) for seed in seeds] for of in (by_seed, others_by_seed))) < UNLIKELY
     return any(_chance_of_predictions(by_seed[seed][0], others_by_seed[seed][0]) < UNLIKELY for seed in seeds)
 
 
-def _by_seed(runs: Sequence[Run]) -> dict[int, list[Run]]:
+def runs_by_seed(runs: Sequence[Run]) -> dict[int, list[Run]]:
+    """Seed -> the runs with this seed, in their order."""
     by_seed: dict[int, list[Run]] = {}
     for run in runs:
         by_seed.setdefault(run.record.seed, []).append(run)

@@ -17,7 +17,7 @@ from common.resolve import describe_settings
 from common.spec.options import Mode
 from common.spec.update_rule import peak_rate
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.measure.accuracies import is_unlikely
+from comparison.measure.accuracies import is_unlikely, runs_by_seed
 from comparison.measure.columns import Column, column, shown
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.numbers import (
@@ -348,10 +348,8 @@ class Row:
 
     @cached_property
     def _by_seed(self) -> list[list[RunResult]]:
-        by_seed: dict[int, list[RunResult]] = {}
-        for result in self.results:
-            by_seed.setdefault(result.config.seed, []).append(result)
-        return [*by_seed.values()]
+        """The results of each seed."""
+        return [[run.result for run in of_seed if run.result] for of_seed in runs_by_seed(self.runs).values()]
 
     @cached_property
     def _accuracy(self) -> Interval | None:

@@ -16,7 +16,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -29,7 +28,7 @@ from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import Arrays, Count, Natural, Text, read_arrays, read_metadata, read_model, write_model
 from common.record.audited_states import AUDITED, STATES_DIR, kept_steps, state_path
-from common.record.checkpoints import with_checkpoint
+from common.record.checkpoints import read_state, with_checkpoint
 from common.record.predictions import Predictions
 from common.record.results import WEIGHTS_FILE, RunResult, read_result, read_step_losses
 from common.spec.optimizers import SGD
@@ -175,7 +174,7 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
     """
     begun = time.monotonic()
     result, losses = read_result(run_dir), read_step_losses(run_dir)
-    experiment = _experiment(result.config)
+    experiment = with_checkpoint(Experiment.make(result.config))
     steps: list[Audit] = []
     for first, last in _spans(run_dir):
         found = any(audit.same is False for audit in steps)
@@ -212,12 +211,6 @@ def _outputs(experiment: Experiment) -> int:
     return sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
 
 
-@lru_cache(2)
-def _experiment(config: TrainConfig) -> Experiment:
-    """The experiment of a run's configuration, continued from its checkpoint if the run was."""
-    return with_checkpoint(Experiment.make(config))
-
-
 def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
     """The first and the last step of each audited call, which mostly takes a single step."""
     for step in kept_steps(run_dir):
@@ -232,8 +225,8 @@ def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
 def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
     if step == experiment.plan.first_step - 1:
         return first_state(experiment)
-    path, scaled = state_path(run_dir, step), experiment.config.precision == "16-mixed"
-    state = TrainState.read(path, experiment.network, experiment.update_rule, scaled)
+    path = state_path(run_dir, step)
+    state = read_state(experiment, path)
     if state.step != step:
         raise UserError(f"{path}: is of step {state.step}")
     return state
@@ -292,6 +285,7 @@ def _norm(array: NDArray[np.floating]) -> float:
 
 def _compare(
     reference: Callable[[float, int], Arrays],
+    wanted: Arrays,
     actual: Arrays,
     old: Arrays,
     config: TrainConfig,
@@ -302,11 +296,11 @@ def _compare(
 
     Args:
       reference: from the size of the random errors and the seed of their random numbers to the arrays.
+      wanted: the arrays without errors.
       old: the arrays before the step; what is not in it was zero.
       more: how often the reference is computed with errors at most, until they explain the differences.
       stored: unit roundoff of the actual arrays.
     """
-    wanted = reference(0.0, 0)
     spread = {name: stored * _norm(array) for name, array in wanted.items()}
     differences: list[Difference] = []
     for seed in range(more):
@@ -346,13 +340,15 @@ def _audit_step(
         return _reference(experiment, before, after.step, roundoff=roundoff, seed=seed)
 
     stored = ROUNDOFF["64" if experiment.config.precision == "64" else "32"]
-    differences = _compare(reference, actual, old, experiment.config, more, stored)
+    wanted = reference(0.0, 0)
+    differences = _compare(reference, wanted, actual, old, experiment.config, more, stored)
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
-    if beyond:
-        same = False if thorough else None
-        note = _describe(experiment, before, after, differences, actual) if thorough else "differs, like one before it"
+    if beyond and thorough:
+        same, note = False, _describe(experiment, before, after, differences, wanted, actual)
+    elif beyond:
+        same, note = None, "differs, like one before it"
     elif explained > PROVABLE:
         same, note = None, f"rounding explains {explained:.0%} of what it changes"
     else:
@@ -433,12 +429,13 @@ def _describe(
     before: TrainState,
     after: TrainState,
     differences: Sequence[Difference],
+    wanted: Arrays,
     actual: Arrays,
 ) -> str:
     """What differs, in one line, and the cause, if one of the usual mistakes explains it."""
     beyond = {difference.name: difference for difference in differences if difference.is_beyond}
     worst = max(beyond.values(), key=lambda difference: difference.share)
-    old, wanted = _numbers(before), _reference(experiment, before, after.step)
+    old = _numbers(before)
     words = (
         f"{worst.name} differs by {worst.share:.2g} times its change, and rounding explains"
         f" {worst.explained / (worst.change or 1.0):.1g}"
@@ -560,17 +557,18 @@ def _audit_evaluation(experiment: Experiment, run_dir: Path, result: RunResult) 
 
     predictions = Predictions.read(run_dir)
     actual = {"scores": predictions.scores[:count].astype(np.float64), "loss": np.array([result.test_loss])}
-    differences = _compare(reference, actual, {}, experiment.config, MOST_SAMPLES, ROUNDOFF["32"])
+    wanted = reference(0.0, 0)
+    differences = _compare(reference, wanted, actual, {}, experiment.config, MOST_SAMPLES, ROUNDOFF["32"])
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note = None
     if worst.is_beyond:
         what = (
-            f"the test loss is {result.test_loss:.6g}, and should be {float(reference(0.0, 0)['loss'][0]):.6g}"
+            f"the test loss is {result.test_loss:.6g}, and should be {float(wanted['loss'][0]):.6g}"
             if worst.name == "loss"
             else "the predictions are not those of the weights"
         )
         suspects = ["how the test set is cut into batches", "the evaluation mode"]
-        if any(not parameter.trainable for parameter in experiment.network.parameters):
+        if experiment.network.normalises:
             suspects.append("the running statistics of batch normalisation")
         if experiment.network.drops:
             suspects.append("dropout")

@@ -98,7 +98,12 @@ class Prover:
 
     def _look_again(self, jobs: Sequence[ProofJob]) -> None:
         """Makes the proofs again, in separate folders: saves what is computed on the first batch, and audits steps."""
-        again = {self.folder.absolute() / job.path / FIRST_BATCH_DIR: job for job in jobs}
+        again = {
+            self.folder.absolute() / job.path / FIRST_BATCH_DIR: replace(
+                job, config=job.config.replace(save_first_batch=_shows_layers(job.config))
+            )
+            for job in jobs
+        }
         steps = steps_that_fit(jobs[0].config)
 
         def ended(run_dir: Path, failure: str | None) -> None:
@@ -106,11 +111,7 @@ class Prover:
                 with suppress(UserError):  # a file is missing or damaged, so nothing is known
                     make_audits(run_dir, steps)
 
-        first_batch = {
-            run_dir: replace(job, config=job.config.replace(save_first_batch=_shows_layers(job.config)))
-            for run_dir, job in again.items()
-        }
-        self._side_by_side(first_batch, ended, steps)
+        self._side_by_side(again, ended, steps)
 
     def _side_by_side(
         self,

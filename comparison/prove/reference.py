@@ -329,7 +329,7 @@ def take_step(
     batches = batch_positions(experiment, step, epoch)
     count = sum(len(shard) for batch in batches for shard in batch)
     # Batch normalisation takes the statistics of each replica's shard, unless it is synchronised.
-    together = config.sync_batchnorm or all(parameter.trainable for parameter in experiment.network.parameters)
+    together = config.sync_batchnorm or not experiment.network.normalises
     weights = _in_64_bits(before.weights)
     new, gradients, loss = dict(weights), dict[str, Array](), 0.0
     random = np.random.default_rng(seed)

@@ -49,14 +49,22 @@ class Program(BaseModel):
     audited_steps: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, request: Request, implementation: str, config: TrainConfig, **more: Any) -> Self:
+    def of(
+        cls,
+        request: Request,
+        implementation: str,
+        config: TrainConfig,
+        is_reference: bool = False,
+        audited_steps: tuple[int, ...] = (),
+    ) -> Self:
         """The program that a comparison needs for these options, which have a run folder."""
         return cls(
             implementation=implementation,
             interpreter=request.options.interpreters()[implementation],
             config=config,
             session=len(request.commands),
-            **more,
+            is_reference=is_reference,
+            audited_steps=audited_steps,
         )
 
     @property

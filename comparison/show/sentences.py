@@ -147,8 +147,12 @@ LEARNED: dict[Learned, str] = {
 
 def conclusions(table: Table) -> list[str]:
     """The conclusions of a table, a sentence each: what `--check-learning` has found, speeds, proof, accuracies."""
-    accuracies = [row.other_accuracy for row in table.rows if row.other_accuracy]
-    return [*learning_conclusions(table), *speed_conclusions(table), *proof_conclusions(table), *accuracies]
+    return [
+        *learning_conclusions(table),
+        *speed_conclusions(table),
+        *proof_conclusions(table),
+        *accuracy_conclusions(table),
+    ]
 
 
 def learning_conclusions(table: Table) -> list[str]:
@@ -190,6 +194,11 @@ def proof_conclusions(table: Table) -> list[str]:
     if audited := sum(row.audited_steps for row in rows):
         lines.append(f"timed runs: {audited} steps audited: each is what the formulas give, but for rounding")
     return lines
+
+
+def accuracy_conclusions(table: Table) -> list[str]:
+    """Which accuracies differ from the first row's by more than chance explains."""
+    return [row.other_accuracy for row in table.rows if row.other_accuracy]
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
@@ -380,7 +389,7 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
         Finding("Which needs the least memory?", _least(rows, Row.peak_memory_bytes, "MiB")),
         Finding(
             "Was it the same training?",
-            [*proof_conclusions(table), *_accuracies(rows), *filter(None, [row.other_accuracy for row in table.rows])],
+            [*proof_conclusions(table), *_accuracies(rows), *accuracy_conclusions(table)],
         ),
         Finding("Does it learn?", learning_conclusions(table)),
         Finding("How reliable is this?", [_trust(summary, table, why)]),

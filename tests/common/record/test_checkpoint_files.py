@@ -28,7 +28,7 @@ from common.record.checkpoints import (
 )
 from common.record.history import History
 from common.spec.options import TrainConfig
-from common.spec.state import ScaleState, TrainState
+from common.spec.state import STATE_FILE, ScaleState, TrainState
 
 OPTIONS = {"train_size": 60, "batch_size": 10, "epochs": 3, "optimizer": "adam", "precision": "64", "ema_decay": 0.5}
 
@@ -292,7 +292,7 @@ def test_any_bytes(cases, tmp_path):
         try:
             with line_or_result():
                 checkpoint, losses = read_checkpoint(folder)
-                state = read_state(made, folder)
+                state = read_state(made, folder / STATE_FILE)
                 assert isinstance(checkpoint, Checkpoint) and len(losses) == checkpoint.step
                 assert {name: array.shape for name, array in state.weights.items()} == sizes
                 assert all(np.isfinite(array).all() for array in state.slots["square"].values())
