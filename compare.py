@@ -118,14 +118,16 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         maker = RunMaker(folder, request, launcher, view, found, missing)
         maker.make(list(rate_search_jobs(options, variants)))
         variants = tuned(variants, maker.runs, options.target_accuracy)
+        prover = Prover(folder, launcher, request, view.say)
         if options.verify == "auto":
-            proofs = proof_jobs(variants, contenders(options), options.all_seeds[0])
-            Prover(folder, launcher, request, view.say).make(proofs)
+            prover.make(proof_jobs(variants, contenders(options), options.all_seeds[0]))
         side_runner = SideRunner(folder, launcher, request, variants, view.say)
         if options.check_learning:
             make_small(side_runner)
         maker.make(list(comparison_jobs(options, variants)))
         maker.make_further(variants)
+        if options.verify == "auto":
+            prover.look_closer(maker.runs)
         if options.check_learning:
             make_whole(side_runner)
         if options.profile is not None:

@@ -10,7 +10,7 @@ from common.platform.errors import UserError
 from common.platform.files import Arrays, read_arrays
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
-from common.spec.layers import layer_names
+from common.spec.layers import BatchNorm, Dropout, all_layers, layer_names
 from common.spec.networks import LAYERS
 from common.spec.options import ModelName, TrainConfig, fields_of_kind
 from common.spec.update_rule import learning_rates
@@ -39,6 +39,36 @@ def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.f
     a, b = np.array(reference[:steps]), np.array(other[:steps])
     relative: NDArray[np.float64] = np.abs(a - b) / np.maximum(np.abs(a), 1.0)
     return relative
+
+
+JUMP = 30  # times the largest difference before it, and the rounding errors of a step
+SUMMED = 16  # rounding errors in a loss, in units of roundoff
+
+
+def find_jump(
+    losses: tuple[list[float], list[float]],
+    test_losses: tuple[dict[int, float], dict[int, float]],
+    configs: tuple[TrainConfig, TrainConfig],
+) -> int | None:
+    """The step at which two runs suddenly part, which rounding hardly does; None if there is none.
+
+    Rounding errors grow gradually. A mistake that begins at a step mostly makes a larger jump.
+
+    Args:
+      losses: of the runs' steps.
+      test_losses: step -> the test loss after it.
+    """
+    largest = SUMMED * roundoff(*configs)
+    differences = loss_differences(*losses)
+    for step, difference in enumerate(differences.tolist(), 1):
+        if difference > JUMP * largest:
+            return step
+        largest = max(largest, difference)
+        if all(step in of_run for of_run in test_losses):
+            evaluated = float(loss_differences(*([of_run[step]] for of_run in test_losses))[0])
+            if evaluated > JUMP * largest:
+                return step
+    return None
 
 
 def different_settings(reference: RunResult, other: RunResult, same_seed: bool = True) -> list[str]:
@@ -98,13 +128,14 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         if message := _first_batch_departure(*arrays, tolerance, config.model):
             return message
 
-    differences = loss_differences(read_step_losses(reference), read_step_losses(other))
+    losses = read_step_losses(reference), read_step_losses(other)
+    differences = loss_differences(*losses)
     apart = np.flatnonzero(~(differences <= tolerance))
     if len(apart):
         step = int(apart[0]) + 1
-        rates = learning_rates(config, plan)[: step - 1]
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
-        return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, rates)}"
+        suspicion = _delay(losses, step, tolerance) or _suspect_step(step, plan, config)
+        return f"{where}: losses differ by {differences[step - 1]:.1e}; {suspicion}"
 
     steps = [result.num_steps for result in results]
     if steps[0] != steps[1]:
@@ -123,7 +154,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
             if not math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
                 return (
                     f"evaluation after epoch {one.epoch}: {name} is {values[0]} and {values[1]}, while every step's"
-                    " loss agrees: suspect how the test set is sharded, padded or summed"
+                    f" loss agrees: suspect {suspects_of_evaluation(config)}"
                 )
     return None
 
@@ -139,7 +170,7 @@ def _read_first_batch(folder: Path) -> Arrays:
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient differs."""
-    layers = list(layer_names(LAYERS[model]))  # a safetensors file does not keep the order
+    layers = [INPUT, *layer_names(LAYERS[model])]  # a safetensors file does not keep the order
     for kind in ("activation", "gradient"):
         of_layer = {layer: f"{kind}.{layer}" for layer in layers}
         names = [
@@ -154,6 +185,8 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
             difference = np.abs(one - two).max() / max(np.abs(one).max(), np.finfo(one.dtype).tiny)
             if not difference <= tolerance:
                 faults.append(f"{name} differs by {difference:.1e}")
+        if faults and faults[0].startswith(of_layer[INPUT]):
+            return f"first batch: the network's {faults[0].partition('.')[2]}: suspect {SUSPECTS_OF_INPUT}"
         if faults and kind == "activation":
             return f"first batch: {faults[0]}, the layers before it agree: suspect that layer"
         if faults:
@@ -161,7 +194,16 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
     return None
 
 
-def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:
+def _delay(losses: tuple[list[float], list[float]], step: int, tolerance: float) -> str | None:
+    """Whether all losses from `step` on are those of the step before it."""
+    of_reference, of_other = (np.array(values[: min(map(len, losses))]) for values in losses)
+    late = loss_differences(of_reference[step - 1 : -1].tolist(), of_other[step:].tolist())
+    if len(late) and late.max() <= tolerance:
+        return "each loss is that of the step before: suspect how losses are fetched and recorded"
+    return None
+
+
+def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
     """The likely cause: what is new in the first step that differs, since all steps before it are equal."""
     if step == 1:
         return "the first, before any update: suspect initial weights, the first batch, the network or the loss"
@@ -177,8 +219,40 @@ def _suspect_step(step: int, plan: Plan, past_rates: list[float]) -> str:
             " every epoch, or the update of the incomplete batch before it"
         )
     if step == 2:
-        return "the first after an update: suspect the gradients or the update rule"
-    changed = "the learning rate has changed before it" if len(set(past_rates)) > 1 else "the learning rate is constant"
-    return (
-        f"after {step - 1} updates, and {changed}: suspect the update rule: momentum, Nesterov, weight decay, schedule"
-    )
+        clipping = ", their clipping" if config.gradient_clip_val is not None else ""
+        return f"the first after an update: suspect the gradients{clipping} or the update rule"
+    rates = set(learning_rates(config, plan)[: step - 1])
+    changed = "the learning rate has changed before it" if len(rates) > 1 else "the learning rate is constant"
+    return f"after {step - 1} updates, and {changed}: suspect {suspects_of_update(config)}"
+
+
+# --- What to suspect: the parts that a configuration uses ---
+
+INPUT = "input"  # of the network, as the name of an activation
+SUSPECTS_OF_INPUT = "the examples of the batch, their normalisation, or augmentation"
+
+
+def suspects_of_update(config: TrainConfig) -> str:
+    """The parts of the update rule."""
+    parts = {
+        "clipping": config.gradient_clip_val is not None,
+        "momentum": config.optimizer == "sgd" and config.momentum,
+        "Nesterov": config.optimizer == "sgd" and config.nesterov,
+        "weight decay": config.weight_decay,
+        "schedule": config.schedule != "constant" or config.warmup_steps,
+    }
+    used = [name for name, value in parts.items() if value]
+    return f"the update rule{': ' if used else ''}{', '.join(used)}"
+
+
+def suspects_of_evaluation(config: TrainConfig) -> str:
+    """What may make an evaluation wrong whose weights are right."""
+    kinds = {type(layer) for layer in all_layers(LAYERS[config.model])}
+    parts = {
+        "running statistics": BatchNorm in kinds,
+        "dropout": Dropout in kinds,
+        "the average of the weights": config.ema_decay is not None,
+        "evaluation mode": bool(kinds & {BatchNorm, Dropout}),
+    }
+    used = [name for name, value in parts.items() if value]
+    return ", ".join([*used, f"{'or ' if used else ''}how the test set is sharded, padded or summed"])

@@ -1,6 +1,7 @@
 """Inspection beside the training: the first batch layer by layer, and the predictions of the trained network."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ def write_first_batch(
 
 
 def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
-    """Canonical layer name -> its output, filled in by the next forward pass; and the hooks, to be removed."""
+    """Canonical layer name -> its output, and `input`, filled in by the next forward pass; and the hooks, to remove."""
     outputs: Weights = {}
     dtype = next(network.parameters()).dtype
     modules = dict(network.named_modules())
@@ -84,9 +85,14 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
 
         return keep
 
+    def keep_input(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        images = inputs[0][0] if spec.drops else inputs[0]
+        outputs["input"] = images.detach().to(dtype, copy=True).cpu().numpy().transpose(0, 2, 3, 1)
+
     # A layer's ReLU is a part of the layer.
     watched = {name: modules.get(f"{name}_relu", modules[name]) for name in spec.activations}
-    return outputs, [module.register_forward_hook(hook(name)) for name, module in watched.items()]
+    hooks = [module.register_forward_hook(hook(name)) for name, module in watched.items()]
+    return outputs, [network.register_forward_pre_hook(keep_input), *hooks]
 
 
 # --- Predictions: of a network that is on one device, once trained ---

@@ -36,6 +36,7 @@ def save_first_batch(
             logits = outputs[network.layers[-1].name]
             losses = cross_entropy(labels, logits, experiment.config.label_smoothing)
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
+        outputs["input"] = tf.cast(inputs[0] if experiment.network.drops else inputs, dtype)
         return outputs, tape.gradient(loss, network.trainable_variables)
 
     with statistics_kept(network):

@@ -368,7 +368,9 @@ class Recorder:
     # --- Result ---
 
     def save_first_batch(self, activations: Arrays, gradients: Arrays) -> None:
-        """Writes canonical arrays: outputs of every layer and gradients of every parameter, on the first batch."""
+        """Writes canonical arrays on the first batch: its images as the network gets them, under the name `input`;
+        outputs of every layer; gradients of every parameter.
+        """
         if self.writes:
             arrays = {f"activation.{name}": array for name, array in activations.items()}
             arrays |= {f"gradient.{name}": array for name, array in gradients.items()}

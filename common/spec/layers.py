@@ -233,6 +233,17 @@ def _steps(length: int, window: int, stride: int) -> int:
     return (length - window) // stride + 1
 
 
+def all_layers(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """The layers, and those inside of them."""
+    for layer in layers:
+        yield layer
+        match layer:
+            case Block(layers=inner):
+                yield from all_layers(inner)
+            case Residual(body=body, shortcut=shortcut):
+                yield from all_layers((*body, *shortcut))
+
+
 def layer_names(layers: Sequence[Layer], prefix: str = "") -> Iterator[str]:
     """Canonical names of `Trace.activations`, in the order in which an image passes the layers."""
     for layer in layers:

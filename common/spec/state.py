@@ -51,6 +51,11 @@ class TrainState:
         """Number of steps that were not skipped, which Adam counts."""
         return self.step - (self.scale.skipped if self.scale else 0)
 
+    @property
+    def evaluated(self) -> Weights:
+        """The weights that are evaluated: with a moving average, the average."""
+        return self.weights | self.average
+
     def to_arrays(self) -> Arrays:
         """The content of `state.safetensors`: `weights.NAME`, `slots.SLOT.NAME`, `average.NAME` and scalars."""
         arrays: Arrays = {"step": np.array([self.step], np.int64)}

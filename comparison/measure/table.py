@@ -37,7 +37,7 @@ from comparison.numbers import (
 from comparison.plan.jobs import Contender, Values
 from comparison.prove.audits import Audit, Audits, read_audits
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
-from comparison.prove.proof import FIRST_BATCH_DIR, Proof, is_of_others, judge, proof_path
+from comparison.prove.proof import CLOSER_DIR, FIRST_BATCH_DIR, Proof, is_of_others, judge, proof_path
 from comparison.ratios import (
     MIN_CYCLES,
     MIN_FOR_QUARTILES,
@@ -265,11 +265,12 @@ class Row:
     def audit_failure(self) -> str | None:
         """What the audits of its runs, in 64 bits and timed, have found wrong, for people; None if nothing."""
         table = self.in_table
-        again = table.folder / proof_path(table.variant, self.name) / FIRST_BATCH_DIR
+        again = table.folder / proof_path(table.variant, self.name)
         wrong: list[tuple[str, Audit]] = []
-        with suppress(UserError):
-            if table.verify and (in_64_bits := read_audits(again)):
-                wrong += [("in 64 bits", audit) for audit in in_64_bits.different]
+        for where, folder in (("in 64 bits", FIRST_BATCH_DIR), ("trained once more", CLOSER_DIR)):
+            with suppress(UserError):
+                if table.verify and (audits_again := read_audits(again / folder)):
+                    wrong += [(where, audit) for audit in audits_again.different]
         for run, audits in self._audits:
             wrong += [(f"seed {run.record.seed}, round {run.record.round}", audit) for audit in audits.different]
         if not wrong:

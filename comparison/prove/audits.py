@@ -5,23 +5,20 @@ steps of each timed run (`common/record/audited_states.py`). NumPy takes the sam
 after must be the same, but for what the rounding of these steps explains. Nothing grows over steps, so a training
 that amplifies rounding can't be taken for another one.
 
-How much rounding explains is estimated by taking the step several times with random errors in all sums and products, of
-the size of the run's number format, as TTrace does (arXiv 2506.09280). A ReLU unit or a maximum near a tie turns a
-rounding error into a jump; the random errors do the same.
+How much that is: see `differences.py`. What may be wrong: see `causes.py`.
 """
 
 import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
@@ -30,13 +27,15 @@ from common.platform.files import Arrays, Count, Natural, Text, read_arrays, rea
 from common.record.audited_states import AUDITED, STATES_DIR, kept_steps, state_path
 from common.record.checkpoints import read_state, with_checkpoint
 from common.record.predictions import Predictions
-from common.record.results import WEIGHTS_FILE, RunResult, read_result, read_step_losses
-from common.spec.optimizers import SGD
-from common.spec.options import Precision, TrainConfig
+from common.record.results import WEIGHTS_FILE, EpochLine, read_metrics, read_result, read_step_losses
+from common.spec.batches import Plan
+from common.spec.options import TrainConfig
 from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
-from comparison.lockstep import ROUNDOFF, roundoff
-from comparison.prove.reference import evaluate, take_step
+from comparison.lockstep import ROUNDOFF, suspects_of_evaluation
+from comparison.prove.causes import WrongStep, cause_of_evaluation
+from comparison.prove.differences import MARGIN, Difference, compare, norm, numbers, reference_steps
+from comparison.prove.reference import evaluate
 
 AUDITS_FILE = "audits.json"
 MOST_STEPS, LEAST_STEPS = 7, 2  # audited steps of a run
@@ -44,19 +43,16 @@ MOST_FLOPS = 4e10  # of all audits of a run, if LEAST_STEPS need less: about two
 BYTES = 24  # of memory for each output of a layer: the output itself, what was multiplied, and their errors
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
-# Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
-# and 32 bits there is room for generous errors: a mistake is still a thousand times larger.
-ERRORS: dict[Precision, float] = {"64": 16, "32": 16, "16-mixed": 2, "bf16-mixed": 1}
 # How often the step is taken with errors, if the first time does not explain the differences; less for large networks.
 MOST_SAMPLES, LEAST_SAMPLES = 12, 6
-MARGIN = 2.0  # times the largest difference that the samples have shown
 PROVABLE = 0.3  # of the change in the step: where rounding explains more, a difference proves nothing
 
 
 class Audit(BaseModel):
-    """Of one step; of the steps of one call, where a call takes several and can't be shorter; or of the evaluation.
+    """Of one step; of the steps of one call, where a call takes several and can't be shorter; or of an evaluation.
 
     Attributes:
+      of_evaluation: whether it is of the evaluation after its only step.
       same: whether rounding explains the differences; None if that is not known.
       difference: the largest one beyond rounding or, without one, the largest: of an array of the state, as a share of
         the change of this array.
@@ -68,18 +64,22 @@ class Audit(BaseModel):
 
     first_step: Count
     last_step: Count
+    of_evaluation: bool = False
     same: bool | None
     difference: float = Field(ge=0, allow_inf_nan=False)
     explained: float = Field(ge=0, allow_inf_nan=False)
     note: Text | None = None
 
     @classmethod
-    def unproved(cls, step: int, why: str) -> Self:
-        return cls(first_step=step, last_step=step, same=None, difference=0, explained=0, note=why)
+    def unproved(cls, step: int, why: str, of_evaluation: bool = False) -> Self:
+        span = {"first_step": step, "last_step": step, "of_evaluation": of_evaluation}
+        return cls(**span, same=None, difference=0, explained=0, note=why)
 
     @property
     def what(self) -> str:
-        """`step 23`, or `steps 21 to 30`."""
+        """`step 23`, `steps 21 to 30` or `evaluation after step 138`."""
+        if self.of_evaluation:
+            return f"evaluation after step {self.last_step}"
         if self.first_step == self.last_step:
             return f"step {self.first_step}"
         return f"steps {self.first_step} to {self.last_step}"
@@ -89,16 +89,17 @@ class Audits(BaseModel):
     """`audits.json` of a run.
 
     Attributes:
-      evaluation: of the last one, and of the predictions; after the last step. None if no state was kept.
+      evaluations: those after which a state was kept. The last one is that of the run's final weights, and of the
+        predictions, too. Empty if no state was kept.
       state_bytes: size of one state on the disk.
       seconds: that the audits have taken.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     steps: list[Audit]
-    evaluation: Audit | None
+    evaluations: list[Audit]
     state_bytes: Natural
     seconds: float = Field(ge=0, allow_inf_nan=False)
 
@@ -107,17 +108,18 @@ class Audits(BaseModel):
         proved = {
             number for audit in self.steps if audit.same for number in range(audit.first_step, audit.last_step + 1)
         }
-        evaluated = self.evaluation is not None and self.evaluation.same is True
-        return evaluated and proved >= set(range(1, steps + 1))
+        evaluated = [audit.same for audit in self.evaluations]
+        return bool(evaluated) and all(evaluated) and proved >= set(range(1, steps + 1))
 
     @property
     def different(self) -> list[Audit]:
         """Those that have found a difference, in the order of the steps."""
-        audits = [*self.steps, *([self.evaluation] if self.evaluation else [])]
-        return [audit for audit in audits if audit.same is False]
+        return [audit for audit in (*self.steps, *self.evaluations) if audit.same is False]
 
 
 # --- Which steps ---
+
+MOST_OTHERS = 6  # further states that the cause of a difference is looked for in
 
 
 def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
@@ -146,6 +148,16 @@ def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ..
         *chance.sample(steps, min(number, len(steps))),
     ]
     return tuple(sorted([step for step in dict.fromkeys(wanted) if step in steps][:number]))
+
+
+def steps_around(plan: Plan, step: int) -> tuple[int, ...]:
+    """The steps to be audited in a run that suddenly parts from another one at `step`, with some ends of epochs.
+
+    A mistake shows in the loss of the step in which it is made, or of the next one.
+    """
+    ends = [plan.last_step(epoch) for epoch in range(1, plan.epoch_of(step) + 1)]
+    near = range(max(plan.first_step, step - 2), min(plan.total_steps, step + 1) + 1)
+    return tuple(sorted({*near, *ends[-MOST_OTHERS:]}))
 
 
 MOST_BYTES = 2**28  # of the states of a run in 64 bits
@@ -186,14 +198,15 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
         if (needed := BYTES * _outputs(experiment)) > psutil.virtual_memory().available:
             steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
-            steps.append(_audit_step(experiment, before, after, losses, thorough=not found))
+            others = _other_states(experiment, run_dir, first - 1, last)
+            steps.append(_audit_step(experiment, before, after, others, losses, thorough=not found))
     for step in asked:
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
             steps.append(Audit.unproved(step, "the states before and after it were not kept"))
-    evaluation = _audit_evaluation(experiment, run_dir, result) if kept_steps(run_dir) else None
+    evaluations = _audit_evaluations(experiment, run_dir)
     folder = run_dir / STATES_DIR
     size = max((path.stat().st_size for path in folder.glob("*")), default=0)
-    audits = Audits(steps=steps, evaluation=evaluation, state_bytes=size, seconds=time.monotonic() - begun)
+    audits = Audits(steps=steps, evaluations=evaluations, state_bytes=size, seconds=time.monotonic() - begun)
     write_model(run_dir / AUDITS_FILE, audits)
     if not audits.different:
         shutil.rmtree(folder, ignore_errors=True)
@@ -232,6 +245,14 @@ def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
     return state
 
 
+def _other_states(experiment: Experiment, run_dir: Path, *steps: int) -> Iterator[TrainState]:
+    """Some states that the run has kept after other steps than these, the latest first."""
+    others = [step for step in kept_steps(run_dir) if step not in steps]
+    for step in others[: -MOST_OTHERS - 1 : -1]:
+        with suppress(UserError):  # it is damaged, so nothing can be said about it
+            yield _state(experiment, run_dir, step)
+
+
 def first_state(experiment: Experiment) -> TrainState:
     """The state with which a run of the experiment starts."""
     if experiment.state:
@@ -245,108 +266,44 @@ def first_state(experiment: Experiment) -> TrainState:
     return TrainState(0, weights, dict.fromkeys(rule.rule.slots, zeros), zeros if rule.ema_decay else {}, scale)
 
 
-# --- Differences, and what rounding explains ---
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Of one array, or of the loss, from what the reference says; all are norms.
-
-    Attributes:
-      size: of the difference.
-      explained: the largest that rounding explains.
-      change: of what the step changes in the array, by the reference; of the whole number for a loss.
-    """
-
-    name: str
-    size: float
-    explained: float
-    change: float
-
-    @property
-    def is_beyond(self) -> bool:
-        return not self.size <= self.explained
-
-    @property
-    def share(self) -> float:
-        """The difference as a share of the change; of the rounding, where nothing was to change."""
-        return min(1e9, self.size / (self.change or self.explained or 1.0))
-
-
-def _errors(config: TrainConfig) -> float:
-    """The size of the random errors, relative."""
-    assert config.precision != "auto"
-    return ERRORS[config.precision] * roundoff(config)
-
-
-def _norm(array: NDArray[np.floating]) -> float:
-    return float(np.linalg.norm(array.ravel()))
-
-
-def _compare(
-    reference: Callable[[float, int], Arrays],
-    wanted: Arrays,
-    actual: Arrays,
-    old: Arrays,
-    config: TrainConfig,
-    more: int,
-    stored: float,
-) -> list[Difference]:
-    """The differences of each array from the reference, with what rounding explains.
-
-    Args:
-      reference: from the size of the random errors and the seed of their random numbers to the arrays.
-      wanted: the arrays without errors.
-      old: the arrays before the step; what is not in it was zero.
-      more: how often the reference is computed with errors at most, until they explain the differences.
-      stored: unit roundoff of the actual arrays.
-    """
-    spread = {name: stored * _norm(array) for name, array in wanted.items()}
-    differences: list[Difference] = []
-    for seed in range(more):
-        rounded = reference(_errors(config), seed)
-        spread = {name: max(most, _norm(rounded[name] - wanted[name])) for name, most in spread.items()}
-        differences = [
-            Difference(
-                name,
-                _norm(actual[name] - array),
-                MARGIN * spread[name],
-                _norm(array - old.get(name, np.zeros_like(array))),
-            )
-            for name, array in wanted.items()
-        ]
-        if not any(difference.is_beyond for difference in differences):
-            break
-    return differences
+# --- A step ---
 
 
 def _audit_step(
-    experiment: Experiment, before: TrainState, after: TrainState, losses: Sequence[float], thorough: bool
+    experiment: Experiment,
+    before: TrainState,
+    after: TrainState,
+    others: Iterable[TrainState],
+    losses: Sequence[float],
+    thorough: bool,
 ) -> Audit:
     """Compares the state after a step, or after the steps of a call, with that of the reference.
 
     Args:
+      others: further states of the run.
       losses: of all steps of the run, as it has recorded them.
       thorough: whether a difference is tried with more errors, and its cause is looked for.
     """
     span = {"first_step": before.step + 1, "last_step": after.step}
     if before.scale and after.scale and (fault := _scaling_fault(before, after)):
         return Audit(**span, same=fault[0], difference=0, explained=0, note=fault[1])
-    old, actual = _numbers(before), _numbers(after) | {"loss": np.array(losses[before.step : after.step])}
+    old, actual = numbers(before), numbers(after) | {"loss": np.array(losses[before.step : after.step])}
     flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, after.step)
     more = max(LEAST_SAMPLES, min(MOST_SAMPLES, int(10 * MOST_FLOPS // flops))) if thorough else 1
 
     def reference(roundoff: float, seed: int) -> Arrays:
-        return _reference(experiment, before, after.step, roundoff=roundoff, seed=seed)
+        return reference_steps(experiment, before, after.step, roundoff=roundoff, seed=seed)
 
     stored = ROUNDOFF["64" if experiment.config.precision == "64" else "32"]
     wanted = reference(0.0, 0)
-    differences = _compare(reference, wanted, actual, old, experiment.config, more, stored)
+    spread = {name: stored * norm(array) for name, array in wanted.items()}
+    differences = compare(reference, wanted, actual, old, experiment.config, more, spread)
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
     if beyond and thorough:
-        same, note = False, _describe(experiment, before, after, differences, wanted, actual)
+        step = WrongStep(experiment, before, after, others, losses, differences, wanted, actual)
+        same, note = False, step.cause()
     elif beyond:
         same, note = None, "differs, like one before it"
     elif explained > PROVABLE:
@@ -360,25 +317,6 @@ def _trained(experiment: Experiment) -> set[str]:
     return {parameter.name for parameter in experiment.network.parameters if parameter.trainable}
 
 
-def _numbers(state: TrainState) -> Arrays:
-    """float64: `weights.NAME`, `slots.SLOT.NAME` and `average.NAME`."""
-    arrays = state.to_arrays()
-    return {name: array.astype(np.float64) for name, array in arrays.items() if name not in ("step", "scale")}
-
-
-def _reference(experiment: Experiment, state: TrainState, until: int, **more: Any) -> Arrays:
-    """The numbers of the state after step `until`, and `loss`: those of the steps from `state` to there.
-
-    Args:
-      more: see `take_step`.
-    """
-    losses = []
-    while state.step < until:
-        loss, state = take_step(experiment, state, **more)
-        losses.append(loss)
-    return _numbers(state) | {"loss": np.array(losses)}
-
-
 def _explained(differences: Sequence[Difference], trained: set[str]) -> float:
     """The share of the step's change that rounding explains: of the weights or of a slot, whichever shows most.
 
@@ -388,9 +326,9 @@ def _explained(differences: Sequence[Difference], trained: set[str]) -> float:
     shares = []
     for kind in {difference.name.partition(name)[0] for difference in differences for name in trained}:
         of_kind = [difference for difference in differences if difference.name.removeprefix(kind) in trained]
-        change = _norm(np.array([difference.change for difference in of_kind]))
+        change = norm(np.array([difference.change for difference in of_kind]))
         if change:
-            shares.append(_norm(np.array([difference.explained for difference in of_kind])) / change)
+            shares.append(norm(np.array([difference.explained for difference in of_kind])) / change)
     return min(shares, default=0.0)
 
 
@@ -421,163 +359,74 @@ def _scaling_fault(before: TrainState, after: TrainState) -> tuple[bool | None, 
     )
 
 
-# --- What may be wrong ---
-
-
-def _describe(
-    experiment: Experiment,
-    before: TrainState,
-    after: TrainState,
-    differences: Sequence[Difference],
-    wanted: Arrays,
-    actual: Arrays,
-) -> str:
-    """What differs, in one line, and the cause, if one of the usual mistakes explains it."""
-    beyond = {difference.name: difference for difference in differences if difference.is_beyond}
-    worst = max(beyond.values(), key=lambda difference: difference.share)
-    old = _numbers(before)
-    words = (
-        f"{worst.name} differs by {worst.share:.2g} times its change, and rounding explains"
-        f" {worst.explained / (worst.change or 1.0):.1g}"
-    )
-    if all(np.array_equal(actual[name], old[name]) for name in old if name.startswith(("weights.", "slots."))):
-        return "nothing has changed: no update was made"
-    if "loss" in beyond:
-        words = f"the loss is {float(actual['loss'][-1]):.6g}, and should be {float(wanted['loss'][-1]):.6g}"
-    explained = {difference.name: difference.explained for difference in differences}
-    for mistake, change in _mistakes(experiment, before):
-        changed = {"experiment": experiment, "state": before, **change}
-        if all(
-            _norm(actual[name] - array) <= explained[name]
-            for name, array in _reference(until=after.step, **changed).items()
-        ):
-            return f"{words}: {mistake}"
-    if "loss" in beyond and experiment.config.precision in ("32", "64"):
-        half = ROUNDOFF["bf16-mixed"]
-        coarse = [_reference(experiment, before, after.step, roundoff=half, seed=seed) for seed in (0, 1)]
-        if all(
-            _norm(actual[name] - array) <= MARGIN * max(_norm(other[name] - array) for other in coarse)
-            for name, array in wanted.items()
-        ):
-            return (
-                f"{words}, no more than rounding to 16 bits would make: suspect the network or its precision (TF32, a"
-                " layer in 16 bits), or a small constant in the loss or a layer"
-            )
-    return f"{words}; {_suspicion(experiment, beyond, old, wanted, actual)}"
-
-
-def _mistakes(experiment: Experiment, before: TrainState) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Usual mistakes that may explain a wrong step, and what they change in the arguments of `_reference`."""
-    rule, config, plan = experiment.update_rule, experiment.config, experiment.plan
-    zero = {
-        slot: {name: np.zeros_like(array) for name, array in values.items()} for slot, values in before.slots.items()
-    }
-
-    def with_rule(**changes: Any) -> dict[str, Any]:
-        return {"experiment": replace(experiment, update_rule=replace(rule, **changes))}
-
-    yield "as if the optimizer's state had been lost before it", {"state": replace(before, slots=zero)}
-    for other in (before.step, before.step + 2):
-        if 1 <= other <= len(rule.learning_rates):
-            rates = rule.learning_rates.copy()
-            rates[before.step] = rates[other - 1]
-            yield f"its learning rate is that of step {other}", with_rule(learning_rates=rates)
-    if rule.rule.weight_decay:
-        yield "the weight decay is missing", with_rule(rule=replace(rule.rule, weight_decay=0.0))
-    if rule.largest_norm is not None:
-        yield "the clipping of the gradients is missing", with_rule(largest_norm=None)
-    if isinstance(rule.rule, SGD) and rule.rule.momentum:
-        yield "Nesterov's rule is wrong", with_rule(rule=replace(rule.rule, nesterov=not rule.rule.nesterov))
-    if config.label_smoothing:
-        plain = replace(experiment, config=config.replace(label_smoothing=0.0))
-        yield "the smoothing of the labels is missing", {"experiment": plain}
-    if experiment.augmentation:
-        yield "the augmentation is missing", {"experiment": replace(experiment, augmentation=None)}
-    if experiment.network.drops:
-        yield "the dropout is missing", {"drops": False}
-    for epoch in dict.fromkeys((1, 2, plan.epoch_of(before.step + 1) - 1)):
-        if 1 <= epoch != plan.epoch_of(before.step + 1):
-            yield f"its examples are those of epoch {epoch}", {"epoch": epoch}
-    for shard in range(config.num_shards if config.num_shards > 1 else 0):
-        yield f"it has learned from the examples of device {shard} alone", {"only_shard": shard}
-
-
-def _suspicion(
-    experiment: Experiment, beyond: Mapping[str, Difference], old: Arrays, wanted: Arrays, actual: Arrays
-) -> str:
-    """Where to look, from which arrays differ."""
-    several = experiment.config.num_shards > 1
-    if "loss" in beyond:
-        more = ", replicas whose weights differ" if several else ""
-        return f"suspect the examples of the batch, what is drawn for them, the network or its precision{more}"
-    if all(name.startswith("average.") for name in beyond):
-        return "suspect the moving average of the weights"
-    if all(name.startswith("weights.") and name.endswith((".mean", ".variance")) for name in beyond):
-        return "suspect the running statistics of batch normalisation"
-    has_slots = any(name.startswith("slots.") for name in wanted)
-    if has_slots and not any(name.startswith("slots.") for name in beyond):
-        factor, is_rate = _factor(old, wanted, actual)
-        if is_rate:
-            return f"the weights change {factor:.4g} times as much as they should: suspect the learning rate"
-        return "the slots are right: suspect how the update rule makes the weights from them"
-    start = "slots." if has_slots else "weights."
-    names = [name for name in wanted if name.startswith(start) and not name.endswith((".mean", ".variance"))]
-    wrong = [name for name in names if name in beyond]
-    if wrong and len(wrong) <= len(names) / 2:
-        parameters = [name.split(".", 2 if has_slots else 1)[-1] for name in wrong]
-        layers = {name.rpartition(".")[0] for name in parameters}
-        return f"suspect the gradients of {', '.join(sorted(layers))}"
-    over = ", summed over all devices" if several else ""
-    return f"suspect the gradients (are they of all examples of the batch{over}?) or the update rule"
-
-
-def _factor(old: Arrays, wanted: Arrays, actual: Arrays) -> tuple[float, bool]:
-    """How many times as much as they should the weights have changed, by least squares; whether that is all."""
-    names = [name for name in wanted if name.startswith("weights.")]
-    change = np.concatenate([np.ravel(wanted[name] - old[name]) for name in names])
-    found = np.concatenate([np.ravel(actual[name] - old[name]) for name in names])
-    factor = float(change @ found / max(change @ change, 1e-300))
-    return factor, _norm(found - factor * change) <= 0.1 * _norm(found - change)
-
-
-# --- The evaluation ---
+# --- Evaluations ---
 
 EVALUATED_FLOPS = 1e10  # of the audit of an evaluation: with more, only the first test images are classified
 
 
-def _audit_evaluation(experiment: Experiment, run_dir: Path, result: RunResult) -> Audit:
-    """Compares the last evaluation and the predictions with what the reference makes of the run's final weights."""
+def _audit_evaluations(experiment: Experiment, run_dir: Path) -> list[Audit]:
+    """Audits the last evaluation and, unless the test set is large, all after which a state was kept."""
+    kept, plan, lines = kept_steps(run_dir), experiment.plan, read_metrics(run_dir, EpochLine)
     whole = len(experiment.dataset.test_images)
     count = min(whole, max(1, int(EVALUATED_FLOPS // experiment.network.flops_per_image)))
-    weights = read_arrays(run_dir / WEIGHTS_FILE)
+    audits = []
+    for line in lines:
+        step, is_last = plan.last_step(line.epoch), line is lines[-1]
+        if kept and is_last or step in kept and count == whole:
+            try:
+                state = _state(experiment, run_dir, step) if step in kept else None
+            except UserError as error:
+                audits.append(Audit.unproved(step, str(error), of_evaluation=True))
+                continue
+            audits.append(_audit_evaluation(experiment, run_dir, line, state, count, is_last))
+    return audits
+
+
+def _audit_evaluation(
+    experiment: Experiment, run_dir: Path, line: EpochLine, state: TrainState | None, count: int, is_last: bool
+) -> Audit:
+    """Compares the evaluation after an epoch with what the reference makes of the weights after it.
+
+    Args:
+      state: after the epoch; None if it was not kept, which only the last one may be: its weights are those of the run.
+      count: number of test images that are classified. If it is not all, only the predictions are compared.
+    """
+    step, config = experiment.plan.last_step(line.epoch), experiment.config
+    span = {"first_step": step, "last_step": step, "of_evaluation": True}
+    weights = read_arrays(run_dir / WEIGHTS_FILE) if is_last else state.evaluated if state else {}
+    wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.evaluated[name])]
+    if wrong:
+        words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"
+        return Audit(**span, same=False, difference=1, explained=0, note=words)
 
     def reference(roundoff: float, seed: int) -> Arrays:
-        scores, loss = evaluate(experiment, weights, count, roundoff, seed)
-        return {"scores": scores, **({"loss": np.array([loss])} if count == whole else {})}
+        evaluation = evaluate(experiment, weights, count, roundoff, seed)
+        arrays = {"scores": evaluation.scores} if is_last else {}
+        if count == len(experiment.dataset.test_images):
+            arrays |= {"loss": np.array([evaluation.loss]), "correct": np.array([float(evaluation.correct)])}
+        return arrays
 
-    predictions = Predictions.read(run_dir)
-    actual = {"scores": predictions.scores[:count].astype(np.float64), "loss": np.array([result.test_loss])}
+    actual = {"loss": np.array([line.test_loss]), "correct": np.array([float(line.test_correct)])}
+    if is_last:
+        actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
     wanted = reference(0.0, 0)
-    differences = _compare(reference, wanted, actual, {}, experiment.config, MOST_SAMPLES, ROUNDOFF["32"])
+    # A single answer may be near a tie.
+    spread = {name: ROUNDOFF["32"] * norm(array) for name, array in wanted.items()} | {"correct": 1 / MARGIN}
+    differences = compare(reference, wanted, actual, {}, config, MOST_SAMPLES, spread)
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
-    note = None
+    note: str | None = None
     if worst.is_beyond:
-        what = (
-            f"the test loss is {result.test_loss:.6g}, and should be {float(wanted['loss'][0]):.6g}"
-            if worst.name == "loss"
-            else "the predictions are not those of the weights"
-        )
-        suspects = ["how the test set is cut into batches", "the evaluation mode"]
-        if experiment.network.normalises:
-            suspects.append("the running statistics of batch normalisation")
-        if experiment.network.drops:
-            suspects.append("dropout")
-        if experiment.update_rule.ema_decay is not None:
-            suspects.append("the average of the weights")
-        note = f"{what}: suspect {', '.join(suspects)}"
+        cause = f"suspect {suspects_of_evaluation(config)}"
+        words = "the predictions are not those of the weights"
+        if worst.name == "correct":
+            words = f"{line.test_correct} answers are correct, and should be {wanted['correct'][0]:.0f}"
+        elif worst.name == "loss":
+            words = f"the test loss is {line.test_loss:.6g}, and should be {wanted['loss'][0]:.6g}"
+            others = _other_states(experiment, run_dir, step)
+            cause = cause_of_evaluation(experiment, line.test_loss, worst.explained, state, others)
+        note = f"{words}: {cause}"
     return Audit(
-        first_step=result.num_steps,
-        last_step=result.num_steps,
+        **span,
         same=not worst.is_beyond,
         difference=worst.share,
         explained=worst.explained / (worst.change or 1.0),

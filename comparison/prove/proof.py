@@ -37,6 +37,7 @@ from comparison.run.store import LOG_FILE, Run
 
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second proofs that are made if two trainings differ
+CLOSER_DIR = "closer"  # of runs that are made once more, with audits where the losses of two rows suddenly part
 MOST_STEPS, LEAST_STEPS = 20, 5  # all but the first step come after an update
 MOST_FLOPS = 2e11  # limit for all steps together, and for all evaluations: some seconds on two cores
 TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15
@@ -207,6 +208,4 @@ def judge_folders(reference: Path, other: Path) -> Proof:
         if departure.startswith("step ") and all(of_row and of_row.proves(steps) for of_row in audits):
             return Proof(True, difference)  # every step is right, and rounding has grown from step to step
         departure = find_departure(*again, TOLERANCE) or departure
-        if audits[1] and (wrong := audits[1].different):
-            departure = f"{departure} ({wrong[0].what}: {wrong[0].note})"
     return Proof(False, difference, departure)

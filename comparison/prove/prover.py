@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,14 +21,25 @@ from common.platform.processor import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
+from comparison.lockstep import find_jump
+from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
-from comparison.prove.audits import make_audits, steps_that_fit
-from comparison.prove.proof import FIRST_BATCH_DIR, PROOF_FILE, ProofJob, ProofRecord, check_complete, judge
+from comparison.prove.audits import make_audits, read_audits, steps_around, steps_that_fit
+from comparison.prove.proof import (
+    CLOSER_DIR,
+    FIRST_BATCH_DIR,
+    PROOF_FILE,
+    ProofJob,
+    ProofRecord,
+    check_complete,
+    judge,
+    proof_path,
+)
 from comparison.run.devices import list_gpus
 from comparison.run.integrity import check_name
 from comparison.run.launchers import Launcher, Quietly
 from comparison.run.program import Program
-from comparison.run.store import LOG_FILE
+from comparison.run.store import LOG_FILE, Run
 
 KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
 
@@ -94,54 +105,97 @@ class Prover:
             if not self.launcher.place and _is_proof(run_dir, digest):
                 _keep(run_dir, digest)
 
-        self._side_by_side(jobs_by_dir, ended)
+        programs = {run_dir: (job.implementation, job.config) for run_dir, job in jobs_by_dir.items()}
+        self._side_by_side(programs, ended)
 
     def _look_again(self, jobs: Sequence[ProofJob]) -> None:
         """Makes the proofs again, in separate folders: saves what is computed on the first batch, and audits steps."""
         again = {
-            self.folder.absolute() / job.path / FIRST_BATCH_DIR: replace(
-                job, config=job.config.replace(save_first_batch=_shows_layers(job.config))
+            self.folder.absolute() / job.path / FIRST_BATCH_DIR: (
+                job.implementation,
+                job.config.replace(save_first_batch=_shows_layers(job.config)),
             )
             for job in jobs
         }
-        steps = steps_that_fit(jobs[0].config)
+        self._audit(again, steps_that_fit(jobs[0].config))
+
+    def look_closer(self, runs: Sequence[Run]) -> None:
+        """Makes runs once more that suddenly part from the first row's, and audits the steps around; nothing is timed.
+
+        In a comparison's rounds, chance decides which steps are audited. Rows in which a difference is known are left
+        out.
+
+        Args:
+          runs: all runs of the comparison.
+        """
+        runs = [run for run in runs if run.result and not run.record.rate_search]
+        known = {self._proof_dir(run) for run in runs if _is_different(run.run_dir)}
+        known |= {path for path in map(self._proof_dir, runs) if (path / FIRST_BATCH_DIR).exists()}
+        firsts: dict[tuple[Path, int], Run] = {}
+        for run in runs:
+            if run.record.contender == contenders(self.request.options)[0]:
+                firsts.setdefault((self._proof_dir(run).parent, run.record.seed), run)
+        for run in runs:
+            path = self._proof_dir(run)
+            first = firsts.get((path.parent, run.record.seed))
+            if first is None or {path, self._proof_dir(first)} & known or (path / CLOSER_DIR).exists():
+                continue
+            if step := jump_between(first, run):
+                self._look_closer(first, run, step)
+
+    def _proof_dir(self, run: Run) -> Path:
+        """The folder of the proof of the run's row."""
+        return self.folder.absolute() / proof_path(run.record.variant, run.record.name)
+
+    def _look_closer(self, first: Run, other: Run, step: int) -> None:
+        again = {}
+        for run in (first, other):
+            assert run.result
+            config = run.result.config.replace(resume=None, logger=())
+            again[self._proof_dir(run) / CLOSER_DIR] = run.record.implementation, config
+        assert first.result
+        self.say(
+            f"the losses of {other.record.title} and {first.record.title} suddenly part at step {step} (seed"
+            f" {other.record.seed}); training again, to audit the steps around it"
+        )
+        self._audit(again, steps_around(first.result.plan, step))
+
+    def _audit(self, programs: dict[Path, tuple[str, TrainConfig]], steps: tuple[int, ...]) -> None:
+        """Runs the programs, and audits these steps."""
 
         def ended(run_dir: Path, failure: str | None) -> None:
             if failure is None:
                 with suppress(UserError):  # a file is missing or damaged, so nothing is known
                     make_audits(run_dir, steps)
 
-        self._side_by_side(again, ended, steps)
+        self._side_by_side(programs, ended, steps)
 
     def _side_by_side(
         self,
-        jobs: dict[Path, ProofJob],
+        programs: dict[Path, tuple[str, TrainConfig]],
         ended: Callable[[Path, str | None], None],
         audited_steps: tuple[int, ...] = (),
     ) -> None:
-        """Runs each job in its folder.
+        """Runs each program, its implementation and its options, in its folder.
 
         One job more runs at once than the cores allow, since each of them waits for files now and then. On GPUs only
         one job runs, since TensorFlow takes all GPU memory.
         """
-        configs = [job.config for job in jobs.values()]
+        configs = [config for _, config in programs.values()]
         devices = max(
-            (
-                DEVICES_OF.get(run_config.strategy, 1) if run_config.devices == "auto" else run_config.devices
-                for run_config in configs
-            ),
+            (DEVICES_OF.get(config.strategy, 1) if config.devices == "auto" else config.devices for config in configs),
             default=1,
         )
-        on_cpu = all(job.config.accelerator == "cpu" for job in jobs.values())
-        at_once = min(len(jobs), max(1, num_cores() // devices) + 1) if on_cpu else 1
-        programs = []
-        for run_dir, job in jobs.items():
+        on_cpu = all(config.accelerator == "cpu" for config in configs)
+        at_once = min(len(programs), max(1, num_cores() // devices) + 1) if on_cpu else 1
+        made = []
+        for run_dir, (implementation, config) in programs.items():
             with writing(run_dir):
                 shutil.rmtree(run_dir, ignore_errors=True)
-            threads = 1 if at_once > 1 else job.config.threads_per_device
-            config = job.config.replace(run_dir=run_dir, threads_per_device=threads)
-            programs.append(Program.of(self.request, job.implementation, config, audited_steps=audited_steps))
-        self.launcher.run([[program] for program in programs], at_once, self.request.options.timeout, Quietly(ended))
+            threads = 1 if at_once > 1 else config.threads_per_device
+            config = config.replace(run_dir=run_dir, threads_per_device=threads)
+            made.append(Program.of(self.request, implementation, config, audited_steps=audited_steps))
+        self.launcher.run([[program] for program in made], at_once, self.request.options.timeout, Quietly(ended))
 
     def _digest(self, job: ProofJob) -> str:
         """Hex digest over everything that the losses of a proof depend on."""
@@ -159,6 +213,24 @@ class Prover:
             "gpus": list_gpus() if job.config.accelerator == "gpu" and not self.launcher.place else None,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _is_different(run_dir: Path) -> bool:
+    """Whether the audits of a run have found a difference."""
+    try:
+        audits = read_audits(run_dir)
+    except UserError:  # which a warning says
+        return False
+    return audits is not None and bool(audits.different)
+
+
+def jump_between(first: Run, other: Run) -> int | None:
+    """The step at which the losses of two runs suddenly part; None if they don't."""
+    assert first.result and other.result
+    plan = first.result.plan
+    of_first, of_other = ({plan.last_step(line.epoch): line.test_loss for line in run.epochs} for run in (first, other))
+    configs = first.result.config, other.result.config
+    return find_jump((first.losses, other.losses), (of_first, of_other), configs)
 
 
 def _shows_layers(config: TrainConfig) -> bool:

@@ -271,20 +271,33 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
     return y, backward
 
 
-def evaluate(
-    experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0
-) -> tuple[Array, float]:
-    """For the first `count` test images: float64 (count,), the score of the likeliest class, and the mean loss.
+EVALUATED_TOGETHER = 1000  # test images, which limits memory
 
-    `roundoff` and `seed` are those of `take_step`.
-    """
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Of n test images: float64 (n,) with the score of each likeliest class, the mean loss, and the correct answers."""
+
+    scores: Array
+    loss: float
+    correct: int
+
+
+def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Evaluation:
+    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `take_step`."""
     data = experiment.dataset
     network = Pass(_in_64_bits(weights), trains=False, roundoff=roundoff, random=np.random.default_rng(seed))
-    inputs = network.rounded(_inputs(experiment, data.test_images[:count], None))
-    logits, _ = network.through(LAYERS[experiment.config.model], inputs)
-    losses, _ = network.cross_entropy(logits, data.test_labels[:count].astype(np.int64))
-    best, _ = network.cross_entropy(logits, logits.argmax(1))
-    return np.exp(-best), network.total(losses[:, None]).item() / count
+    parts = []
+    for start in range(0, count, EVALUATED_TOGETHER):
+        part = slice(start, min(count, start + EVALUATED_TOGETHER))
+        labels = data.test_labels[part].astype(np.int64)
+        inputs = network.rounded(_inputs(experiment, data.test_images[part], None))
+        logits, _ = network.through(LAYERS[experiment.config.model], inputs)
+        guesses = logits.argmax(1)
+        losses, _ = network.cross_entropy(logits, labels)
+        parts.append((network.cross_entropy(logits, guesses)[0], losses, guesses == labels))
+    best, losses, correct = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Evaluation(np.exp(-best), network.total(losses[:, None]).item() / count, int(correct.sum()))
 
 
 # --- The step ---

@@ -128,7 +128,7 @@ def write_run(folder, job, truth, number):
         step = Audit(
             first_step=7, last_step=7, same=wrong is None, difference=0.5 if wrong else 0, explained=1e-5, note=wrong
         )
-        write_model(run_dir / AUDITS_FILE, Audits(steps=[step], evaluation=None, state_bytes=1, seconds=0.1))
+        write_model(run_dir / AUDITS_FILE, Audits(steps=[step], evaluations=[], state_bytes=1, seconds=0.1))
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 
 

@@ -145,11 +145,11 @@ def test_losses_that_part_in_64_bits_accuse_nobody_if_every_step_is_right(tmp_pa
         again = tmp_path / "proofs" / name / FIRST_BATCH_DIR
         again.mkdir()
         audit = right.model_copy(update={"last_step": steps})
-        write_model(again / AUDITS_FILE, Audits(steps=[audit], evaluation=right, state_bytes=1, seconds=1))
+        write_model(again / AUDITS_FILE, Audits(steps=[audit], evaluations=[right], state_bytes=1, seconds=1))
     request = Request.read(tmp_path, "")
     runs, missing = find_runs(tmp_path, request)
     assert summarise(tmp_path, request, runs, len(missing)).rows[1].status == "different training"  # one is not proved
-    write_model(again / AUDITS_FILE, Audits(steps=[right], evaluation=right, state_bytes=1, seconds=1))
+    write_model(again / AUDITS_FILE, Audits(steps=[right], evaluations=[right], state_bytes=1, seconds=1))
     assert [row.status for row in summarise(tmp_path, request, runs, len(missing)).rows] == ["ok"] * 3
 
 

@@ -67,7 +67,7 @@ def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementati
     options = (*SETTINGS[setting], "--mode", mode, "--compile", "false")
     steps = (1, 300, 435, 440) if setting == "learned" else STEPS
     audits = audited(implementation, tmp_path / "run", *options, steps=steps)
-    notes = [audit.note for audit in (*audits.steps, audits.evaluation) if audit.same is not True]
+    notes = [audit.note for audit in (*audits.steps, *audits.evaluations) if audit.same is not True]
     assert all("loss scaling skipped it" in note for note in notes), notes
     for step in steps:
         assert any(audit.first_step <= step <= audit.last_step for audit in audits.steps), step
@@ -197,8 +197,8 @@ def test_an_evaluation_that_is_not_of_the_final_weights_fails(kept, tmp_path):
     weights = read_arrays(copy / WEIGHTS_FILE)
     write_arrays(copy / WEIGHTS_FILE, weights | {"dense2.bias": weights["dense2.bias"] + np.linspace(0, 1e-3, 10)})
     audits = make_audits(copy, (1, 12, 33))
-    assert audits.different == [audits.evaluation]
-    assert "suspect how the test set is cut into batches" in audits.evaluation.note
+    assert audits.different == [audits.evaluations[-1]]
+    assert "suspect how the test set is sharded" in audits.evaluations[-1].note
 
 
 FORWARD = "    scaler.step(optimizer)\n"
