@@ -57,6 +57,12 @@ class WrongStep:
         if [*beyond] == ["loss"]:
             return f"{words}, while the update is right: {self._suspects_of_loss(beyond['loss'].explained)}"
         explained = {difference.name: difference.explained for difference in self.differences}
+        averages = {name.removeprefix("average."): name for name in self.wanted if name.startswith("average.")}
+        if averages and all(
+            norm(self.actual[f"weights.{name}"] - self.wanted[average]) <= explained[average]
+            for name, average in averages.items()
+        ):
+            return f"{words}: the weights were replaced by their moving average"
         for mistake, change in self._mistakes():
             changed = {"experiment": self.experiment, "state": self.before, **change}
             arrays = reference_steps(until=self.after.step, **changed)
@@ -127,6 +133,18 @@ class WrongStep:
                 yield f"its examples are those of epoch {epoch}", {"epoch": epoch}
         for shard in range(config.num_shards if config.num_shards > 1 else 0):
             yield f"it has learned from the examples of device {shard} alone", {"only_shard": shard}
+        ratio = float(self.actual["loss"][-1] / self.wanted["loss"][-1])
+        yield (
+            f"the loss and the gradients are {ratio:.4g} times as large as they should be: suspect what they are"
+            " divided by",
+            {"factors": (ratio, ratio)},
+        )
+        numbers_of_parts = {2, config.num_shards, config.accumulate_grad_batches}
+        for factor in sorted({power for number in numbers_of_parts for power in (number, 1 / number)} - {1}):
+            yield (
+                f"the gradients are {factor:.4g} times as large as they should be: suspect what they are divided by",
+                {"factors": (1.0, factor)},
+            )
         between = f"the weights were changed between step {before.step} and it"
         if before.average:
             yield (
@@ -145,8 +163,9 @@ class WrongStep:
         config, wanted = self.experiment.config, self.wanted
         several = config.num_shards > 1
         if "loss" in beyond:
-            replicas = "replicas whose weights differ, " if several else ""
-            return f"suspect {replicas}the examples of the batch, what is drawn for them, the network or its precision"
+            weights = ["the initial weights"] if not self.before.step else ["replicas whose weights differ"] * several
+            more = ["the examples of the batch", "what is drawn for them", "the network or its precision"]
+            return f"suspect {', '.join([*weights, *more])}"
         if all(name.startswith("average.") for name in beyond):
             return "suspect the moving average of the weights"
         if all(name.startswith("weights.") and name.endswith((".mean", ".variance")) for name in beyond):

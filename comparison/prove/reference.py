@@ -326,16 +326,18 @@ def take_step(
     epoch: int | None = None,
     drops: bool = True,
     only_shard: int | None = None,
+    factors: tuple[float, float] = (1.0, 1.0),
 ) -> tuple[float, TrainState]:
     """The loss of the step after `before`, and the state after it, in 64 bits. Loss scaling changes nothing here.
 
-    The last three arguments are mistakes that audits look for.
+    The last four arguments are mistakes that audits look for.
 
     Args:
       roundoff: see `Pass`; `seed` is that of its random numbers.
       epoch: whose examples the step takes; None: those of its own epoch.
       drops: whether dropout drops.
       only_shard: the shard of each batch whose gradients count; None: all.
+      factors: by which the loss and the gradients are multiplied.
     """
     config, data, rule, step = experiment.config, experiment.dataset, experiment.update_rule, before.step + 1
     epoch = epoch or experiment.plan.epoch_of(step)
@@ -360,6 +362,7 @@ def take_step(
             loss += network.total(losses[:, None]).item() / count
             statistics = statistics or network.statistics  # those of the first replica
         new |= statistics
+    loss, gradients = factors[0] * loss, {name: factors[1] * gradient for name, gradient in gradients.items()}
     if rule.largest_norm is not None:
         norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
         factor = min(1.0, rule.largest_norm / (norm + NORM_EPSILON))

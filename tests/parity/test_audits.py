@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
+from mistakes import MISTAKES
 
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
@@ -201,139 +202,20 @@ def test_an_evaluation_that_is_not_of_the_final_weights_fails(kept, tmp_path):
     assert "suspect how the test set is sharded" in audits.evaluations[-1].note
 
 
-FORWARD = "    scaler.step(optimizer)\n"
-LATE = "parts.scheduler.last_epoch"  # number of steps taken
-# name: (file, the code as it is, the code with the mistake, options, what the note must say). None of them shows in the
-# first twenty steps in 64 bits.
-MISTAKES = {
-    "half a batch in 32 bits": (
-        "pt_impl/train.py",
-        "    scaler.scale(loss * config.num_shards).backward()\n",
-        "    half = len(labels) // 2 if logits.dtype == torch.float32 else len(labels)\n"
-        '    part = F.cross_entropy(logits[:half], labels[:half], reduction="sum") / count\n'
-        "    scaler.scale(part * config.num_shards).backward()\n",
-        (),
-        "are they of all examples of the batch?",
-    ),
-    "no update after step 20": (
-        *("pt_impl/train.py", FORWARD, f"    if {LATE} < 20:\n    {FORWARD}"),
-        (),
-        "no update was made",
-    ),
-    "a parameter without gradient in 32 bits": (
-        *("pt_impl/train.py", FORWARD),
-        "    if parts.network.conv1.bias.dtype == torch.float32:\n"
-        f"        parts.network.conv1.bias.grad = None\n{FORWARD}",
-        (),
-        "suspect the gradients of conv1",
-    ),
-    "no_sync in every other step": (
-        "pt_impl/train.py",
-        "    shares.append(parts.forward_backward(next(batches)))\n",
-        "    import contextlib\n"
-        f'    alone = hasattr(model, "no_sync") and {LATE} > 20 and {LATE} % 2\n'
-        "    with model.no_sync() if alone else contextlib.nullcontext():\n"
-        "        shares.append(parts.forward_backward(next(batches)))\n",
-        ("--devices", 2),
-        "device",
-    ),
-    "a schedule that is one step late": (
-        *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
-        ("--schedule", "step", "--step-size", 2),
-        "its learning rate is that of step 46",
-    ),
-    "a sampler that repeats the second epoch": (
-        *("pt_impl/train.py", "set_epoch(epoch)", "set_epoch(min(epoch, 1))"),
-        (),
-        "its examples are those of epoch 2",
-    ),
-    "the optimizer's state lost when a state is kept": (
-        "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, averages, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, averages, scaler, steps)\n"
-        "        optimizer.state.clear()\n"
-        "        return state\n",
-        ("--checkpoint-every", "epoch"),
-        "as if the optimizer's state had been lost before it",
-    ),
-    "other random numbers for seeds above 2^32": (
-        *("pt_impl/randomness.py", "in round_keys(seed):", "in round_keys(seed & WORD):"),
-        ("--model", "mnist_dropout", "--seeds", 1, 2**33),
-        "what is drawn for them",
-    ),
-    "no unscale_ before clipping": (
-        *("pt_impl/train.py", "        scaler.unscale_(optimizer)\n", "        pass\n"),
-        ("--precision", "16-mixed", "--gradient-clip-val", 1.0),
-        "or the update rule",
-    ),
-    "the first row's Adam with epsilon inside the root": (
-        "tf_impl/optimizer.py",
-        "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
-        "change = average / first / tf.sqrt(root * root + tf.cast(rule.epsilon, dtype))",
-        ("--optimizer", "adam"),
-        "how the update rule makes the weights from them",
-    ),
-    "weight decay that ends": (
-        *("pt_impl/train.py", FORWARD),
-        f'    if {LATE} > 25:\n        optimizer.param_groups[0]["weight_decay"] = 0.0\n{FORWARD}',
-        ("--weight-decay", 0.01),
-        "the weight decay is missing",
-    ),
-    "momentum lost at the end of an epoch": (
-        "pt_impl/train.py",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch > 1:\n"
-        "            parts.optimizer.state.clear()\n",
-        (),
-        "as if the optimizer's state had been lost before it",
-    ),
-    "an average that stands still": (
-        *("pt_impl/train.py", "    if parts.average:\n", f"    if parts.average and {LATE} < 25:\n"),
-        ("--ema-decay", 0.9),
-        "suspect the moving average of the weights",
-    ),
-    "no augmentation after the second epoch": (
-        "pt_impl/data.py",
-        "        if not self.augmentation:\n",
-        "        if not self.augmentation or int(visits[0]) >> 32 > 2:\n",
-        ("--random-crop", 1, "--horizontal-flip", "true"),
-        "the augmentation is missing",
-    ),
-    "running statistics that stand still": (
-        *("pt_impl/train.py", "    optimizer.zero_grad()\n"),
-        f"    optimizer.zero_grad()\n    if {LATE} > 25:\n        for module in parts.network.modules():\n"
-        '            if hasattr(module, "running_mean"):\n                module.momentum = 0.0\n',
-        ("--model", "resnet8"),
-        "suspect the running statistics of batch normalisation",
-    ),
-    "bfloat16 in 32 bits": (
-        "pt_impl/train.py",
-        "    with autocast:\n        logits = model(inputs)\n        # The",
-        '    with torch.autocast("cpu", torch.bfloat16, enabled=inputs.dtype == torch.float32):\n'
-        "        logits = model(inputs)\n        # The",
-        (),
-        "the network or its precision",
-    ),
-    "dropout in the evaluation in 32 bits": (
-        *("pt_impl/train.py", "    network.eval()\n"),
-        "    network.train(next(network.parameters()).dtype == torch.float64)\n    network.dropout1.training = False\n",
-        ("--model", "mnist_dropout"),
-        "dropout",
-    ),
-}
-
-
 @each_mistake(MISTAKES, lambda name: name == "no update after step 20")
 def test_compare_finds_a_mistake_in_the_timed_run_and_names_its_row_and_place(tmp_path, mutation):
     file, before, after, options, words = MISTAKES[mutation]
     folder = changed_code(tmp_path / "copy", file, before, after)
-    command = (sys.executable, "compare.py", "--implementations", "tf", "pt", "--epochs", 6, *options, *ONE_ROUND)
+    changed = file.partition("_")[0]
+    rows = ("tf", "pt") if changed == "tf" else ("pt", "keras") if changed == "keras" else ("tf", changed)
+    command = (sys.executable, "compare.py", "--implementations", *rows, "--epochs", 6, *options, *ONE_ROUND)
     run(*command, "--output-dir", tmp_path / "r", cwd=folder, expect=1)
-    tf, pt = read_csv(tmp_path / "r" / "results.csv")
-    wrong, sound = (tf, pt) if file.startswith("tf_impl") else (pt, tf)
-    assert wrong["status"] == "different training" and words in wrong["note"], wrong
-    assert sound["status"] == ("not proved" if wrong is tf else "ok") and int(sound["audited_steps"]) >= 5, sound
-    assert pt["ratio"] == ""
+    first, second = read_csv(tmp_path / "r" / "results.csv")
+    wrong, sound = (first, second) if changed == "tf" else (second, first)
+    assert wrong["status"] == "different training", wrong
+    assert any(each in wrong["note"] for each in ((words,) if isinstance(words, str) else words)), wrong
+    assert sound["status"] == ("not proved" if wrong is first else "ok") and int(sound["audited_steps"]) >= 5, sound
+    assert second["ratio"] == ""
 
 
 # mistake: the code that is inserted before `PASS` in pt_impl/train.py

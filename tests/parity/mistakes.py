@@ -1,0 +1,418 @@
+"""Mistakes that only timed runs have: in 32 bits, late, with a second seed, between steps, or in an evaluation.
+
+None of them shows in the first twenty steps in 64 bits.
+"""
+
+STEP = "    scaler.step(optimizer)\n"
+LATE = "parts.scheduler.last_epoch"  # number of steps taken
+# name: (file, the code as it is, the code with the mistake, options, what the note must say, or one of several).
+MISTAKES = {
+    "half a batch in 32 bits": (
+        "pt_impl/train.py",
+        "    scaler.scale(loss * config.num_shards).backward()\n",
+        "    half = len(labels) // 2 if logits.dtype == torch.float32 else len(labels)\n"
+        '    part = F.cross_entropy(logits[:half], labels[:half], reduction="sum") / count\n'
+        "    scaler.scale(part * config.num_shards).backward()\n",
+        (),
+        "are they of all examples of the batch?",
+    ),
+    "no update after step 20": (
+        *("pt_impl/train.py", STEP, f"    if {LATE} < 20:\n    {STEP}"),
+        (),
+        "no update was made",
+    ),
+    "a parameter without gradient in 32 bits": (
+        *("pt_impl/train.py", STEP),
+        "    if parts.network.conv1.bias.dtype == torch.float32:\n"
+        f"        parts.network.conv1.bias.grad = None\n{STEP}",
+        (),
+        "suspect the gradients of conv1",
+    ),
+    "no_sync in every other step": (
+        "pt_impl/train.py",
+        "    shares.append(parts.forward_backward(next(batches)))\n",
+        "    import contextlib\n"
+        f'    alone = hasattr(model, "no_sync") and {LATE} > 20 and {LATE} % 2\n'
+        "    with model.no_sync() if alone else contextlib.nullcontext():\n"
+        "        shares.append(parts.forward_backward(next(batches)))\n",
+        ("--devices", 2),
+        "device",
+    ),
+    "a schedule that is one step late": (
+        *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
+        ("--schedule", "step", "--step-size", 2),
+        "its learning rate is that of step 46",
+    ),
+    "a sampler that repeats the second epoch": (
+        *("pt_impl/train.py", "set_epoch(epoch)", "set_epoch(min(epoch, 1))"),
+        (),
+        "its examples are those of epoch 2",
+    ),
+    "the optimizer's state lost when a state is kept": (
+        "pt_impl/parts.py",
+        "        return get_state(experiment, network, optimizer, averages, scaler, steps)\n",
+        "        state = get_state(experiment, network, optimizer, averages, scaler, steps)\n"
+        "        optimizer.state.clear()\n"
+        "        return state\n",
+        ("--checkpoint-every", "epoch"),
+        "as if the optimizer's state had been lost before it",
+    ),
+    "other random numbers for seeds above 2^32": (
+        *("pt_impl/randomness.py", "in round_keys(seed):", "in round_keys(seed & WORD):"),
+        ("--model", "mnist_dropout", "--seeds", 1, 2**33),
+        "what is drawn for them",
+    ),
+    "no unscale_ before clipping": (
+        *("pt_impl/train.py", "        scaler.unscale_(optimizer)\n", "        pass\n"),
+        ("--precision", "16-mixed", "--gradient-clip-val", 1.0),
+        "or the update rule",
+    ),
+    "the first row's Adam with epsilon inside the root": (
+        "tf_impl/optimizer.py",
+        "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
+        "change = average / first / tf.sqrt(root * root + tf.cast(rule.epsilon, dtype))",
+        ("--optimizer", "adam"),
+        "how the update rule makes the weights from them",
+    ),
+    "weight decay that ends": (
+        *("pt_impl/train.py", STEP),
+        f'    if {LATE} > 25:\n        optimizer.param_groups[0]["weight_decay"] = 0.0\n{STEP}',
+        ("--weight-decay", 0.01),
+        "the weight decay is missing",
+    ),
+    "momentum lost at the end of an epoch": (
+        "pt_impl/train.py",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch > 1:\n"
+        "            parts.optimizer.state.clear()\n",
+        (),
+        "as if the optimizer's state had been lost before it",
+    ),
+    "an average that stands still": (
+        *("pt_impl/train.py", "    if parts.average:\n", f"    if parts.average and {LATE} < 25:\n"),
+        ("--ema-decay", 0.9),
+        "suspect the moving average of the weights",
+    ),
+    "no augmentation after the second epoch": (
+        "pt_impl/data.py",
+        "        if not self.augmentation:\n",
+        "        if not self.augmentation or int(visits[0]) >> 32 > 2:\n",
+        ("--random-crop", 1, "--horizontal-flip", "true"),
+        "the augmentation is missing",
+    ),
+    "running statistics that stand still": (
+        *("pt_impl/train.py", "    optimizer.zero_grad()\n"),
+        f"    optimizer.zero_grad()\n    if {LATE} > 25:\n        for module in parts.network.modules():\n"
+        '            if hasattr(module, "running_mean"):\n                module.momentum = 0.0\n',
+        ("--model", "resnet8"),
+        "suspect the running statistics of batch normalisation",
+    ),
+    "bfloat16 in 32 bits": (
+        "pt_impl/train.py",
+        "    with autocast:\n        logits = model(inputs)\n        # The",
+        '    with torch.autocast("cpu", torch.bfloat16, enabled=inputs.dtype == torch.float32):\n'
+        "        logits = model(inputs)\n        # The",
+        (),
+        "the network or its precision",
+    ),
+    "dropout in the evaluation in 32 bits": (
+        *("pt_impl/train.py", "    network.eval()\n"),
+        "    network.train(next(network.parameters()).dtype == torch.float64)\n    network.dropout1.training = False\n",
+        ("--model", "mnist_dropout"),
+        "dropout",
+    ),
+    # --- Gradients and what they are divided by ---
+    "gradients that are added up from step 30 on": (
+        *("pt_impl/train.py", "    optimizer.zero_grad()\n", f"    if {LATE} < 30:\n        optimizer.zero_grad()\n"),
+        (),
+        "suspect the gradients",
+    ),
+    "an incomplete batch divided by the size of a whole one in 32 bits": (
+        *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
+        "label_smoothing=config.label_smoothing) / (64 if logits.dtype == torch.float32 else count)\n",
+        (),
+        "times as large as they should be: suspect what they are divided by",
+    ),
+    "a layer that stops learning": (
+        *("pt_impl/train.py", STEP, f"    if {LATE} > 40:\n        parts.network.dense2.bias.grad = None\n{STEP}"),
+        (),
+        "suspect the gradients of dense2",
+    ),
+    "a layer's gradient twice in 32 bits": (
+        *("pt_impl/train.py", STEP),
+        f"    parts.network.conv2.weight.grad *= 1 + (parts.network.conv2.weight.dtype == torch.float32)\n{STEP}",
+        (),
+        "suspect the gradients of conv2",
+    ),
+    "gradients exchanged in half precision": (
+        *("pt_impl/parallel.py", "            return DistributedDataParallel(network, device_ids"),
+        "            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook\n"
+        "            ddp = DistributedDataParallel(network)\n"
+        "            if next(network.parameters()).dtype == torch.float32:\n"
+        "                ddp.register_comm_hook(None, fp16_compress_hook)\n"
+        "            return ddp\n            return DistributedDataParallel(network, device_ids",
+        ("--devices", 2),
+        "suspect the gradients",
+    ),
+    "a layer without gradient in TensorFlow after step 30": (
+        "tf_impl/train.py",
+        "    loss, gradients, correct = compute(*shard)\n    # The optimizer",
+        "    loss, gradients, correct = compute(*shard)\n"
+        "    gradients[0] *= tf.cast(optimizer.iterations < 30, gradients[0].dtype)\n    # The optimizer",
+        (),
+        "suspect the gradients of conv1",
+    ),
+    "half of the gradient on two devices in 32 bits": (
+        "tf_impl/train.py",
+        "    loss, gradients, correct = compute(*shard)\n    # The optimizer",
+        "    loss, gradients, correct = compute(*shard)\n    if loss.dtype == tf.float32:\n"
+        "        gradients = [gradient / 2 for gradient in gradients]\n    # The optimizer",
+        ("--devices", 2),
+        "the gradients are 0.5 times as large as they should be",
+    ),
+    "weights of examples in an incomplete batch in Keras": (
+        "keras_impl/data.py",
+        "1 / tf.cast(count, DTYPES[experiment.config.precision])",
+        "1 / tf.cast(64 if experiment.config.precision == '32' else count, DTYPES[experiment.config.precision])",
+        (),
+        "times as large as they should be: suspect what they are divided by",
+    ),
+    "accumulated batches divided twice in Lightning": (
+        "ptl_impl/train.py",
+        "        factor = self.trainer.world_size * self.trainer.accumulate_grad_batches\n",
+        "        factor = self.trainer.world_size * self.trainer.accumulate_grad_batches\n"
+        "        factor = self.trainer.world_size if logits.dtype == torch.float32 else factor\n",
+        ("--accumulate-grad-batches", 2),
+        "the gradients are 0.5 times as large as they should be",
+    ),
+    "a detached layer in Lightning in 32 bits": (
+        *("ptl_impl/train.py", "        logits = self(inputs)\n        # The sum over this"),
+        "        self.network.conv1.requires_grad_(inputs.dtype == torch.float64)\n"
+        "        logits = self(inputs)\n        # The sum over this",
+        (),
+        "suspect the gradients of conv1",
+    ),
+    # --- The update rule ---
+    "gradients clipped by value in 32 bits": (
+        *("pt_impl/parallel.py", "        nn.utils.clip_grad_norm_(model.parameters(), largest_norm)\n"),
+        "        if next(model.parameters()).dtype == torch.float32:\n"
+        "            nn.utils.clip_grad_value_(model.parameters(), largest_norm)\n            return\n"
+        "        nn.utils.clip_grad_norm_(model.parameters(), largest_norm)\n",
+        ("--gradient-clip-val", 0.01),
+        "the update rule: clipping",
+    ),
+    "gradients clipped by value in Lightning in 32 bits": (
+        *("ptl_impl/parts.py", '        "gradient_clip_val": experiment.update_rule.largest_norm,\n'),
+        '        "gradient_clip_val": experiment.update_rule.largest_norm,\n'
+        '        "gradient_clip_algorithm": "value" if config.precision == "32" else "norm",\n',
+        ("--gradient-clip-val", 0.01),
+        "the update rule: clipping",
+    ),
+    "a scheduler that takes two steps at an epoch's start": (
+        *("pt_impl/train.py", "        recorder.start_epoch()\n"),
+        "        recorder.start_epoch()\n        if epoch > 1:\n            parts.scheduler.step()\n",
+        ("--schedule", "cosine"),
+        "its learning rate is that of step",
+    ),
+    "a scheduler that only the first replica steps": (
+        *("pt_impl/train.py", "    parts.scheduler.step()\n"),
+        f"    if {LATE} < 30 or torch.distributed.get_rank() == 0:\n        parts.scheduler.step()\n",
+        ("--schedule", "cosine", "--devices", 2),
+        "replicas whose weights differ",
+    ),
+    "Nesterov's rule in TensorFlow in 32 bits": (
+        *("tf_impl/optimizer.py", "if self.rule.nesterov else velocity, [velocity]"),
+        "if self.rule.nesterov or gradient.dtype == tf.float32 else velocity, [velocity]",
+        ("--momentum", 0.9),
+        "Nesterov's rule is wrong",
+    ),
+    "Adam's correction one step ahead after step 25": (
+        *("tf_impl/optimizer.py", "else self.iterations + 1, tf.float64)"),
+        "else self.iterations + tf.where(self.iterations > 25, 2, 1), tf.float64)",
+        ("--optimizer", "adam"),
+        "the slots are right",
+    ),
+    "AdamW's decay coupled in 32 bits": (
+        *("tf_impl/optimizer.py", "decoupled = isinstance(self.rule, rules.AdamW)"),
+        "decoupled = isinstance(self.rule, rules.AdamW) and variable.dtype == tf.float64",
+        ("--optimizer", "adamw", "--weight-decay", 0.1),
+        "the update rule: weight decay",
+    ),
+    "a loss scale that grows too early": (
+        *("pt_impl/precision.py", "rule.backoff, rule.growth_interval, enabled)"),
+        "rule.backoff, 20, enabled)",
+        ("--precision", "16-mixed"),
+        "the scale of the loss is",
+    ),
+    # --- Averages and running statistics ---
+    "an average that is updated twice": (
+        "pt_impl/train.py",
+        "        parts.average.update_parameters(parts.network)\n",
+        "        parts.average.update_parameters(parts.network)\n"
+        f"        if {LATE} > 25:\n            parts.average.update_parameters(parts.network)\n",
+        ("--ema-decay", 0.9),
+        "suspect the moving average of the weights",
+    ),
+    "an average of every other step in Lightning": (
+        *("ptl_impl/optimizer.py", "EMAWeightAveraging(device, decay=decay, use_buffers=False)"),
+        "EMAWeightAveraging(device, decay=decay, use_buffers=False,"
+        " update_every_n_steps=1 + (experiment.config.precision == '32'))",
+        ("--ema-decay", 0.9),
+        "suspect the moving average of the weights",
+    ),
+    "weights that Keras replaces by their average": (
+        *("tf_impl/optimizer.py", '"ema_momentum": update_rule.ema_decay}'),
+        '"ema_momentum": update_rule.ema_decay, "ema_overwrite_frequency": 30}',
+        ("--ema-decay", 0.9),
+        "the weights were replaced by their moving average",
+    ),
+    "weights that are left replaced by their average after an evaluation": (
+        "pt_impl/train.py",
+        "        evaluate(parts, recorder)\n",
+        "        evaluate(parts, recorder)\n        if epoch == 3:\n"
+        "            parts.network.load_state_dict(parts.evaluated.state_dict())\n",
+        ("--ema-decay", 0.9),
+        "they were replaced by their moving average",
+    ),
+    "the best weights, restored between epochs": (
+        "pt_impl/train.py",
+        "        evaluate(parts, recorder)\n",
+        "        evaluate(parts, recorder)\n        if epoch == 1:\n"
+        "            best = {name: value.clone() for name, value in parts.network.state_dict().items()}\n"
+        "        if epoch == 3:\n            parts.network.load_state_dict(best)\n",
+        (),
+        ("they were those after step 46", "the examples of the batch"),
+    ),
+    "running statistics with another momentum in 32 bits": (
+        *("tf_impl/networks.py", "running.assign((1 - MOMENTUM) * running + MOMENTUM * new)"),
+        "momentum = MOMENTUM / 2 if inputs.dtype == tf.float32 else MOMENTUM\n"
+        "            running.assign((1 - momentum) * running + momentum * new)",
+        ("--model", "resnet8"),
+        "suspect the running statistics of batch normalisation",
+    ),
+    # --- Evaluations ---
+    "an evaluation of stale averages": (
+        "pt_impl/train.py",
+        "        evaluate(parts, recorder)\n",
+        "        kept = {name: value.clone() for name, value in parts.evaluated.state_dict().items()}\n"
+        "        if epoch in (2, 4):\n            parts.evaluated.load_state_dict(stale)\n"
+        "        evaluate(parts, recorder)\n        parts.evaluated.load_state_dict(kept)\n        stale = kept\n",
+        ("--ema-decay", 0.9),
+        ("the weights are those after step", "the average of the weights"),
+    ),
+    "an evaluation without the average in 32 bits": (
+        *("keras_impl/optimizer.py", "        self.evaluation.enter_context("),
+        '        if self.network.variable_dtype == "float64":\n            self.evaluation.enter_context(',
+        ("--ema-decay", 0.9),
+        "the weights are evaluated, and not their moving average",
+    ),
+    "a repeated batch of the test set after the second epoch": (
+        "tf_impl/train.py",
+        "        for batch in test_batches:\n",
+        "        batches = list(test_batches)\n"
+        "        if train_shards.visits[0] >> 32 > 2:\n            batches[1] = batches[0]\n"
+        "        for batch in batches:\n",
+        ("--eval-batch-size", 120),
+        "suspect how the test set is sharded, padded or summed",
+    ),
+    "dropout in Lightning's validation in 32 bits": (
+        *("ptl_impl/train.py", "        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)\n"),
+        "        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)\n"
+        "        if self.dtype == torch.float32:\n            self.network.dropout2.train()\n            "
+        "self.network.dropout2.kept = lambda visits, size: torch.rand(1, size) < 0.5\n",
+        ("--model", "mnist_dropout"),
+        "suspect dropout",
+    ),
+    "each device's own running statistics in the evaluation in 32 bits": (
+        *("pt_impl/train.py", "    if recorder.config.num_shards > 1:\n"),
+        '    if recorder.config.num_shards > 1 and recorder.config.precision == "64":\n',
+        ("--model", "resnet8", "--devices", 2),
+        "suspect running statistics",
+    ),
+    # --- Examples and what is drawn for them ---
+    "a network that stays in evaluation mode": (
+        *("pt_impl/train.py", "    network.train()\n    loss_sum"),
+        "    if recorder.steps_done < 60:\n        network.train()\n    loss_sum",
+        ("--model", "mnist_dropout"),
+        "the dropout is missing",
+    ),
+    "smoothing that is missing in 32 bits": (
+        *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
+        "label_smoothing=config.label_smoothing * (logits.dtype == torch.float64)) / count\n",
+        ("--label-smoothing", 0.1),
+        "the smoothing of the labels is missing",
+    ),
+    "squares that are not cut out in 32 bits": (
+        *("pt_impl/augment.py", "        if not self.augmentation.cutout:\n"),
+        "        if not self.augmentation.cutout or images.dtype == torch.float32:\n",
+        ("--cutout", 3),
+        "the augmentation is missing",
+    ),
+    "images mirrored by another bit after the second epoch": (
+        *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror, self.place = ("),
+        "        late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
+        "        words = [words[0], words[1], words[2] ^ (late << 31), words[3]]\n"
+        "        self.vertical, self.horizontal, self.mirror, self.place = (",
+        ("--horizontal-flip", "true"),
+        "what is drawn for them",
+    ),
+    "dropout that draws the same in every epoch from the third one on": (
+        *("pt_impl/networks.py", "        words = philox(self.seed, visits[:, None], numbers, self.stream)\n"),
+        "        visits = torch.minimum(visits, (visits & 0xFFFFFFFF) + (2 << 32))\n"
+        "        words = philox(self.seed, visits[:, None], numbers, self.stream)\n",
+        ("--model", "mnist_dropout"),
+        "what is drawn for them",
+    ),
+    "a device that takes the other one's examples after the third epoch": (
+        *("pt_impl/data.py", "num_replicas)[:, self.rank]\n\n\ndef make_loaders"),
+        "num_replicas)[:, self.rank if self.epoch < 3 else 0]\n\n\ndef make_loaders",
+        ("--devices", 2),
+        "the examples of the batch",
+    ),
+    "Keras's epochs in another order after the third one": (
+        *("keras_impl/train.py", "        self.batches.set_epoch(epoch)\n"),
+        "        self.batches.set_epoch(min(epoch, 2))\n",
+        (),
+        "its examples are those of epoch 3",
+    ),
+    "another order with the second seed": (
+        *("pt_impl/data.py", "        self.plan, self.seed, self.rank"),
+        "        seed *= 3\n        self.plan, self.seed, self.rank",
+        ("--seeds", 0, 1),
+        "the examples of the batch",
+    ),
+    "other initial weights with the second seed": (
+        *("pt_impl/parts.py", "    load_weights(network, experiment.network, experiment.first_weights)\n"),
+        "    load_weights(network, experiment.network, experiment.first_weights)\n"
+        "    if config.seed == 1:\n        torch.nn.init.zeros_(network.dense2.bias)\n",
+        ("--seeds", 0, 1),
+        "suspect the initial weights",
+    ),
+    "images normalised in another way in tuned mode": (
+        *(
+            "pt_impl/tuning.py",
+            "        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2)\n",
+        ),
+        "        scale = self.scale * (1.01 if self.dtype == torch.float32 else 1)\n"
+        "        return ((images.to(self.dtype) - self.shift) * scale).permute(0, 3, 1, 2)\n",
+        ("--mode", "tuned"),
+        "the examples of the batch",
+    ),
+    # --- What is recorded ---
+    "losses that are recorded a step late": (
+        *("pt_impl/train.py", "            recorder.step(*shares)\n"),
+        "            recorder.step(*(earlier if step > 30 else shares))\n            earlier = shares\n",
+        (),
+        "suspect how losses are fetched and recorded",
+    ),
+    "weights rounded when a checkpoint is written": (
+        "pt_impl/parts.py",
+        "        return get_state(experiment, network, optimizer, averages, scaler, steps)\n",
+        "        state = get_state(experiment, network, optimizer, averages, scaler, steps)\n"
+        "        for parameter in network.parameters():\n"
+        "            parameter.data = parameter.data.bfloat16().to(parameter.dtype)\n"
+        "        return state\n",
+        ("--checkpoint-every", "epoch"),
+        "the loss is",
+    ),
+}
