@@ -193,13 +193,21 @@ def test_damaged_states_prove_nothing_or_are_reported(kept, tmp_path):
             make_audits(copy, (1, 12, 33))
 
 
-def test_an_evaluation_that_is_not_of_the_final_weights_fails(kept, tmp_path):
-    copy = shutil.copytree(kept, tmp_path / "run")
-    weights = read_arrays(copy / WEIGHTS_FILE)
-    write_arrays(copy / WEIGHTS_FILE, weights | {"dense2.bias": weights["dense2.bias"] + np.linspace(0, 1e-3, 10)})
-    audits = make_audits(copy, (1, 12, 33))
+def test_evaluations_of_other_weights_than_those_after_the_step_fail(kept, tmp_path):
+    wrong = shutil.copytree(kept, tmp_path / "weights")
+    more = np.linspace(0, 1e-3, 10, dtype=np.float32)
+    weights = read_arrays(wrong / WEIGHTS_FILE)
+    write_arrays(wrong / WEIGHTS_FILE, weights | {"dense2.bias": weights["dense2.bias"] + more})
+    audits = make_audits(wrong, (1, 12, 33))
     assert audits.different == [audits.evaluations[-1]]
-    assert "suspect how the test set is sharded" in audits.evaluations[-1].note
+    assert f"{WEIGHTS_FILE} has other weights than those after the last step" in audits.evaluations[-1].note
+    wrong = shutil.copytree(kept, tmp_path / "state")
+    path = state_path(wrong, 11)  # the end of an epoch
+    state, metadata = read_arrays(path), read_metadata(path)
+    write_arrays(path, state | {"weights.dense2.bias": state["weights.dense2.bias"] + more}, metadata)
+    audits = make_audits(wrong, (1, 12, 33))
+    assert [audit.what for audit in audits.different] == ["step 12", "evaluation after step 11"]
+    assert "the test loss is" in audits.different[1].note and "how the test set is sharded" in audits.different[1].note
 
 
 @each_mistake(MISTAKES, lambda name: name == "no update after step 20")
