@@ -188,6 +188,7 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
     result, losses = read_result(run_dir), read_step_losses(run_dir)
     experiment = with_checkpoint(Experiment.make(result.config))
     steps: list[Audit] = []
+    latest = first_state(experiment)
     for first, last in _spans(run_dir):
         found = any(audit.same is False for audit in steps)
         try:
@@ -195,6 +196,15 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
         except UserError as error:  # such as a weight that is not finite
             steps.append(Audit.unproved(last, str(error)))
             continue
+        if (
+            latest.scale
+            and latest.step < before.step
+            and (fault := _scaling_fault(latest, before))
+            and fault[0] is False
+        ):
+            span = {"first_step": latest.step + 1, "last_step": before.step}
+            steps.append(Audit(**span, same=False, difference=0, explained=0, note=fault[1]))
+        latest = after
         if (needed := BYTES * _outputs(experiment)) > psutil.virtual_memory().available:
             steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
@@ -333,19 +343,17 @@ def _explained(differences: Sequence[Difference], trained: set[str]) -> float:
 
 
 def _scaling_fault(before: TrainState, after: TrainState) -> tuple[bool | None, str] | None:
-    """What is wrong with a skipped step, or with the scale after a step; None if nothing is, and the step was taken."""
+    """What is wrong with a skipped step, or with the scale after steps; None if nothing is, and none was skipped."""
     assert before.scale and after.scale
-    rule, skipped = LossScaling(), after.scale.skipped - before.scale.skipped
-    if after.step > before.step + 1:
-        return (None, "loss scaling skipped some of them") if skipped else None
-    good = before.scale.good_steps + 1
-    expected = ScaleState(before.scale.scale, good, before.scale.skipped)
+    steps, skipped = after.step - before.step, after.scale.skipped - before.scale.skipped
+    if skipped and steps > 1:
+        return None, "loss scaling skipped some of them"
+    expected = _scale_after(before.scale, steps)
     if skipped:
-        expected = ScaleState(before.scale.scale * rule.backoff, 0, before.scale.skipped + 1)
-    elif good == rule.growth_interval:
-        expected = ScaleState(before.scale.scale * rule.growth, 0, before.scale.skipped)
+        expected = ScaleState(before.scale.scale * LossScaling().backoff, 0, before.scale.skipped + 1)
     if after.scale != expected:
-        return False, f"the scale of the loss is {after.scale.scale:g} after it, and should be {expected.scale:g}"
+        actual, right = (f"{scale.scale:g}, for {scale.good_steps} steps," for scale in (after.scale, expected))
+        return False, f"the scale of the loss is {actual} and should be {right.rstrip(',')}"
     if not skipped:
         return None
     old, new = before.to_arrays(), after.to_arrays()
@@ -357,6 +365,13 @@ def _scaling_fault(before: TrainState, after: TrainState) -> tuple[bool | None, 
         if changed
         else (None, "loss scaling skipped it")
     )
+
+
+def _scale_after(scale: ScaleState, steps: int) -> ScaleState:
+    """The scale after more steps of which none is skipped."""
+    rule = LossScaling()
+    growths, good_steps = divmod(scale.good_steps + steps, rule.growth_interval)
+    return ScaleState(scale.scale * rule.growth**growths, good_steps, scale.skipped)
 
 
 # --- Evaluations ---

@@ -5,14 +5,14 @@ show where to look.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from common.experiment import Experiment
 from common.platform.files import Arrays
-from common.spec.optimizers import SGD
+from common.spec.optimizers import SGD, Adam, AdamW
 from common.spec.state import TrainState
 from comparison.lockstep import ROUNDOFF, suspects_of_evaluation, suspects_of_update
 from comparison.prove.differences import MARGIN, Difference, norm, numbers, reference_steps
@@ -69,9 +69,10 @@ class WrongStep:
             if all(norm(self.actual[name] - array) <= explained[name] for name, array in arrays.items()):
                 return f"{words}: {mistake}"
         if "loss" in beyond and self.experiment.config.precision in ("32", "64") and self._is_rounded_to_16_bits():
+            replicas = ", or replicas whose weights differ" if self.experiment.config.num_shards > 1 else ""
             return (
                 f"{words}, no more than rounding to 16 bits would make: suspect the network or its precision (TF32, a"
-                " layer in 16 bits), or a small constant in the loss or a layer"
+                f" layer in 16 bits), or a small constant in the loss or a layer{replicas}"
             )
         return f"{words}; {self._suspicion(beyond, old)}"
 
@@ -119,6 +120,9 @@ class WrongStep:
             if before.scale:
                 limit = rule.largest_norm / before.scale.scale
                 yield "the gradients are clipped before they are unscaled", with_rule(largest_norm=limit)
+        if isinstance(rule.rule, Adam | AdamW) and rule.rule.weight_decay:
+            kind, part = (Adam, "a part of") if isinstance(rule.rule, AdamW) else (AdamW, "decoupled from")
+            yield f"the weight decay is {part} the gradients", with_rule(rule=kind(**asdict(rule.rule)))
         if isinstance(rule.rule, SGD) and rule.rule.momentum:
             yield "Nesterov's rule is wrong", with_rule(rule=replace(rule.rule, nesterov=not rule.rule.nesterov))
         if config.label_smoothing:
@@ -163,9 +167,17 @@ class WrongStep:
         config, wanted = self.experiment.config, self.wanted
         several = config.num_shards > 1
         if "loss" in beyond:
-            weights = ["the initial weights"] if not self.before.step else ["replicas whose weights differ"] * several
-            more = ["the examples of the batch", "what is drawn for them", "the network or its precision"]
-            return f"suspect {', '.join([*weights, *more])}"
+            step, plan = self.before.step + 1, self.experiment.plan
+            first_of_epoch = step > 1 and plan.epoch_of(step) > plan.epoch_of(step - 1)
+            parts = {
+                "the initial weights": step == 1,
+                "weights that are changed between epochs": first_of_epoch,
+                "replicas whose weights differ": several and step > 1,
+                "the examples of the batch": True,
+                "what is drawn for them": True,
+                "the network or its precision": True,
+            }
+            return f"suspect {', '.join(name for name, applies in parts.items() if applies)}"
         if all(name.startswith("average.") for name in beyond):
             return "suspect the moving average of the weights"
         if all(name.startswith("weights.") and name.endswith((".mean", ".variance")) for name in beyond):
@@ -174,14 +186,17 @@ class WrongStep:
         if has_slots and not any(name.startswith("slots.") for name in beyond):
             factor, is_rate = self._factor(old)
             if is_rate:
-                return f"the weights change {factor:.4g} times as much as they should: suspect the learning rate"
+                adam = " or Adam's corrections" if isinstance(self.experiment.update_rule.rule, Adam | AdamW) else ""
+                return f"the weights change {factor:.4g} times as much as they should: suspect the learning rate{adam}"
             return "the slots are right: suspect how the update rule makes the weights from them"
         start = "slots." if has_slots else "weights."
         names = [name for name in wanted if name.startswith(start) and not name.endswith((".mean", ".variance"))]
         wrong = [name for name in names if name in beyond]
-        if wrong and len(wrong) <= len(names) / 2:
-            parameters = [name.split(".", 2 if has_slots else 1)[-1] for name in wrong]
-            layers = {name.rpartition(".")[0] for name in parameters}
+        all_layers, layers = (
+            {name.split(".", 2 if has_slots else 1)[-1].rpartition(".")[0] for name in of_layers}
+            for of_layers in (names, wrong)
+        )
+        if layers and len(layers) <= len(all_layers) / 2:
             return f"suspect the gradients of {', '.join(sorted(layers))}"
         over = ", summed over all devices" if several else ""
         return f"suspect the gradients (are they of all examples of the batch{over}?) or {suspects_of_update(config)}"

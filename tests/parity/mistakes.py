@@ -65,7 +65,7 @@ MISTAKES = {
     "no unscale_ before clipping": (
         *("pt_impl/train.py", "        scaler.unscale_(optimizer)\n", "        pass\n"),
         ("--precision", "16-mixed", "--gradient-clip-val", 1.0),
-        "or the update rule",
+        "the gradients are clipped before they are unscaled",
     ),
     "the first row's Adam with epsilon inside the root": (
         "tf_impl/optimizer.py",
@@ -208,9 +208,9 @@ MISTAKES = {
         ("--gradient-clip-val", 0.01),
         "the update rule: clipping",
     ),
-    "a scheduler that takes two steps at an epoch's start": (
-        *("pt_impl/train.py", "        recorder.start_epoch()\n"),
-        "        recorder.start_epoch()\n        if epoch > 1:\n            parts.scheduler.step()\n",
+    "a schedule that runs ahead from step 50 on": (
+        *("pt_impl/optimizer.py", "lambda step: rates[step])"),
+        "lambda step: rates[min(step + (step > 50), len(rates) - 1)])",
         ("--schedule", "cosine"),
         "its learning rate is that of step",
     ),
@@ -230,13 +230,13 @@ MISTAKES = {
         *("tf_impl/optimizer.py", "else self.iterations + 1, tf.float64)"),
         "else self.iterations + tf.where(self.iterations > 25, 2, 1), tf.float64)",
         ("--optimizer", "adam"),
-        "the slots are right",
+        "Adam's corrections",
     ),
     "AdamW's decay coupled in 32 bits": (
         *("tf_impl/optimizer.py", "decoupled = isinstance(self.rule, rules.AdamW)"),
         "decoupled = isinstance(self.rule, rules.AdamW) and variable.dtype == tf.float64",
         ("--optimizer", "adamw", "--weight-decay", 0.1),
-        "the update rule: weight decay",
+        "the weight decay is a part of the gradients",
     ),
     "a loss scale that grows too early": (
         *("pt_impl/precision.py", "rule.backoff, rule.growth_interval, enabled)"),
@@ -281,7 +281,7 @@ MISTAKES = {
         "            best = {name: value.clone() for name, value in parts.network.state_dict().items()}\n"
         "        if epoch == 3:\n            parts.network.load_state_dict(best)\n",
         (),
-        ("they were those after step 46", "the examples of the batch"),
+        ("they were those after step 46", "weights that are changed between epochs"),
     ),
     "running statistics with another momentum in 32 bits": (
         *("tf_impl/networks.py", "running.assign((1 - MOMENTUM) * running + MOMENTUM * new)"),
