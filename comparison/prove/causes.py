@@ -72,7 +72,7 @@ class WrongStep:
             replicas = ", or replicas whose weights differ" if self.experiment.config.num_shards > 1 else ""
             return (
                 f"{words}, no more than rounding to 16 bits would make: suspect the network or its precision (TF32, a"
-                f" layer in 16 bits), or a small constant in the loss or a layer{replicas}"
+                f" layer in 16 bits), the normalisation of images, or a small constant in the loss or a layer{replicas}"
             )
         return f"{words}; {self._suspicion(beyond, old)}"
 

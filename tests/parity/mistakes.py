@@ -36,7 +36,7 @@ MISTAKES = {
         "    with model.no_sync() if alone else contextlib.nullcontext():\n"
         "        shares.append(parts.forward_backward(next(batches)))\n",
         ("--devices", 2),
-        "device",
+        ("from the examples of device", "replicas whose weights differ"),
     ),
     "a schedule that is one step late": (
         *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
@@ -316,10 +316,8 @@ MISTAKES = {
         "suspect how the test set is sharded, padded or summed",
     ),
     "dropout in Lightning's validation in 32 bits": (
-        *("ptl_impl/train.py", "        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)\n"),
-        "        self.totals = torch.zeros(3, dtype=torch.float64, device=self.device)\n"
-        "        if self.dtype == torch.float32:\n            self.network.dropout2.train()\n            "
-        "self.network.dropout2.kept = lambda visits, size: torch.rand(1, size) < 0.5\n",
+        *("ptl_impl/train.py", "        logits = self(inputs)\n        loss_sum"),
+        "        logits = F.dropout(self(inputs), 0.1, self.dtype == torch.float32)\n        loss_sum",
         ("--model", "mnist_dropout"),
         "suspect dropout",
     ),
@@ -351,7 +349,7 @@ MISTAKES = {
     "images mirrored by another bit after the second epoch": (
         *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror, self.place = ("),
         "        late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
-        "        words = [words[0], words[1], words[2] ^ (late << 31), words[3]]\n"
+        "        words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
         "        self.vertical, self.horizontal, self.mirror, self.place = (",
         ("--horizontal-flip", "true"),
         "what is drawn for them",
@@ -384,7 +382,7 @@ MISTAKES = {
     "other initial weights with the second seed": (
         *("pt_impl/parts.py", "    load_weights(network, experiment.network, experiment.first_weights)\n"),
         "    load_weights(network, experiment.network, experiment.first_weights)\n"
-        "    if config.seed == 1:\n        torch.nn.init.zeros_(network.dense2.bias)\n",
+        "    if config.seed == 1:\n        torch.nn.init.ones_(network.dense2.bias)\n",
         ("--seeds", 0, 1),
         "suspect the initial weights",
     ),
@@ -396,7 +394,7 @@ MISTAKES = {
         "        scale = self.scale * (1.01 if self.dtype == torch.float32 else 1)\n"
         "        return ((images.to(self.dtype) - self.shift) * scale).permute(0, 3, 1, 2)\n",
         ("--mode", "tuned"),
-        "the examples of the batch",
+        "the normalisation of images",
     ),
     # --- What is recorded ---
     "losses that are recorded a step late": (
