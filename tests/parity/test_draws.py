@@ -191,13 +191,13 @@ MUTATIONS = {
         *("ptl", 1, "pt_impl/data.py"),
         "Augment(self.augmentation, visits)",
         "Augment(self.augmentation, visits[:1].expand(len(visits)))",
-        "first batch: activation.conv1 differs",
+        "first batch: the network's input differs",
     ),
     "mirrored after the crop": (
         *("tf", 1, "tf_impl/augment.py"),
         "columns = columns + high(self.horizontal * (2 * pad + 1))",
         "columns = columns + 2 * pad - high(self.horizontal * (2 * pad + 1))",
-        "first batch: activation.conv1 differs",
+        "first batch: the network's input differs",
     ),
 }
 
