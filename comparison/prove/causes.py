@@ -58,7 +58,7 @@ class WrongStep:
             return f"{words}, while the update is right: {self._suspects_of_loss(beyond['loss'].explained)}"
         explained = {difference.name: difference.explained for difference in self.differences}
         averages = {name.removeprefix("average."): name for name in self.wanted if name.startswith("average.")}
-        if averages and all(
+        if any(f"weights.{name}" in beyond for name in averages) and all(
             norm(self.actual[f"weights.{name}"] - self.wanted[average]) <= explained[average]
             for name, average in averages.items()
         ):
@@ -172,6 +172,7 @@ class WrongStep:
             parts = {
                 "the initial weights": step == 1,
                 "weights that are changed between epochs": first_of_epoch,
+                "how an incomplete batch is weighted": plan.count(step) < plan.examples_per_step,
                 "replicas whose weights differ": several and step > 1,
                 "the examples of the batch": True,
                 "what is drawn for them": True,
