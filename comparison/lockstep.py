@@ -252,6 +252,7 @@ def suspects_of_evaluation(config: TrainConfig) -> str:
         "running statistics": BatchNorm in kinds,
         "dropout": Dropout in kinds,
         "the average of the weights": config.ema_decay is not None,
+        "augmentation": config.random_crop or config.horizontal_flip or config.cutout,
         "evaluation mode": bool(kinds & {BatchNorm, Dropout}),
     }
     used = [name for name, value in parts.items() if value]

@@ -13,6 +13,7 @@ from common.platform.files import read_bytes, read_model
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult, TurnLine
 from common.spec.options import TrainConfig
+from comparison.lockstep import suspects_of_evaluation
 from comparison.plan.jobs import Job
 from comparison.run.program import Record
 
@@ -87,7 +88,8 @@ def check_files(
     ):
         raise UserError(
             f"{run_dir / PREDICTIONS_FILE}: {right} of {len(predictions.labels)} are right, the result says"
-            f" {result.test_correct} of {result.test_count}"
+            f" {result.test_correct} of {result.test_count}: suspect the weights that were written, or the evaluation:"
+            f" {suspects_of_evaluation(result.config)}"
         )
     _check_speed(path, result, turns)
     if record.files_sha256 != files_sha256(run_dir):
