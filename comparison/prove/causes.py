@@ -69,11 +69,7 @@ class WrongStep:
             if all(norm(self.actual[name] - array) <= explained[name] for name, array in arrays.items()):
                 return f"{words}: {mistake}"
         if "loss" in beyond and self.experiment.config.precision in ("32", "64") and self._is_rounded_to_16_bits():
-            replicas = ", or replicas whose weights differ" if self.experiment.config.num_shards > 1 else ""
-            return (
-                f"{words}, no more than rounding to 16 bits would make: suspect the network or its precision (TF32, a"
-                f" layer in 16 bits), the normalisation of images, or a small constant in the loss or a layer{replicas}"
-            )
+            return f"{words}, no more than rounding to 16 bits would make: suspect {self._small_suspects()}"
         return f"{words}; {self._suspicion(beyond, old)}"
 
     def _suspects_of_loss(self, explained: float) -> str:
@@ -93,6 +89,19 @@ class WrongStep:
             norm(self.actual[name] - array) <= MARGIN * max(norm(other[name] - array) for other in coarse)
             for name, array in self.wanted.items()
         )
+
+    def _small_suspects(self) -> str:
+        """What may change the loss only a little."""
+        config = self.experiment.config
+        parts = {
+            "the network or its precision (TF32, a layer in 16 bits)": True,
+            "the normalisation of images": True,
+            "a small constant in the loss or a layer": True,
+            "the smoothing of the labels": config.label_smoothing,
+            "how shards of different sizes are weighted": config.num_shards > 1,
+            "replicas whose weights differ": config.num_shards > 1,
+        }
+        return ", ".join(name for name, applies in parts.items() if applies)
 
     def _mistakes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Usual mistakes that may explain a wrong step, and what they change in the arguments of `reference_steps`."""
