@@ -76,7 +76,7 @@ class WrongStep:
         step = self.after.step
         for other in (step - 1, step + 1):  # what is recorded for this step may be recorded for another one
             if 1 <= other <= len(self.losses) and abs(self.losses[other - 1] - self.wanted["loss"][-1]) <= explained:
-                return f"it is recorded as that of step {other}: suspect how losses are fetched and recorded"
+                return f"the right one is recorded for step {other}: suspect how losses are fetched and recorded"
         return "suspect how losses are summed and recorded"
 
     def _is_rounded_to_16_bits(self) -> bool:

@@ -19,7 +19,8 @@ from common.platform.files import read_arrays, read_metadata, write_arrays
 from common.record.audited_states import AUDITED, STATES_DIR, STEPS_VARIABLE, AuditedStates, kept_steps, state_path
 from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
-from comparison.prove.audits import PROVABLE, choose_steps, make_audits
+from comparison.lockstep import find_jump
+from comparison.prove.audits import PROVABLE, choose_steps, make_audits, steps_around
 
 SMALL = ("--train-size", 340, "--batch-size", 32, "--epochs", 3)  # 11 steps an epoch; the last one has 20 examples
 STEPS = (1, 9, 11, 12, 33)
@@ -291,6 +292,23 @@ def test_the_steps_to_audit():
     assert all(choose_steps(large, random.Random(seed)) == (1, plan.total_steps) for seed in range(20))
     tiny = Experiment.make(TrainConfig(max_steps=1))
     assert choose_steps(tiny, random.Random(0)) == (1,)
+
+
+def test_losses_that_part_suddenly_are_looked_at_closer():
+    configs = (TrainConfig(precision="32", tf32=False),) * 2
+    first = [1.0] * 60
+    grows = [1 + min(1e-2, 1e-7 * 2**step) for step in range(60)]  # as rounding errors do
+    assert find_jump((first, grows), ({}, {}), configs) is None
+    jumps = first[:40] + [1.001] * 20
+    assert find_jump((first, jumps), ({}, {}), configs) == 41
+    evaluations = ({23: 0.5, 46: 0.4}, {23: 0.5, 46: 0.401})
+    assert find_jump((first, first), evaluations, configs) == 46
+    assert find_jump((first, grows), evaluations, configs) is None  # no more than the losses before it
+    half = tuple(config.replace(precision="bf16-mixed") for config in configs)
+    assert find_jump((first, jumps), ({}, {}), half) is None
+    plan = TrainConfig(epochs=6).plan(1437)
+    assert steps_around(plan, 94) == (23, 46, 69, 92, 93, 94, 95, 115)
+    assert steps_around(plan, plan.total_steps)[-1] == plan.total_steps and 1 in steps_around(plan, 2)
 
 
 @pytest.mark.parametrize(
