@@ -165,7 +165,7 @@ class Prover:
 
         def ended(run_dir: Path, failure: str | None) -> None:
             if failure is None:
-                with suppress(UserError):  # a file is missing or damaged, so nothing is known
+                with suppress(UserError, MemoryError):  # without audits, nothing more is known
                     make_audits(run_dir, steps)
 
         self._side_by_side(programs, ended, steps)
