@@ -25,6 +25,8 @@ FILE = Path(__file__).with_name("golden_losses.json")
 STEPS = 10
 SMALL = ("--train-size", 60, "--test-size", 16, "--batch-size", 16, "--epochs", 3, "--max-steps", STEPS)
 COLOURS = ("--dataset", "synthetic", "--image-shape")
+FEW = ("--train-size", 18, "--batch-size", 4)
+# Every network, update rule and schedule. Large residual networks amplify rounding, so their rates are small.
 SETTINGS = {
     "cnn": (),
     "lenet": ("--model", "lenet", *COLOURS, 16, 16, 3),
