@@ -135,30 +135,37 @@ class Prover:
         for run in runs:
             if run.record.contender == contenders(self.request.options)[0]:
                 firsts.setdefault((self._proof_dir(run).parent, run.record.seed), run)
+        parted: dict[tuple[Path, int], list[tuple[Run, int]]] = {}
         for run in runs:
             path = self._proof_dir(run)
             first = firsts.get((path.parent, run.record.seed))
             if first is None or {path, self._proof_dir(first)} & known or (path / CLOSER_DIR).exists():
                 continue
             if step := jump_between(first, run):
-                self._look_closer(first, run, step)
+                known.add(path)
+                parted.setdefault((path.parent, run.record.seed), []).append((run, step))
+        for key, others in parted.items():
+            self._look_closer(firsts[key], others)
 
     def _proof_dir(self, run: Run) -> Path:
         """The folder of the proof of the run's row."""
         return self.folder.absolute() / proof_path(run.record.variant, run.record.name)
 
-    def _look_closer(self, first: Run, other: Run, step: int) -> None:
+    def _look_closer(self, first: Run, others: Sequence[tuple[Run, int]]) -> None:
+        """`others`: runs with the seed of `first`, and the steps at which they part from it."""
+        assert first.result
+        titles = " and ".join(f"{run.record.title} at step {step}" for run, step in others)
+        self.say(
+            f"losses suddenly part from those of {first.record.title} (seed {first.record.seed}): {titles}; training"
+            " again, to audit the steps around"
+        )
         again = {}
-        for run in (first, other):
+        for run in (first, *(run for run, _ in others)):
             assert run.result
             config = run.result.config.replace(resume=None, logger=())
             again[self._proof_dir(run) / CLOSER_DIR] = run.record.implementation, config
-        assert first.result
-        self.say(
-            f"the losses of {other.record.title} and {first.record.title} suddenly part at step {step} (seed"
-            f" {other.record.seed}); training again, to audit the steps around it"
-        )
-        self._audit(again, steps_around(first.result.plan, step))
+        steps = {around for _, step in others for around in steps_around(first.result.plan, step)}
+        self._audit(again, tuple(sorted(steps)))
 
     def _audit(self, programs: dict[Path, tuple[str, TrainConfig]], steps: tuple[int, ...]) -> None:
         """Runs the programs, and audits these steps."""
