@@ -197,7 +197,9 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     if config.compile and config.strategy == "pipeline":
         raise UserError("--compile true: not with --strategy pipeline, whose step is on two devices")
     if config.compile and config.sync_batchnorm and config.num_shards != 1:
-        raise UserError("--sync-batchnorm true: a step in which replicas talk can't be compiled; use --compile false")
+        raise UserError(
+            "--sync-batchnorm true: cannot be compiled, since replicas communicate inside the step; use --compile false"
+        )
     return _require_half_precision(config, by_hand="precision" not in left)
 
 

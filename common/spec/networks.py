@@ -233,5 +233,5 @@ class NetworkSpec:
             if array.dtype.kind != "f":
                 raise UserError(f"{source}: {name} is of type {array.dtype}; should be floating-point numbers")
             if not np.isfinite(array).all():
-                raise UserError(f"{source}: {name} holds what is no finite number")
+                raise UserError(f"{source}: {name} contains NaN or infinity")
         return weights

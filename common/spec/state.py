@@ -89,7 +89,7 @@ class TrainState:
                 raise UserError(f"{path}: {name} has shape {shapes.get(name)}, should have {expected.get(name)}")
         for name, array in arrays.items():
             if not np.isfinite(array).all():
-                raise UserError(f"{path}: {name} holds what is no finite number")
+                raise UserError(f"{path}: {name} contains NaN or infinity")
 
         def part(prefix: str) -> Weights:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -38,7 +38,7 @@ def test_what_is_given_by_hand_holds_in_either_mode():
 
 
 def test_synchronised_batch_normalisation_is_not_compiled():
-    with pytest.raises(UserError, match="--sync-batchnorm true: a step in which replicas talk can't be compiled"):
+    with pytest.raises(UserError, match="--sync-batchnorm true: cannot be compiled, since replicas communicate"):
         resolved(sync_batchnorm=True, compile=True, devices=2)
     assert resolved(sync_batchnorm=True, compile=True, devices=1).compile is True
 

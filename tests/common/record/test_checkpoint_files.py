@@ -199,7 +199,7 @@ DAMAGES = {
     "more": (other_arrays(lambda arrays: arrays | {"x": np.zeros(2)}), "x has shape (2,), should have None"),
     "nan": (
         other_arrays(lambda arrays: arrays | {"average.dense2.bias": np.full(10, np.nan)}),
-        "holds what is no finite",
+        "contains NaN or infinity",
     ),
     "step": (other_arrays(lambda arrays: arrays | {"step": np.array([2])}), "its files are of different steps"),
     "epochs": (other_epochs, " finished epochs do not fit step "),

@@ -70,8 +70,8 @@ def test_the_smallest_image_leaves_something_to_flatten(model, size):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda array: array * np.nan, "holds what is no finite number"),
-        (lambda array: array + np.inf, "holds what is no finite number"),
+        (lambda array: array * np.nan, "contains NaN or infinity"),
+        (lambda array: array + np.inf, "contains NaN or infinity"),
         (lambda array: array.astype(np.complex128), "is of type complex128; should be floating-point numbers"),
         (lambda array: array.astype(np.int64), "is of type int64; should be floating-point numbers"),
     ],
