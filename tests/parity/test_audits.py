@@ -44,7 +44,7 @@ SETTINGS = {
     "resnet8": (*SMALL, "--model", "resnet8", "--devices", 2),
     "synchronised": (*SMALL, "--model", "resnet8", "--devices", 2, "--sync-batchnorm", "true"),
     "bf16": (*SMALL, "--precision", "bf16-mixed"),
-    "float16": (*SMALL, "--precision", "16-mixed", "--gradient-clip-val", 0.5),
+    "float16": (*SMALL, "--precision", "16-mixed", "--gradient-clip-val", 0.5, "--devices", 3),
     "float64": (*SMALL, "--precision", "64"),
     "learned": ("--train-size", 340, "--batch-size", 32, "--epochs", 40),  # at the end the loss is 3e-4
 }
@@ -106,6 +106,8 @@ def draw(chance):
         shape = (28, 28, 1) if model == "lenet" else (16, 16, 3)
         options |= {"--dataset": "synthetic", "--image-shape": shape, "--train-size": chance.randint(40, 100)}
         options |= {"--batch-size": chance.choice([8, 16])}
+    if model == "resnet18" and options["--precision"] == "16-mixed":
+        options["--precision"] = "bf16-mixed"  # processors compute an image a second in float16
     options |= now_and_then(0.3, label_smoothing=0.1) | now_and_then(0.3, gradient_clip_val=chance.choice([0.1, 1]))
     options |= now_and_then(0.3, weight_decay=chance.choice([1e-4, 1e-2])) | now_and_then(0.2, ema_decay=0.9)
     options |= now_and_then(0.25, random_crop=2, horizontal_flip="true") | now_and_then(0.2, cutout=3)
