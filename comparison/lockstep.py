@@ -1,6 +1,7 @@
 """Finds how much the losses of two runs differ, and in which step and layer two trainings begin to differ."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,11 @@ INPUT = "input"  # of the network, as the name of an activation
 SUSPECTS_OF_INPUT = "the examples of the batch, their normalisation, or augmentation"
 
 
+def in_use(parts: Mapping[str, object]) -> list[str]:
+    """The names whose values are true."""
+    return [name for name, applies in parts.items() if applies]
+
+
 def suspects_of_update(config: TrainConfig) -> str:
     """The parts of the update rule."""
     parts = {
@@ -241,7 +247,7 @@ def suspects_of_update(config: TrainConfig) -> str:
         "weight decay": config.weight_decay,
         "schedule": config.schedule != "constant" or config.warmup_steps,
     }
-    used = [name for name, value in parts.items() if value]
+    used = in_use(parts)
     return f"the update rule{': ' if used else ''}{', '.join(used)}"
 
 
@@ -255,5 +261,5 @@ def suspects_of_evaluation(config: TrainConfig) -> str:
         "augmentation": config.random_crop or config.horizontal_flip or config.cutout,
         "evaluation mode": bool(kinds & {BatchNorm, Dropout}),
     }
-    used = [name for name, value in parts.items() if value]
+    used = in_use(parts)
     return ", ".join([*used, f"{'or ' if used else ''}how the test set is sharded, padded or summed"])

@@ -412,7 +412,7 @@ def _audit_evaluation(
     """
     step, config = experiment.plan.last_step(line.epoch), experiment.config
     span = {"first_step": step, "last_step": step, "of_evaluation": True}
-    weights = read_arrays(run_dir / WEIGHTS_FILE) if is_last else state.evaluated if state else {}
+    weights = read_arrays(run_dir / WEIGHTS_FILE) if is_last or state is None else state.evaluated
     wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.evaluated[name])]
     if wrong:
         words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"
