@@ -1,25 +1,21 @@
-"""The usual way: each implementation is compared with the same training in the style of its framework's tutorials.
+"""The usual way: mode tutorial of each implementation, compared with an independent program.
 
-The tutorials train in 32-bit floats, as plain mode does. `--mode tuned` chooses its own settings.
+The program (benchmarks/loops/NAME_usual.py) is what its framework's documentation teaches, without anything of this
+project but the network and the clock.
 
 python -m benchmarks.usual --data-dir DIR
 """
 
 from rich.console import Console
 
-from benchmarks.paired import ModesConfig, Pair, TimedProgram, make_folder, measure_in_turns, report_turns
+from benchmarks.paired import ImplementationsConfig, Pair, TimedProgram, make_folder, measure_in_turns, report_turns
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.spec.options import TrainConfig
 
-# Implementation -> the framework of the tutorial it is compared with. TensorFlow's own tutorials train with Keras.
-TUTORIAL: dict[str, str] = {"tf": "tf", "pt": "pt", "ptl": "ptl", "keras": "tf"}
-# Targets of tuned mode on two CPU cores.
-REACH = {"tf tuned": 1.2, "pt tuned": 2.5, "ptl tuned": 2.5}
-
 
 def main() -> None:
-    options = parse_options(ModesConfig, "python -m benchmarks.usual", "Measures against tutorials.")
+    options = parse_options(ImplementationsConfig, "python -m benchmarks.usual", "Measures mode tutorial.")
     console = Console(highlight=False)
     folder = make_folder(options, "usual")
     config = TrainConfig(
@@ -30,13 +26,13 @@ def main() -> None:
         max_steps=300,
         data_dir=options.data_dir.absolute(),
         accelerator="cpu",
+        mode="tutorial",
     )
-    programs = [
-        TimedProgram(row.name, f"{row.implementation}_impl", config.replace(mode=row.mode)) for row in options.rows
-    ]
-    for name in dict.fromkeys(TUTORIAL[implementation] for implementation in options.implementations):
+    programs, pairs = [], []
+    for name in options.implementations:
+        programs.append(TimedProgram(name, f"{name}_impl", config))
         programs.append(TimedProgram(f"{name} usual", f"benchmarks.loops.{name}_usual", config))
-    pairs = [Pair(row.name, f"{TUTORIAL[row.implementation]} usual", REACH.get(row.name)) for row in options.rows]
+        pairs.append(Pair(name, f"{name} usual"))
     run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
     report_turns("usual", run_dirs, pairs, folder, console, {"config": config.training_fields()})
 

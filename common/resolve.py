@@ -184,7 +184,8 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
 
     Raises:
       UserError: TF32 on a CPU, which does not have it; half precision on a CPU on which it crashes; a compiled step
-        with strategy pipeline, or with synchronised batch normalisation over several replicas.
+        with strategy pipeline, or with synchronised batch normalisation over several replicas; an option that --mode
+        tutorial does not have.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
@@ -200,7 +201,25 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         raise UserError(
             "--sync-batchnorm true: cannot be compiled, since replicas communicate inside the step; use --compile false"
         )
+    if config.mode == "tutorial":
+        _check_tutorial(config)
     return _require_half_precision(config, by_hand="precision" not in left)
+
+
+def _check_tutorial(config: TrainConfig) -> None:
+    """Raises UserError for what no tutorial of all frameworks does."""
+    if config.strategy in ("dp", "fsdp", "pipeline"):
+        raise UserError(f"--strategy {config.strategy}: not with --mode tutorial; use --mode plain")
+    if config.accumulate_grad_batches > 1:
+        raise UserError(
+            f"--accumulate-grad-batches {config.accumulate_grad_batches}: not with --mode tutorial, which makes a"
+            " step of each batch; use --mode plain"
+        )
+    if config.batch_size % config.num_shards:
+        raise UserError(
+            f"--batch-size {config.batch_size}: with --mode tutorial, should be a multiple of the number of devices,"
+            f" {config.num_shards}"
+        )
 
 
 def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:

@@ -90,7 +90,7 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
     # With `--mode tuned`, each framework decides these settings for itself.
-    left_out = fields_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else []
+    left_out = fields_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else ["mode"]
     # The strategy is left out, too: "auto" has another meaning in each framework.
     fields |= {name: (a[name], b[name]) for name in a if name not in (*left_out, "strategy")}
     if not same_seed:

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from common.experiment import Experiment
@@ -27,13 +28,25 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         set_state(experiment, network, optimizer)
     train_shards, test_shards = make_batches(experiment)
     state_after = functools.partial(get_state, experiment, network, optimizer)
-    make, classifier, recording = make_dataset, Classifier, Recording
-    compile_options: dict[str, Any] = {}
-    if config.mode == "tuned":
+    # The model is made outside the scope, unlike in Keras's guide. To build a model made inside, fit would add up the
+    # replicas' shards of the first batch, which fails if they differ in size. The variables are the network's, made
+    # inside.
+    make, model, recording = make_dataset, Classifier(network, experiment), Recording
+    compile_options: dict[str, Any] = {"jit_compile": False}
+    fit_options = {"verbose": 0}  # the recorder shows progress
+    if config.mode == "tutorial":
+        from keras_impl import tutorial
+
+        model = keras.Model(network.inputs, network.outputs)
+        make, recording = tutorial.make_dataset, tutorial.TutorialRecording
+        with strategy.scope():
+            compile_options = tutorial.compile_options(experiment)
+        fit_options = {}
+    elif config.mode == "tuned":
         from keras_impl import tuning
 
-        make, classifier, recording = tuning.make_dataset, tuning.TunedClassifier, tuning.TunedRecording
-        compile_options = {"steps_per_execution": tuning.steps_per_execution(experiment.plan)}
+        make, model, recording = tuning.make_dataset, tuning.TunedClassifier(network, experiment), tuning.TunedRecording
+        compile_options["steps_per_execution"] = tuning.steps_per_execution(experiment.plan)
     if config.save_first_batch:
         save_first_batch(experiment, strategy, network, recorder)
 
@@ -41,16 +54,14 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         train_shards.set_epoch(epoch)
         return make(experiment, train_shards)
 
-    # The model is made outside the scope, unlike in Keras's guide. To build a model made inside, fit would add up the
-    # replicas' shards of the first batch, which fails if they differ in size. The variables are the network's, made
-    # inside.
     return Parts(
         strategy,
         network,
         optimizer,
-        classifier(network, experiment),
+        model,
         compile_options,
+        fit_options,
         train_batches,
         make(experiment, test_shards),
-        recording(recorder, train_shards, state_after),
+        recording(recorder, network, train_shards, state_after),
     )

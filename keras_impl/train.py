@@ -29,7 +29,7 @@ class Parts:
     Attributes:
       network: the network that is trained.
       model: the network with its steps, not compiled yet.
-      compile_options: more options for `model.compile`.
+      compile_options, fit_options: more options for `model.compile` and `model.fit`.
       train_batches: first epoch, counted from 0 -> a dataset for that epoch and the following ones.
       recording: the callback that reports to the recorder.
     """
@@ -37,8 +37,9 @@ class Parts:
     strategy: tf.distribute.Strategy
     network: keras.Model
     optimizer: Optimizer
-    model: "Classifier"
+    model: keras.Model
     compile_options: dict[str, Any]
+    fit_options: dict[str, Any]
     train_batches: Callable[[int], tf.data.Dataset]
     test_batches: tf.data.Dataset
     recording: "Recording"
@@ -115,10 +116,16 @@ class Classifier(keras.Model):
 class Recording(keras.callbacks.Callback):
     """Reports to the recorder what the written-out loops of the other implementations report."""
 
-    def __init__(self, recorder: Recorder, batches: TrainShards, get_state: Callable[[int], TrainState]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        network: keras.Model,
+        batches: TrainShards,
+        get_state: Callable[[int], TrainState],
+    ) -> None:
         """`batches`: the training shards, told each epoch; `get_state`: number of steps -> the state after them."""
         super().__init__()
-        self.recorder, self.batches, self.get_state = recorder, batches, get_state
+        self.recorder, self.network, self.batches, self.get_state = recorder, network, batches, get_state
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch = epoch
@@ -144,7 +151,7 @@ class Recording(keras.callbacks.Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         self.recorder.start_evaluation()
         # All replicas use the first replica's running statistics, instead of their own.
-        share_statistics(self.model.network, self.model.distribute_strategy)
+        share_statistics(self.network, self.model.distribute_strategy)
 
     def on_test_end(self, logs: Any = None) -> None:
         self.recorder.end_epoch(float(logs["loss_sum"]), int(logs["correct"]), int(logs["count"]))
@@ -158,7 +165,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     plan, strategy, network, optimizer = experiment.plan, parts.strategy, parts.network, parts.optimizer
     with strategy.scope():
         # auto_scale_loss=False: the optimizer scales the loss by its own rule.
-        parts.model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False, **parts.compile_options)
+        parts.model.compile(optimizer=optimizer, auto_scale_loss=False, **parts.compile_options)
         # One call, unless training resumes within an epoch: all epochs of a call have the same number of batches.
         for epochs in plan.epochs_alike:
             parts.model.fit(
@@ -168,7 +175,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
                 validation_data=parts.test_batches,
                 shuffle=False,  # instead of Keras's shuffling: the batches are shuffled already
                 callbacks=[parts.recording, Averaging(network, optimizer)],  # the latter for --ema-decay
-                verbose=0,  # the recorder shows progress
+                **parts.fit_options,
             )
 
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps

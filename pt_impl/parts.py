@@ -30,8 +30,13 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         network = pipeline.take_stage(network, experiment.network, rank)
     network.to(device)
     train_batches, test_batches = make_loaders(experiment, rank)
-    compile_options, optimizer_options = {}, {}
-    if config.mode == "tuned":
+    compile_options, optimizer_options, step = {}, {}, forward_backward
+    if config.mode == "tutorial":
+        from pt_impl import tutorial
+
+        train_batches, test_batches = tutorial.make_loaders(experiment, rank)
+        step = tutorial.forward_backward
+    elif config.mode == "tuned":
         from pt_impl import tuning
 
         network = tuning.tune_network(network, config)
@@ -61,7 +66,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         compute = pipeline.Pipeline(network, rank, config, autocast).forward_backward
         compute_scores = pipeline.Pipeline(evaluated, rank, config, autocast).eval_step
     else:
-        compute = functools.partial(forward_backward, model, scaler, autocast, config)
+        compute = functools.partial(step, model, scaler, autocast, config)
         compute_scores = functools.partial(eval_step, evaluated, autocast)
 
     def state_after(steps: int) -> TrainState:

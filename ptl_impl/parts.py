@@ -24,9 +24,21 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     network: nn.Module = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.first_weights)
     data, scaler, averaging = ExampleData(experiment), LossScaler(config, device), make_averaging(experiment, device)
+    classifier = Classifier
+    trainer_options: dict[str, Any] = {
+        # The recorder logs, makes checkpoints and shows progress.
+        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
+        "accumulate_grad_batches": config.accumulate_grad_batches,
+        "gradient_clip_val": experiment.update_rule.largest_norm,
+    }
     callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
     compile_options: dict[str, Any] = {}
-    if config.mode == "tuned":
+    if config.mode == "tutorial":
+        from ptl_impl import tutorial
+
+        data, classifier = tutorial.TutorialData(experiment), tutorial.TutorialClassifier
+        trainer_options |= tutorial.trainer_options(config)
+    elif config.mode == "tuned":
         from pt_impl import tuning as pt_tuning
         from ptl_impl import tuning
 
@@ -40,15 +52,11 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 
-    classifier = Classifier
-    trainer_options: dict[str, Any] = {
-        "accumulate_grad_batches": config.accumulate_grad_batches,
-        "gradient_clip_val": experiment.update_rule.largest_norm,
-    }
     if config.strategy == "pipeline":
         from ptl_impl.pipeline import PipelinedClassifier
 
-        classifier, trainer_options = PipelinedClassifier, {}  # its step accumulates and clips the gradients itself
+        classifier = PipelinedClassifier
+        trainer_options |= {"accumulate_grad_batches": 1, "gradient_clip_val": None}  # its step does both itself
     elif config.strategy == "fsdp":
         from ptl_impl.sharding import ShardedClassifier
 

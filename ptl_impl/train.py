@@ -142,10 +142,6 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         sync_batchnorm=False,  # the network has such layers already; Lightning's refuse the CPU
         use_distributed_sampler=False,  # the samplers know their rank; Lightning's sampler would pad
         num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,  # the recorder shows progress
-        enable_model_summary=False,
         **parts.trainer_options,
     )
     # A run that resumes has some epochs behind it; fit counts on from here.

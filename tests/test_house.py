@@ -101,6 +101,7 @@ LAYOUT = {
     "parts": {"make_parts"},
     "train": {"Parts", "train"},
     "tuning": set(),
+    "tutorial": set(),
 }
 # The same for files of the loops. A trainer uses the loop's file, or has one of its own for what is different.
 OF_LOOPS = {
@@ -147,7 +148,7 @@ def test_training_files_know_nothing_of_mode_strategy_and_resuming(name):
             assert ast.unparse(node) not in ("config.mode", "config.strategy", "experiment.state")
         elif isinstance(node, ast.ImportFrom):
             names = {node.module.rpartition(".")[2], *(alias.name for alias in node.names)}
-            assert not names & {"parts", "tuning", "pipeline", "sharding"}
+            assert not names & {"parts", "tuning", "tutorial", "pipeline", "sharding"}
 
 
 def test_training_files_hold_steps_and_loop():
@@ -219,10 +220,11 @@ def test_that_test_sees_what_would_be_private(tmp_path):
 
 
 @pytest.mark.parametrize("name", (*LOOPS, *TRAINERS))
-def test_the_plain_path_imports_tuning_only_where_the_mode_asks_for_it(name):
-    for path in set((REPOSITORY / name).glob("*.py")) - {REPOSITORY / name / "tuning.py"}:
-        top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        assert not [one for one in map(ast.unparse, top) if "tuning" in one], path
+def test_the_plain_path_imports_what_a_mode_adds_only_where_the_mode_asks_for_it(name):
+    for mode in ("tuning", "tutorial"):
+        for path in set((REPOSITORY / name).glob("*.py")) - {REPOSITORY / name / f"{mode}.py"}:
+            top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+            assert not [one for one in map(ast.unparse, top) if mode in one], path
 
 
 def test_the_documents_are_whole_and_name_only_options_that_exist():

@@ -39,6 +39,10 @@ class Shards:
 
     epochs: tuple[int, int] = (0, 2**62)  # the first epoch, and the one after the last
 
+    @property
+    def batch_size(self) -> int:
+        return self.experiment.config.eval_batch_size
+
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
         self.experiment, self.augmentation = experiment, None
         self.images, self.labels = experiment.dataset.test_images, experiment.dataset.test_labels
@@ -54,6 +58,10 @@ class Shards:
     def __len__(self) -> int:
         """Number of shards of all replicas."""
         return self.bounds.shape[0] * self.bounds.shape[1]
+
+    def whole_batches(self) -> NDArray[np.int64]:
+        """int64 (n,): the visits of all batches, in their order; fewer than `visits` if batches are left out."""
+        return np.concatenate([self.visits[batch[0, 0] : batch[-1, 1]] for batch in self.bounds])
 
     def indices(self, replicas: range) -> NDArray[np.int64]:
         """Indices of the shards of these replicas, batch by batch."""
@@ -85,6 +93,10 @@ class TrainShards(Shards):
         self.images, self.labels = experiment.dataset.train_images, experiment.dataset.train_labels
         self.num_replicas, self.epochs = num_replicas, (experiment.plan.epochs_done, experiment.plan.num_epochs)
         self.set_epoch(self.epochs[0])
+
+    @property
+    def batch_size(self) -> int:
+        return self.experiment.config.batch_size
 
     def visits_of(self, epoch: int) -> NDArray[np.int64]:
         return visits(epoch + 1, epoch_order(self.experiment.config.seed, epoch + 1, self.experiment.plan.train_size))

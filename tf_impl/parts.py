@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import make_shards, step_signature
+from tf_impl.data import make_dataset, make_shards, step_signature
 from tf_impl.inspection import save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import Accumulator, make_optimizer
@@ -38,8 +38,14 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
     else:
         model = network
         compute = functools.partial(forward_backward, network, optimizer, config.label_smoothing)
+    signature = step_signature(experiment)
+    if config.mode == "tutorial":
+        from tf_impl import tutorial
+
+        compute = functools.partial(tutorial.forward_backward, network, optimizer, config.label_smoothing)
+        signature = signature[:2]
     if config.compile:
-        compute = tf.function(compute, jit_compile=True, input_signature=step_signature(experiment))
+        compute = tf.function(compute, jit_compile=True, input_signature=signature)
     if accumulator:
         step = functools.partial(accumulate_step, accumulator, compute)
         update = functools.partial(update_step, network, optimizer, accumulator)
@@ -55,7 +61,11 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder)
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
     else:
-        train_steps, evaluate = make_loop(experiment, strategy, shards, steps)
+        batches = tuple(make_dataset(strategy, of_set) for of_set in shards)
+        if config.mode == "tutorial":
+            whole = map(tutorial.make_batches, shards)
+            batches = tuple(map(strategy.experimental_distribute_dataset, whole))
+        train_steps, evaluate = make_loop(experiment, strategy, shards[0], batches, steps)
     if config.save_first_batch:
         save_first_batch(experiment, strategy, network, recorder)
 

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from common.spec.state import TrainState
-from tf_impl.data import Shard, Shards, TrainShards, make_dataset
+from tf_impl.data import Shard, TrainShards
 from tf_impl.inspection import predict
 from tf_impl.networks import cross_entropy
 from tf_impl.optimizer import Accumulator, Optimizer, average_weights
@@ -20,6 +20,7 @@ from tf_impl.weights import get_weights
 
 SUM = tf.distribute.ReduceOp.SUM
 ForwardBackward = Callable[[Any, tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]]
+Batches = tf.distribute.DistributedDataset
 Shares = tuple[tf.Tensor, tf.Tensor]  # of the loss and of the number of correct answers; or their sums
 # The steps that a replica takes: training, the update (None if training makes it), evaluation.
 ReplicaSteps = tuple[Callable[..., Shares], Callable[[], None] | None, Callable[..., tuple[tf.Tensor, ...]]]
@@ -92,8 +93,8 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumul
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 
 
-def eval_step(model: Any, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """This replica's sum of losses, number of correct answers and number of examples; `count`: of the global batch."""
+def eval_step(model: Any, inputs: Any, labels: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """This replica's sum of losses, number of correct answers and number of examples."""
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -104,16 +105,20 @@ def eval_step(model: Any, inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> t
 
 
 def make_loop(
-    experiment: Experiment, strategy: tf.distribute.Strategy, shards: tuple[TrainShards, Shards], steps: ReplicaSteps
+    experiment: Experiment,
+    strategy: tf.distribute.Strategy,
+    train_shards: TrainShards,
+    batches: tuple[Batches, Batches],
+    steps: ReplicaSteps,
 ) -> tuple[Callable[[int], Iterator[Shares]], Callable[[], tuple[float, int, int]]]:
     """`train_steps` and `evaluate`, which call the steps on all replicas.
 
     Args:
-      shards: which examples of each batch a replica gets: of the training set, and of the test set.
+      train_shards: which examples of each batch a replica gets; told each epoch.
+      batches: of the training set and of the test set, distributed over the replicas.
       steps: the functions above, for this network.
     """
-    train_shards, test_shards = shards
-    train_batches, test_batches = make_dataset(strategy, train_shards), make_dataset(strategy, test_shards)
+    train_batches, test_batches = batches
     replica_train_step, replica_update_step, replica_eval_step = steps
 
     # The signature allows any number of examples, so the last batch of an epoch needs no trace of its own.

@@ -4,6 +4,7 @@ All random numbers are drawn once for each example and epoch (common/spec/random
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,22 @@ from numpy.typing import NDArray
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 from common.spec.randomness import STREAM_AUGMENTATION, Integers, philox, positions
+
+
+class Draws(NamedTuple):
+    """What happens to each of n images: int64 (n,), and bool (n,) for `flipped`.
+
+    Attributes:
+      top, left: where the crop begins, in the padded image.
+      flipped: whether the crop is mirrored.
+      cutout_top, cutout_left: where the square begins that is cut out, which may be outside of the image.
+    """
+
+    top: Integers
+    left: Integers
+    flipped: NDArray[np.bool_]
+    cutout_top: Integers
+    cutout_left: Integers
 
 
 @dataclass(frozen=True)
@@ -41,29 +58,36 @@ class Augmentation:
             return None
         return cls(config.seed, config.random_crop, config.horizontal_flip, config.cutout)
 
+    def draws(self, visits: Integers, image_shape: tuple[int, ...]) -> Draws:
+        """What happens to these images; `image_shape`: (H, W, C)."""
+        height, width = image_shape[:2]
+        vertical, horizontal, mirror, place = philox(self.seed, positions(visits), visits >> 32, 0, STREAM_AUGMENTATION)
+        side = 2 * self.padding + 1
+        # The upper 32 bits of a word times n are a random integer from 0 to n - 1. The lower half of the fourth word
+        # gives the row of the square's centre, the upper half gives the column.
+        return Draws(
+            top=vertical * side >> 32,
+            left=horizontal * side >> 32,
+            flipped=(mirror >> 31 == 1) & self.flips,
+            cutout_top=((place & 0xFFFF) * height >> 16) - self.cutout // 2,
+            cutout_left=((place >> 16) * width >> 16) - self.cutout // 2,
+        )
+
     def __call__(
         self, images: NDArray[np.uint8], visits: Integers, shift: NDArray[np.float32], scale: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         """Changes and normalises images, uint8 (n, H, W, C); returns float64 (n, H, W, C)."""
-        height, width = images.shape[1:3]
-        vertical, horizontal, mirror, place = philox(self.seed, positions(visits), visits >> 32, 0, STREAM_AUGMENTATION)
-        side, pad = 2 * self.padding + 1, self.padding
+        (height, width), pad = images.shape[1:3], self.padding
+        draws = self.draws(visits, images.shape[1:])
         padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-        # The upper 32 bits of a word times n are a random integer from 0 to n - 1.
-        rows = np.arange(height) + (vertical * side >> 32)[:, None]
-        columns = np.broadcast_to(np.arange(width), (len(images), width))
-        if self.flips:
-            columns = np.where((mirror >> 31)[:, None] == 1, columns[:, ::-1], columns)
-        columns = columns + (horizontal * side >> 32)[:, None]
+        rows = np.arange(height) + draws.top[:, None]
+        columns = np.where(draws.flipped[:, None], np.arange(width)[::-1], np.arange(width)) + draws.left[:, None]
         changed = padded[np.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None, :]]
-        normalised = (changed.astype(np.float64) - shift) * scale
+        normalised: NDArray[np.float64] = (changed.astype(np.float64) - shift) * scale
         if self.cutout:
-            # The lower half of the fourth word gives the row of the square's centre, the upper half gives the column.
-            top = ((place & 0xFFFF) * height >> 16) - self.cutout // 2
-            left = ((place >> 16) * width >> 16) - self.cutout // 2
             inside = [
                 (np.arange(length) >= first[:, None]) & (np.arange(length) < first[:, None] + self.cutout)
-                for first, length in ((top, height), (left, width))
+                for length, first in ((height, draws.cutout_top), (width, draws.cutout_left))
             ]
             normalised[inside[0][:, :, None] & inside[1][:, None, :]] = 0
         return normalised

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from pydantic import (
@@ -96,12 +96,14 @@ def _check_class_names(names: list[str]) -> list[str]:
 
 # Name of each class, in the order of the labels.
 ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES), AfterValidator(_check_class_names)]
-Mode = Literal["plain", "tuned"]
+Mode = Literal["tutorial", "plain", "tuned"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
 ABOUT_MODE = (
-    "plain: each framework as its own documentation teaches it, 32-bit floats and no compiler; tuned: with all that was"
-    " measured to make it faster and is still the same training, see docs/performance.md"
+    "tutorial: the program of each framework's own documentation, which prepares images one by one; plain: the"
+    " framework's own step and loop, on arrays that are gathered a batch at a time; tuned: with all that was measured"
+    " to make it faster and is still the same training, see docs/performance.md"
 )
 Accelerator = Literal["cpu", "gpu"]
 # Lightning's names, for the strategies that Lightning has.
@@ -603,6 +605,6 @@ class TrainConfig(TrainingOptions):
 
 
 def check_mode(data_on: str, *modes: Mode) -> None:
-    """Raises ValueError for data on the device in plain mode."""
-    if data_on == "device" and "plain" in modes:
-        raise ValueError("--data-on device: needs --mode tuned; in plain mode the framework's own loader is used")
+    """Raises ValueError for data on the device in another mode than tuned."""
+    if data_on == "device" and {*modes} != {"tuned"}:
+        raise ValueError("--data-on device: needs --mode tuned; in other modes the framework's own loader is used")

@@ -40,7 +40,7 @@ from comparison.prove.reference import evaluate
 AUDITS_FILE = "audits.json"
 MOST_STEPS, LEAST_STEPS = 7, 2  # audited steps of a run
 MOST_FLOPS = 4e10  # of all audits of a run, if LEAST_STEPS need less: about two seconds on two cores
-BYTES = 24  # of memory for each output of a layer: the output itself, what was multiplied, and their errors
+BYTES = 96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
 # How often the step is taken with errors, if the first time does not explain the differences; less for large networks.

@@ -54,6 +54,11 @@ class WrongStep:
         if "loss" in beyond:
             found, right = (float(arrays["loss"][-1]) for arrays in (self.actual, self.wanted))
             words = f"the loss is {found:.6g}, and should be {right:.6g}"
+        if self._is_shared_out_unequally():
+            return (
+                f"{words}: --mode tutorial averages the means of the replicas' shards, which differ in size here;"
+                f" choose a --train-size that {self.experiment.config.num_shards} divides"
+            )
         if [*beyond] == ["loss"]:
             return f"{words}, while the update is right: {self._suspects_of_loss(beyond['loss'].explained)}"
         explained = {difference.name: difference.explained for difference in self.differences}
@@ -71,6 +76,12 @@ class WrongStep:
         if "loss" in beyond and self.experiment.config.precision in ("32", "64") and self._is_rounded_to_16_bits():
             return f"{words}, no more than rounding to 16 bits would make: suspect {self._small_suspects()}"
         return f"{words}; {self._suspicion(beyond, old)}"
+
+    def _is_shared_out_unequally(self) -> bool:
+        """Whether it is a tutorial's step whose batch its replicas can't divide equally."""
+        config, plan = self.experiment.config, self.experiment.plan
+        steps = range(self.before.step + 1, self.after.step + 1)
+        return config.mode == "tutorial" and any(plan.count(step) % config.num_shards for step in steps)
 
     def _suspects_of_loss(self, explained: float) -> str:
         step = self.after.step

@@ -146,27 +146,25 @@ class Pass:
         edge = size // 2 if layer.padding == "same" else layer.padding
         padded = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
         height, width = ((length - size) // stride + 1 for length in padded.shape[1:3])
-        places = [(row, column) for row in range(size) for column in range(size)]
 
-        def seen(images: Array, row: int, column: int) -> Array:
-            """What the kernel's weight at (row, column) is multiplied with, at all places; a view."""
-            return images[:, row : row + stride * height : stride, column : column + stride * width : stride]
+        def seen(images: Array) -> Array:
+            """What the kernel is multiplied with, (n, height, width, channels, row, column); a view."""
+            windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), (1, 2))
+            return windows[:, ::stride, ::stride]
 
         def convolve(images: Array, kernel: Array) -> Array:
-            sums = np.zeros((len(images), height, width, layer.filters))
-            for place in places:
-                sums += np.tensordot(seen(images, *place), kernel[place], axes=1)
-            return sums
-
-        def spread(gradient: Array, kernel: Array) -> Array:
-            back = np.zeros_like(padded)
-            for place in places:
-                seen(back, *place)[...] += np.tensordot(gradient, kernel[place], axes=(3, 1))
-            return back
+            return np.tensordot(seen(images), kernel, ((4, 5, 3), (0, 1, 2)))
 
         def correlate(images: Array, gradient: Array) -> Array:
-            slopes = [np.tensordot(seen(images, *place), gradient, axes=((0, 1, 2), (0, 1, 2))) for place in places]
-            return np.reshape(slopes, kernel.shape)
+            return np.tensordot(seen(images), gradient, ((0, 1, 2), (0, 1, 2))).transpose(1, 2, 0, 3)
+
+        def spread(gradient: Array, kernel: Array) -> Array:
+            back, parts = np.zeros_like(padded), np.tensordot(gradient, kernel, ((3,), (3,)))
+            for row in range(size):
+                for column in range(size):
+                    place = np.s_[:, row : row + stride * height : stride, column : column + stride * width : stride]
+                    back[place] += parts[..., row, column, :]
+            return back
 
         y = self.product(convolve, padded, kernel)
         if layer.use_bias:
@@ -271,7 +269,7 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
     return y, backward
 
 
-EVALUATED_TOGETHER = 1000  # test images, which limits memory
+EVALUATED_TOGETHER = 100  # test images, which limits memory
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from common.platform.errors import option_name
 from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
-from common.spec.options import Mode, TrainConfig, fields_of_kind, neutral_values
+from common.spec.options import MODES, TrainConfig, fields_of_kind, neutral_values
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
 from comparison.measure.baseline import Change
@@ -176,10 +176,9 @@ def speed_conclusions(table: Table) -> list[str]:
     unmeasured = [row for row in table.rows if row.runs and not row.images_per_second]
     if why := why_not_measured(unmeasured):
         lines.append(f"{', '.join(row.title for row in unmeasured)}: speed not measured: {why}")
-    modes: list[Mode] = ["plain", "tuned"]
-    for mode in modes:
+    for mode in MODES:
         lines += _fastest([row for row in good if row.mode == mode])
-    return lines + [sentence for plain in good for tuned in good if (sentence := _tuning(plain, tuned))]
+    return lines + [sentence for row in good for other in good if (sentence := _gain(row, other))]
 
 
 def proof_conclusions(table: Table) -> list[str]:
@@ -212,12 +211,12 @@ def _fastest(rows: Sequence[Row]) -> Iterator[str]:
             yield _times(first.title, other.title, ratio, num_rounds)
 
 
-def _tuning(plain: Row, tuned: Row) -> str | None:
-    """The gain by tuning, compared with plain runs of the same implementation in the same rounds; None if not known."""
-    if plain.implementation != tuned.implementation or (plain.mode, tuned.mode) != ("plain", "tuned"):
+def _gain(row: Row, other: Row) -> str | None:
+    """What the next mode gains, of runs of the same implementation in the same rounds; None if not known."""
+    if row.implementation != other.implementation or MODES.index(other.mode) != MODES.index(row.mode) + 1:
         return None
-    ratio, num_rounds = speed_ratio(plain, tuned)
-    return _times(tuned.title, f"plain {plain.title}", ratio, num_rounds) if ratio else None
+    ratio, num_rounds = speed_ratio(row, other)
+    return _times(other.title, row.title, ratio, num_rounds) if ratio else None
 
 
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY, run
 from rich.console import Console
 
-from benchmarks import limit, usual
+from benchmarks import limit
 from benchmarks.paired import (
     BenchmarkConfig,
     ModesConfig,
@@ -158,7 +158,7 @@ def test_rows_are_implementations_in_modes_and_what_is_to_be_reached_is_reported
     names = [row.name for row in ModesConfig().rows]
     assert names == ["tf", "tf tuned", "pt", "pt tuned", "ptl", "ptl tuned", "keras", "keras tuned"]
     assert [row.name for row in ModesConfig(implementations=["pt"], mode=["tuned"]).rows] == ["pt tuned"]
-    for reach in (*limit.REACH.values(), usual.REACH):
+    for reach in limit.REACH.values():
         assert set(reach) <= set(names)
 
 

@@ -277,9 +277,9 @@ def test_the_conclusions_are_sentences(tmp_path):
         "PyTorch trained 3.00 times as fast as TensorFlow (3.00 to 3.00)",
         "PyTorch tuned trained 1.03 times as fast as Lightning tuned (1.03 to 1.03)",
         "PyTorch tuned trained 3.00 times as fast as TensorFlow tuned (3.00 to 3.00)",
-        "TensorFlow tuned trained 1.50 times as fast as plain TensorFlow (1.50 to 1.50)",
-        "PyTorch tuned trained 1.50 times as fast as plain PyTorch (1.50 to 1.50)",
-        "Lightning tuned trained 1.50 times as fast as plain Lightning (1.50 to 1.50)",
+        "TensorFlow tuned trained 1.50 times as fast as TensorFlow (1.50 to 1.50)",
+        "PyTorch tuned trained 1.50 times as fast as PyTorch (1.50 to 1.50)",
+        "Lightning tuned trained 1.50 times as fast as Lightning (1.50 to 1.50)",
         "same training: yes, proved in 64 bits: losses of the same step are at most 0 apart",
         "timed runs: 24 steps audited: each is what the formulas give, but for rounding",
     ]

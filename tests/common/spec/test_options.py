@@ -134,7 +134,7 @@ def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
         ("--accumulate-grad-batches 0", "--accumulate-grad-batches 0: should be greater than 0"),
         ("--gradient-clip-val 0", "--gradient-clip-val 0: should be greater than 0"),
         ("--ema-decay 1", "--ema-decay 1: should be less than 1"),
-        ("--data-on device", "--data-on device: needs --mode tuned; in plain mode"),
+        ("--data-on device", "--data-on device: needs --mode tuned; in other modes"),
         ("--batch 8", "unknown option --batch 8"),
         ("stray", "unknown option stray"),
         ("--config none.yaml", "--config none.yaml: No such file or directory"),

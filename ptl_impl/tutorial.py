@@ -1,0 +1,43 @@
+"""The additions of `--mode tutorial` in Lightning: the program that Lightning's own documentation teaches.
+
+The pages, as of Lightning 2.6, are "Lightning in 15 minutes" (docs/source-pytorch/starter/introduction.rst in
+Lightning-AI/pytorch-lightning) and "LightningDataModule" (docs/source-pytorch/data/datamodule.rst). They teach
+PyTorch's data set and loader (pt_impl/tutorial.py), a `training_step` that returns and logs the mean loss, and a
+Trainer with its defaults, which logs, shows progress, and saves a checkpoint after each epoch.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from common.spec.options import TrainConfig
+from pt_impl.data import Batch
+from pt_impl.tutorial import make_loaders
+from ptl_impl.data import ExampleData
+from ptl_impl.train import Classifier
+
+
+class TutorialData(ExampleData):
+    """Batches of images that are transformed one by one."""
+
+    def setup(self, stage: str) -> None:
+        self.train_loader, self.test_loader = make_loaders(self.experiment, self.trainer.global_rank)
+
+
+class TutorialClassifier(Classifier):
+    """The network with the training step of the tutorials."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
+        inputs, labels, _ = batch
+        logits = self(inputs)
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.experiment.config.label_smoothing)
+        self.log("train_loss", loss, prog_bar=True)
+        correct = (logits.detach().argmax(dim=1) == labels).sum()
+        return {"loss": loss, "share": loss.detach() / self.trainer.world_size, "correct": correct}
+
+
+def trainer_options(config: TrainConfig) -> dict[str, Any]:
+    """The Trainer's defaults; its files go to the run folder."""
+    on = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return {**dict.fromkeys(on, True), "default_root_dir": config.run_dir}

@@ -1,0 +1,87 @@
+"""`--mode tutorial`: the programs of the frameworks' documentation are the same training, where they can be."""
+
+import functools
+import sys
+
+import numpy as np
+import pytest
+from conftest import IMPLEMENTATIONS, run, train
+
+from common.platform.files import read_arrays
+from common.record.audited_states import STEPS_VARIABLE
+from common.record.results import read_result
+from comparison.lockstep import find_departure
+from comparison.prove.audits import make_audits
+
+TOLERANCE = 1e-12
+# The last of 27 batches has two examples.
+SMALL = ("--train-size", 418, "--batch-size", 16, "--epochs", 4, "--precision", 64)
+SCENARIOS = {
+    "sgd": ("--momentum", 0.9, "--schedule", "cosine", "--gradient-clip-val", 0.5),
+    "smoothed": ("--optimizer", "adam", "--label-smoothing", 0.1, "--ema-decay", 0.9),
+    "drawn": (
+        *("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3),
+        *("--learning-rate", 0.05),
+    ),
+    "colours": (
+        *("--dataset", "synthetic", "--image-shape", 16, 19, 3, "--model", "lenet", "--test-size", 101),
+        *("--random-crop", 3, "--horizontal-flip", "true", "--checkpoint-every", 30),
+    ),
+    "normalised": ("--model", "resnet8", "--verify-steps", 40),
+}
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory):
+    """Scenario and devices -> the run folder of PyTorch in mode plain, trained once for all tests."""
+
+    @functools.cache
+    def trained(scenario, devices):
+        folder = tmp_path_factory.mktemp(scenario)
+        return train("pt", folder, *SMALL, *SCENARIOS[scenario], "--devices", devices)
+
+    return trained
+
+
+def cases():
+    for scenario in SCENARIOS:
+        for implementation in IMPLEMENTATIONS:
+            for devices in (1, 2):
+                quick = (scenario, devices) in (("sgd", 2), ("drawn", 1))
+                marks = [pytest.mark.xdist_group(f"tutorial-{scenario}"), *([] if quick else [pytest.mark.slow])]
+                yield pytest.param(scenario, implementation, devices, marks=marks)
+
+
+@pytest.mark.parametrize(("scenario", "implementation", "devices"), [*cases()])
+def test_tutorials_are_the_same_training(reference, tmp_path, scenario, implementation, devices):
+    options = (*SMALL, *SCENARIOS[scenario], "--mode", "tutorial", "--devices", devices)
+    other = train(implementation, tmp_path / "run", *options)
+    # Each replica normalises its own shard.
+    wanted = reference(scenario, devices if scenario == "normalised" else 1)
+    message = find_departure(wanted, other, TOLERANCE)
+    assert message is None, message
+    assert read_result(other).test_correct == read_result(wanted).test_correct
+    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (wanted, other))
+    for name, array in weights.items():
+        assert np.max(np.abs(array - other_weights[name])) <= TOLERANCE * np.max(np.abs(array)), name
+
+
+@pytest.mark.parametrize(
+    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "ptl", "keras"))]
+)
+def test_audits_say_where_unequal_shards_make_another_training(tmp_path, implementation):
+    options = ("--mode", "tutorial", "--devices", 2, "--train-size", 165, "--batch-size", 32, "--epochs", 3)
+    train(implementation, tmp_path / "run", *options, **{STEPS_VARIABLE: "1 4 6 7 12"})
+    audits = make_audits(tmp_path / "run", (1, 4, 6, 7, 12))
+    assert [audit.same for audit in audits.steps] == [True, True, False, True, None]  # the last one "like one before"
+    assert "averages the means of the replicas' shards, which differ in size here" in audits.different[0].note
+
+
+def test_what_no_tutorial_teaches_is_refused(tmp_path):
+    for options, message in (
+        (("--strategy", "pipeline", "--devices", 2), "--strategy pipeline: not with --mode tutorial"),
+        (("--accumulate-grad-batches", 2), "--accumulate-grad-batches 2: not with --mode tutorial"),
+        (("--batch-size", 33, "--devices", 2), "--batch-size 33: with --mode tutorial, should be a multiple"),
+    ):
+        command = (sys.executable, "-m", "pt_impl", "--mode", "tutorial", "--accelerator", "cpu", *options)
+        assert message in run(*command, "--run-dir", tmp_path / "run", expect=2).stderr

@@ -1,0 +1,82 @@
+"""The additions of `--mode tutorial` in TensorFlow: data path and loss as TensorFlow's own documentation teaches them.
+
+The pages, as of TensorFlow 2.21, are "Custom training with tf.distribute.Strategy"
+(site/en/tutorials/distribute/custom_training.ipynb in tensorflow/docs) and "Better performance with the tf.data API"
+(site/en/guide/data_performance.ipynb). They teach arrays of floats, which tf.data cuts into examples and batches, and
+which the strategy distributes; and the mean of the losses of a replica's shard.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.spec.randomness import positions
+from tf_impl.augment import Augment
+from tf_impl.data import Shards, normalise
+from tf_impl.networks import cross_entropy
+from tf_impl.optimizer import Optimizer
+
+
+class Arrays:
+    """Images and labels of a set, as the pages keep them: as tensors, the images as normalised floats."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.experiment, self.augmentation, self.shards = shards.experiment, shards.augmentation, shards
+        with tf.device("CPU"):
+            self.images, self.labels = tf.constant(shards.images), tf.constant(shards.labels)
+            if not self.augmentation:
+                self.images = self.normalised(self.images)
+
+    def normalised(self, images: tf.Tensor) -> tf.Tensor:
+        return normalise(images, self.experiment.dataset, self.experiment.config.precision)
+
+    def of_epoch(self, cut: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
+        """The dataset that `cut` makes of the visits of an epoch, see common/spec/randomness.py."""
+
+        def of_visits(_: tf.Tensor) -> tf.data.Dataset:
+            return cut(tf.ensure_shape(tf.numpy_function(self.shards.whole_batches, [], tf.int64), [None]))
+
+        return tf.data.Dataset.range(1).flat_map(of_visits)
+
+    def gather(self, visits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The images and labels of these visits, (n,), and the visits."""
+        return tf.gather(self.images, positions(visits)), tf.gather(self.labels, positions(visits)), visits
+
+    def prepare(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        """Inputs, see `Batch`, and labels; the images are augmented if there is an augmentation."""
+        if self.augmentation:
+            augment = Augment(self.augmentation, visits)
+            images = augment.cut_out(self.normalised(augment.crop_and_flip(images)))
+        return (images, visits) if self.experiment.network.drops else images, labels
+
+
+def make_batches(shards: Shards) -> tf.data.Dataset:
+    """The batches of an epoch, inputs and labels, prepared ahead of the steps."""
+    arrays = Arrays(shards)
+
+    def examples(visits: tf.Tensor) -> tf.data.Dataset:
+        gathered = arrays.gather(visits)
+        # The arrays are in the order of common/spec. So the buffer of shuffle has size 1, which keeps the order.
+        if not arrays.augmentation:
+            return tf.data.Dataset.from_tensor_slices(arrays.prepare(*gathered)).shuffle(1)
+        return tf.data.Dataset.from_tensor_slices(gathered).shuffle(1).map(augment)
+
+    def augment(*example: tf.Tensor) -> Any:
+        return tf.nest.map_structure(lambda part: part[0], arrays.prepare(*(part[None] for part in example)))
+
+    return arrays.of_epoch(examples).batch(shards.batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def forward_backward(
+    network: keras.Model, optimizer: Optimizer, smoothing: float, inputs: Any, labels: tf.Tensor
+) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
+    with tf.GradientTape() as tape:
+        logits = tf.cast(network(inputs, training=True), network.variable_dtype)
+        # The mean over this shard, divided by the number of replicas.
+        loss = tf.nn.compute_average_loss(cross_entropy(labels, logits, smoothing))
+        scaled_loss = optimizer.scale_loss(loss)
+    gradients = tape.gradient(scaled_loss, network.trainable_variables)
+    return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
