@@ -201,25 +201,26 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         raise UserError(
             "--sync-batchnorm true: cannot be compiled, since replicas communicate inside the step; use --compile false"
         )
-    if config.mode == "tutorial":
-        _check_tutorial(config)
+    if config.mode == "tutorial" and (obstacle := tutorial_obstacle(config)):
+        raise UserError(obstacle)
     return _require_half_precision(config, by_hand="precision" not in left)
 
 
-def _check_tutorial(config: TrainConfig) -> None:
-    """Raises UserError for what no tutorial of all frameworks does."""
+def tutorial_obstacle(config: TrainConfig) -> str | None:
+    """The option that the tutorials' programs don't have, and what to do; None if they can train `config`."""
     if config.strategy in ("dp", "fsdp", "pipeline"):
-        raise UserError(f"--strategy {config.strategy}: not with --mode tutorial; use --mode plain")
+        return f"--strategy {config.strategy}: not with --mode tutorial; use --mode plain"
     if config.accumulate_grad_batches > 1:
-        raise UserError(
-            f"--accumulate-grad-batches {config.accumulate_grad_batches}: not with --mode tutorial, which makes a"
-            " step of each batch; use --mode plain"
+        return (
+            f"--accumulate-grad-batches {config.accumulate_grad_batches}: not with --mode tutorial, which makes a step"
+            " of each batch; use --mode plain"
         )
     if config.batch_size % config.num_shards:
-        raise UserError(
+        return (
             f"--batch-size {config.batch_size}: with --mode tutorial, should be a multiple of the number of devices,"
             f" {config.num_shards}"
         )
+    return None
 
 
 def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:

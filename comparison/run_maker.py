@@ -15,12 +15,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.data.datasets import num_examples
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
-from common.spec.options import TrainConfig
+from common.resolve import tutorial_obstacle
+from common.spec.options import Mode, TrainConfig
 from comparison.measure.cautions import too_many
 from comparison.measure.rounds import further_rounds, is_disturbed, other_load
 from comparison.measure.summary import summarise
@@ -65,6 +67,9 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
     config = same_devices(config, given.interpreters(), given.timeout, console)
+    if not given.mode:
+        given = given.with_mode(*_default_modes(given, config, console))
+        config = config.replace(mode=given.mode[0])
     _say_too_many(given, config, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
@@ -80,6 +85,20 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
     check_launcher(options, config, variants)
     for variant in variants:
         Experiment.make(variant.config)
+
+
+def _default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
+    """Tutorial and plain, or plain alone where the tutorials' programs can't run or would be another training."""
+    for variant in make_variants(options, config):
+        known = variant.config if variant.config.devices != "auto" else variant.config.replace(devices=1)
+        shards, (examples, _) = known.num_shards, num_examples(known)
+        obstacle = tutorial_obstacle(known)
+        if not obstacle and examples % shards:
+            obstacle = f"{shards} devices can't share {examples:,} training examples equally"
+        if obstacle:
+            console.print(f"note: only --mode plain: {obstacle}", soft_wrap=True)
+            return ["plain"]
+    return ["tutorial", "plain"]
 
 
 def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console) -> None:

@@ -76,11 +76,20 @@ def pytest_unconfigure():
         shutil.rmtree(os.environ["XDG_CACHE_HOME"])
 
 
+def in_plain_mode(command):
+    """The command of a comparison with a row for each implementation, unless it says which modes it wants."""
+    compares = len(command) > 1 and str(command[1]).endswith("compare.py")
+    if compares and not {"--mode", "--report-only", "--resume", "--help"} & {*command}:
+        return (*command, "--mode", "plain")
+    return tuple(command)
+
+
 def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     """Runs a command to its end and returns the completed process.
 
     Fails with the whole output if the exit status is not `expect`. compare.py runs through preloaded.py.
     """
+    command = in_plain_mode(command)
     if command[:2] == (sys.executable, "compare.py") and not environment:
         done = run_preloaded("compare", command[2:], cwd, timeout)
     else:
@@ -100,7 +109,7 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
 def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment):
     """Starts a command in its own session, as a terminal would; returns the process."""
     return subprocess.Popen(
-        list(map(str, command)),
+        list(map(str, in_plain_mode(command))),
         cwd=cwd,
         stdout=stdout,
         stderr=subprocess.PIPE,

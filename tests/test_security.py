@@ -58,7 +58,7 @@ def test_nothing_that_is_read_is_run(path):
 def made(tmp_path_factory):
     """All files of a comparison with checkpoints, made with umask 0, which denies other users nothing."""
     folder = tmp_path_factory.mktemp("made")
-    options = ("--epochs", 2, "--train-size", 200, "--checkpoint-every", 2, "--repeats", 1, *CPU)
+    options = ("--mode", "plain", "--epochs", 2, "--train-size", 200, "--checkpoint-every", 2, "--repeats", 1, *CPU)
     command = [sys.executable, "compare.py", "--output-dir", folder / "r", "--implementations", "pt", "tf", *options]
     subprocess.run(
         list(map(str, command)),

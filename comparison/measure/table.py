@@ -187,7 +187,9 @@ class Row:
 
     @property
     def title(self) -> str:
-        return self.contender.title
+        """`PyTorch`; `PyTorch plain` in a table with several modes."""
+        alone = {row.mode for row in self.in_table.rows} == {"plain"}
+        return self.contender.title if alone or self.mode != "plain" else f"{self.contender.title} {self.mode}"
 
     @property
     def label(self) -> str:

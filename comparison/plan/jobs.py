@@ -205,7 +205,7 @@ def _turn(options: CompareConfig, seed: int, number: int) -> int:
 
 def contenders(options: CompareConfig) -> list[Contender]:
     """Implementations and modes in the order of their rows; the others are compared with the first one."""
-    return [*itertools.starmap(Contender, itertools.product(options.implementations, options.mode))]
+    return [*itertools.starmap(Contender, itertools.product(options.implementations, options.modes))]
 
 
 def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:

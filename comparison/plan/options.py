@@ -72,9 +72,9 @@ class CompareConfig(TrainingOptions):
     )
     mode: list[Mode] = option(
         "rows",
-        ["plain"],
-        min_length=1,
-        description=f"{ABOUT_MODE}; of several, each is a row of its own: `pt`, `pt tuned`",
+        [],
+        description=f"{ABOUT_MODE}; of several, each is a row of its own; unset: tutorial and plain, or plain alone"
+        " where the tutorials' programs can't run or would be another training",
     )
     python: list[str] = option(
         "run", [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
@@ -209,12 +209,20 @@ class CompareConfig(TrainingOptions):
         return self
 
     @property
+    def modes(self) -> list[Mode]:
+        return self.mode or ["plain"]
+
+    @property
     def all_seeds(self) -> list[int]:
         return self.seeds or [self.seed]
 
+    def with_mode(self, *modes: Mode) -> "CompareConfig":
+        """These options with the modes given, as if by hand."""
+        return CompareConfig(**{**self.model_dump(exclude_unset=True), "mode": modes})
+
     def train_config(self) -> TrainConfig:
         """The options for an implementation, with the first of the modes."""
-        return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields}, mode=self.mode[0])
+        return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields}, mode=self.modes[0])
 
     def check_implementations(self) -> None:
         """Raises UserError for a name without an implementation, a folder NAME_impl."""

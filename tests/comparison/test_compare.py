@@ -15,7 +15,7 @@ from conftest import ONE_ROUND, gone, read_csv, run, wait_for
 from comparison.prove import prover
 
 FEW_STEPS = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
-SHORT = (*FEW_STEPS, "--repeats", 1)
+SHORT = (*FEW_STEPS, "--repeats", 1, "--mode", "plain")
 
 
 def run_dir(output, name, number=1):

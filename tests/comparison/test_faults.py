@@ -170,7 +170,7 @@ LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     """Its losses are those of an uninterrupted run. Its accuracy counts, its times do not."""
-    output, options = tmp_path / "r", (*LONG, *CPU, "--checkpoint-every", 100)
+    output, options = tmp_path / "r", (*LONG, *CPU, "--mode", "plain", "--checkpoint-every", 100)
     command = [sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options, *ONE_ROUND]
     command = [*map(str, command), "--verify", "never"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

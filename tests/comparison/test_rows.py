@@ -273,20 +273,20 @@ def test_the_conclusions_are_sentences(tmp_path):
     both = {"mode": ["plain", "tuned"], "repeats": 4}
     summary = comparison(tmp_path / "both", make, **both)
     assert conclusions(summary.tables[0]) == [
-        "PyTorch trained 1.03 times as fast as Lightning (1.03 to 1.03)",
-        "PyTorch trained 3.00 times as fast as TensorFlow (3.00 to 3.00)",
+        "PyTorch plain trained 1.03 times as fast as Lightning plain (1.03 to 1.03)",
+        "PyTorch plain trained 3.00 times as fast as TensorFlow plain (3.00 to 3.00)",
         "PyTorch tuned trained 1.03 times as fast as Lightning tuned (1.03 to 1.03)",
         "PyTorch tuned trained 3.00 times as fast as TensorFlow tuned (3.00 to 3.00)",
-        "TensorFlow tuned trained 1.50 times as fast as TensorFlow (1.50 to 1.50)",
-        "PyTorch tuned trained 1.50 times as fast as PyTorch (1.50 to 1.50)",
-        "Lightning tuned trained 1.50 times as fast as Lightning (1.50 to 1.50)",
+        "TensorFlow tuned trained 1.50 times as fast as TensorFlow plain (1.50 to 1.50)",
+        "PyTorch tuned trained 1.50 times as fast as PyTorch plain (1.50 to 1.50)",
+        "Lightning tuned trained 1.50 times as fast as Lightning plain (1.50 to 1.50)",
         "same training: yes, proved in 64 bits: losses of the same step are at most 0 apart",
         "timed runs: 24 steps audited: each is what the formulas give, but for rounding",
     ]
     write_tables(summary)
     write_report(summary)
     for name in ("results.md", "report.html"):
-        assert "PyTorch trained 3.00 times as fast as TensorFlow" in (tmp_path / "both" / name).read_text()
+        assert "PyTorch plain trained 3.00 times as fast as TensorFlow plain" in (tmp_path / "both" / name).read_text()
     # The speed of a different training is not compared with others.
     parted = comparison(
         tmp_path / "parted", lambda job: fast(job, proof_factor=1 + 0.1 * (job.name == "pt tuned")), **both
