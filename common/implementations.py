@@ -12,12 +12,14 @@ class Implementation:
       about: the first sentence of its `--help`.
       package: the package that computes; its version decides whether half precision is tried out again.
       probe: the module that tries out half precision, see `common.platform.processor.try_out`; None: nothing to try.
+      tutorial: what its `--mode tutorial` does that mode plain leaves out.
     """
 
     title: str
     about: str
     package: str
     probe: str | None
+    tutorial: str = ""
 
 
 IMPLEMENTATIONS = {
@@ -26,18 +28,28 @@ IMPLEMENTATIONS = {
         "Trains a network with TensorFlow (loop written out; MirroredStrategy).",
         "tensorflow",
         "tf_impl.probe",
+        "images that are batched one by one",
     ),
     "keras": Implementation(
-        "Keras", "Trains a network with Keras (compile and fit; MirroredStrategy).", "tensorflow", "tf_impl.probe"
+        "Keras",
+        "Trains a network with Keras (compile and fit; MirroredStrategy).",
+        "tensorflow",
+        "tf_impl.probe",
+        "fit's own step, metrics and progress bar",
     ),
     "pt": Implementation(
         "PyTorch",
         "Trains a network with PyTorch (loop written out; DistributedDataParallel, FSDP).",
         "torch",
         "pt_impl.probe",
+        "images that are transformed one by one",
     ),
     "ptl": Implementation(
-        "Lightning", "Trains a network with Lightning (Trainer and its strategies).", "torch", "pt_impl.probe"
+        "Lightning",
+        "Trains a network with Lightning (Trainer and its strategies).",
+        "torch",
+        "pt_impl.probe",
+        "images that are transformed one by one, logging, and the progress bar",
     ),
 }
 

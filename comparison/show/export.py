@@ -22,7 +22,7 @@ from comparison.measure.sweep import make_study
 from comparison.measure.table import MAIN, Row
 from comparison.run.program import Record
 from comparison.show.sentences import changes, conclusions, remarks, study_conclusions, what_was_compared
-from comparison.show.tables import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, in_one_line, row_tables, study_tables
+from comparison.show.tables import ABOUT_DETAILS, about_main, baseline_table, in_one_line, row_tables, study_tables
 
 FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
 
@@ -128,7 +128,7 @@ def to_markdown(summary: Summary) -> str:
     beside = baseline_table(summary.changes)
     if not beside.empty:
         lines += [f"Beside {_plain(printable(str(summary.request.options.baseline)))}:", "", *markdown_grid(beside), ""]
-    lines += [f"{ABOUT_MAIN} {ABOUT_DETAILS}", ""]
+    lines += [f"{about_main(summary.request.options.modes)} {ABOUT_DETAILS}", ""]
     if notes := remarks(summary):
         lines += [*_fenced(notes), ""]
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import option_name
 from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
@@ -216,7 +217,13 @@ def _gain(row: Row, other: Row) -> str | None:
     if row.implementation != other.implementation or MODES.index(other.mode) != MODES.index(row.mode) + 1:
         return None
     ratio, num_rounds = speed_ratio(row, other)
-    return _times(other.title, row.title, ratio, num_rounds) if ratio else None
+    if not ratio:
+        return None
+    gain = _times(other.title, row.title, ratio, num_rounds)
+    extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
+    if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
+        gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time is for {extra}"
+    return gain
 
 
 def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from common.spec.options import Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.baseline import BESIDE, Change
 from comparison.measure.columns import Column, columns_of
@@ -18,6 +19,11 @@ ABOUT_MAIN = (
     " turns of training that followed each other. same training: whether the first steps in 64 bits prove it equal"
     " to the first row's."
 )
+ABOUT_MODES: dict[Mode, str] = {
+    "tutorial": "the program that the framework's documentation teaches",
+    "plain": "the framework's own step and loop, on batches that are gathered from arrays",
+    "tuned": "plain, with what was measured to make it faster",
+}
 ABOUT_DETAILS = (
     "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
     f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
@@ -28,6 +34,11 @@ ABOUT_STUDY = (
     "speed-up: images/s over those with the fewest devices, from pairs of the same round. efficiency: the speed-up"
     " as a share of the ideal (twice the devices, twice the speed)."
 )
+
+
+def about_main(modes: Sequence[Mode]) -> str:
+    """What the columns of the first table are, and the modes of its rows."""
+    return " ".join([ABOUT_MAIN, *(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)])
 
 
 def in_one_line(heading: str) -> str:

@@ -19,7 +19,7 @@ from comparison.show.sentences import (
     what_was_compared,
     what_was_swept,
 )
-from comparison.show.tables import ABOUT_DETAILS, ABOUT_MAIN, baseline_table, row_tables, study_tables
+from comparison.show.tables import ABOUT_DETAILS, about_main, baseline_table, row_tables, study_tables
 
 
 def print_tables(console: Console, summary: Summary, details: bool) -> None:
@@ -42,7 +42,8 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
                     console.print(_grid(cells, table.rows, "framework"))
         if any(table.first_result for table in summary.tables):
             console.print()
-            console.print(f"{ABOUT_MAIN} {ABOUT_DETAILS}" if details else ABOUT_MAIN, style="dim")
+            about = about_main(summary.request.options.modes)
+            console.print(f"{about} {ABOUT_DETAILS}" if details else about, style="dim")
             if not details:
                 console.print("For more numbers open the report, or give --report-only DIR --details.", style="dim")
     beside = baseline_table(summary.changes)

@@ -67,7 +67,7 @@ QUICK = {
 )
 def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementation, mode):
     options = (*SETTINGS[setting], "--mode", mode, "--compile", "false")
-    steps = (1, 300, 435, 440) if setting == "learned" else STEPS
+    steps = {"learned": (1, 300, 435, 440), "adadelta": (1, 6, 7, 18)}.get(setting, STEPS)
     audits = audited(implementation, tmp_path / "run", *options, steps=steps)
     notes = [audit.note for audit in (*audits.steps, *audits.evaluations) if audit.same is not True]
     assert all("loss scaling skipped it" in note for note in notes), notes

@@ -34,8 +34,8 @@ from comparison.show.report.turn_figures import turns
 from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import (
     ABOUT_DETAILS,
-    ABOUT_MAIN,
     ABOUT_STUDY,
+    about_main,
     baseline_table,
     decision,
     in_one_line,
@@ -139,7 +139,7 @@ def write_report(summary: Summary) -> None:
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
-        about_main=ABOUT_MAIN,
+        about_main=about_main(summary.request.options.modes),
         about_details=ABOUT_DETAILS,
         about_study=ABOUT_STUDY,
         remarks=remarks(summary),
