@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from common.experiment import Experiment
+from keras_impl.data import counted
 from keras_impl.train import Recording
 from tf_impl.data import Shards
 from tf_impl.networks import cross_entropy
@@ -75,8 +76,7 @@ def make_dataset(experiment: Experiment, shards: Shards) -> tf.data.Dataset:
         return inputs, tf.one_hot(labels, experiment.network.num_classes) if smoothing else labels
 
     visits = arrays.of_epoch(tf.data.Dataset.from_tensor_slices)
-    batches = visits.batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE)
-    return batches.apply(tf.data.experimental.assert_cardinality(len(shards)))
+    return counted(visits.batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE), len(shards))
 
 
 class TutorialRecording(Recording):

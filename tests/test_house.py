@@ -166,7 +166,8 @@ DOCUMENTED_SETTINGS |= {
     "network.maxpool",
 }  # torchvision's networks are changed by setting their layers
 DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks
-DOCUMENTED_SETTINGS |= {"options.autotune.enabled"}  # tf.data.Options
+# tf.data.Options
+DOCUMENTED_SETTINGS |= {"options.autotune.enabled", "options.experimental_distribute.auto_shard_policy"}
 
 
 def private_names(path):
