@@ -445,7 +445,7 @@ class Row:
 
     @column()
     def mode(self) -> Mode:
-        """`plain` or `tuned`."""
+        """`tutorial`, `plain` or `tuned`."""
         return self.contender.mode
 
     @column()
