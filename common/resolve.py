@@ -164,8 +164,7 @@ def _check_strategy(config: TrainConfig, launch: Launch) -> None:
 
 # --- Settings ---
 
-# Largest data set that is kept in memory: with "auto" in mode tuned, of every device.
-MAX_RESIDENT_BYTES = 512 * 2**20
+MAX_RESIDENT_BYTES = 512 * 2**20  # largest data set that "auto" in mode tuned puts into every device's memory
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.experiment import Experiment
-from tf_impl.data import Shards, TrainShards, make_shards, shards_of_epoch, step_signature
+from tf_impl.data import Shards, TrainShards, loader, make_shards, step_signature
 from tf_impl.precision import DTYPES
 
 # fit does not take a Batch, but x, y and sample_weight: a Batch's inputs, its labels, and each example's weight in the
@@ -31,12 +31,5 @@ def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
         # Each example's share of the global batch, since a replica can't see the size of the global batch.
         return inputs, labels, tf.fill(tf.shape(labels), 1 / tf.cast(count, DTYPES[experiment.config.precision]))
 
-    return counted(shards_of_epoch(batches, range(1)).map(weighted).prefetch(tf.data.AUTOTUNE), len(batches))
-
-
-def counted(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """The dataset, whose number of batches tf.data can't know. fit must know it, to stop after the last step."""
-    options = tf.data.Options()
-    # One process has all replicas; TensorFlow would warn that it can't divide a counted dataset among processes.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.apply(tf.data.experimental.assert_cardinality(size)).with_options(options)
+    dataset = tf.data.Dataset.range(len(batches)).map(loader(batches)).map(weighted)
+    return dataset.prefetch(tf.data.AUTOTUNE)

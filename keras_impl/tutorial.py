@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from common.experiment import Experiment
-from keras_impl.data import counted
 from keras_impl.train import Recording
 from tf_impl.data import Shards
 from tf_impl.networks import cross_entropy
@@ -76,7 +75,12 @@ def make_dataset(experiment: Experiment, shards: Shards) -> tf.data.Dataset:
         return inputs, tf.one_hot(labels, experiment.network.num_classes) if smoothing else labels
 
     visits = arrays.of_epoch(tf.data.Dataset.from_tensor_slices)
-    return counted(visits.batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE), len(shards))
+    batches = visits.batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    # One process has all replicas; TensorFlow would warn that it can't divide a counted dataset among processes.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # tf.data can't know the number of batches. fit must know it, to stop after the last step.
+    return batches.apply(tf.data.experimental.assert_cardinality(len(shards))).with_options(options)
 
 
 class TutorialRecording(Recording):

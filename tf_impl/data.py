@@ -1,6 +1,6 @@
 """Batches in TensorFlow: a tf.data pipeline over the shared arrays, distributed by the strategy."""
 
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.data.datasets import Dataset
+from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.resolve import MAX_RESIDENT_BYTES
 from common.spec.batches import Batch as Batch
 from common.spec.batches import epoch_order, shards
 from common.spec.options import Precision
@@ -63,11 +63,16 @@ class Shards:
         """int64 (n,): the visits of all batches, in their order; fewer than `visits` if batches are left out."""
         return np.concatenate([self.visits[batch[0, 0] : batch[-1, 1]] for batch in self.bounds])
 
-    @cached_property
-    def in_memory(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """All images and labels as tensors of the host."""
-        with tf.device("CPU"):
-            return tf.constant(self.images), tf.constant(self.labels)
+    def indices(self, replicas: range) -> NDArray[np.int64]:
+        """Indices of the shards of these replicas, batch by batch."""
+        return np.arange(len(self)).reshape(-1, self.num_replicas)[:, replicas].ravel()
+
+    def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64, NDArray[np.int64]]:
+        """The stored images and labels, the size of the global batch, and the visits."""
+        start, stop, count = self.bounds.reshape(-1, 3)[index]
+        visits = self.visits[start:stop]
+        indices = positions(visits)
+        return self.images[indices], self.labels[indices], count, visits
 
     def prepare(self, images: tf.Tensor, visits: tf.Tensor) -> Any:
         """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
@@ -119,35 +124,16 @@ def step_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.Tenso
     return (images, visits) if experiment.network.drops else images, labels, tf.TensorSpec([], tf.int64)
 
 
-def gather(shards: Shards, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The stored images and the labels at these positions, (n,)."""
-    if shards.images.nbytes <= MAX_RESIDENT_BYTES:
-        return tf.gather(shards.in_memory[0], positions), tf.gather(shards.in_memory[1], positions)
-    # A large set stays in its file. This calls Python once for a shard, not for an image.
-    read = tf.numpy_function(
-        lambda chosen: (shards.images[chosen], shards.labels[chosen]), [positions], (tf.uint8, tf.int64)
-    )
-    return tf.ensure_shape(read[0], [None, *shards.images.shape[1:]]), tf.ensure_shape(read[1], [None])
+def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
+    """A function for tf.data from a shard's index to the shard; it calls Python once for a shard, not for an image."""
+    shapes, types = ([None, *shards.images.shape[1:]], [None], [], [None]), (tf.uint8, tf.int64, tf.int64, tf.int64)
 
+    def load(index: tf.Tensor) -> Shard:
+        arrays = tf.numpy_function(shards.__getitem__, [index], types)
+        images, labels, count, visits = map(tf.ensure_shape, arrays, shapes)
+        return shards.prepare(images, visits), labels, count
 
-def shards_of_epoch(shards: Shards, replicas: range) -> tf.data.Dataset:
-    """The shards of these replicas in an epoch, batch by batch, see `Shard`, prepared ahead of the steps."""
-
-    def order() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return shards.visits, shards.bounds[:, replicas].reshape(-1, 3)
-
-    def of_order(_: tf.Tensor) -> tf.data.Dataset:
-        visits, bounds = tf.numpy_function(order, [], (tf.int64, tf.int64))
-        visits, bounds = tf.ensure_shape(visits, [None]), tf.ensure_shape(bounds, [None, 3])
-
-        def shard(bound: tf.Tensor) -> Shard:
-            own = visits[bound[0] : bound[1]]
-            images, labels = gather(shards, positions(own))
-            return shards.prepare(images, own), labels, bound[2]
-
-        return tf.data.Dataset.from_tensor_slices(bounds).map(shard)
-
-    return tf.data.Dataset.range(1).flat_map(of_order).prefetch(tf.data.AUTOTUNE)
+    return load
 
 
 def replicas_of(context: tf.distribute.InputContext, num_replicas: int) -> range:
@@ -163,7 +149,14 @@ def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distrib
     """
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return shards_of_epoch(shards, replicas_of(context, shards.num_replicas))
+        replicas = replicas_of(context, shards.num_replicas)
+
+        def indices(_: tf.Tensor) -> tf.data.Dataset:
+            """Indices of the shards of this epoch. There are fewer if a resumed training starts within the epoch."""
+            indices_of = tf.numpy_function(lambda: shards.indices(replicas), [], tf.int64)
+            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(indices_of, [None]))
+
+        return tf.data.Dataset.range(1).flat_map(indices).map(loader(shards)).prefetch(tf.data.AUTOTUNE)
 
     # Instead of experimental_distribute_dataset, which would split batches by itself: they are sharded already.
     return strategy.distribute_datasets_from_function(dataset_of_shards)
