@@ -68,7 +68,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     hold(folder, "--output-dir")
     config = same_devices(config, given.interpreters(), given.timeout, console)
     if not given.mode:
-        given = given.with_mode(*_default_modes(given, config, console))
+        given = given.with_mode(*default_modes(given, config, console))
         config = config.replace(mode=given.mode[0])
     _say_too_many(given, config, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -87,7 +87,7 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
         Experiment.make(variant.config)
 
 
-def _default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
+def default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
     """Tutorial and plain, or plain alone where the tutorials' programs can't run or would be another training."""
     for variant in make_variants(options, config):
         known = variant.config if variant.config.devices != "auto" else variant.config.replace(devices=1)

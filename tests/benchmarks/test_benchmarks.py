@@ -183,3 +183,13 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
     assert found["train_images_bytes"] > 2.4 * 2**30 and "NO" not in output
     assert len(found["peak_private_bytes_of_a_process"]) == 8
     assert max(found["peak_private_bytes_of_a_process"].values()) < 2 * 2**30
+
+
+@pytest.mark.slow
+def test_mode_tutorial_is_as_fast_as_independent_programs(tmp_path, data_dir):
+    options = ("--data-dir", data_dir, "--rounds", 3, "--output-dir", tmp_path / "u")
+    run(sys.executable, "-m", "benchmarks.usual", *options, timeout=1800)
+    pairs = json.loads((tmp_path / "u" / "usual.json").read_text())["ratios"]
+    assert [pair["name"] for pair in pairs] == ["tf", "pt", "ptl", "keras"]
+    for pair in pairs:  # on a busy machine the intervals are wider
+        assert pair["ratio"]["low"] <= 1.05 and pair["ratio"]["high"] >= 0.95, pair
