@@ -36,9 +36,13 @@ ABOUT_STUDY = (
 )
 
 
+def about_modes(modes: Sequence[Mode]) -> str:
+    return " ".join(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)
+
+
 def about_main(modes: Sequence[Mode]) -> str:
     """What the columns of the first table are, and the modes of its rows."""
-    return " ".join([ABOUT_MAIN, *(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)])
+    return f"{ABOUT_MAIN} {about_modes(modes)}"
 
 
 def in_one_line(heading: str) -> str:
