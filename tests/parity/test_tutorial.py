@@ -85,3 +85,13 @@ def test_what_no_tutorial_teaches_is_refused(tmp_path):
     ):
         command = (sys.executable, "-m", "pt_impl", "--mode", "tutorial", "--accelerator", "cpu", *options)
         assert message in run(*command, "--run-dir", tmp_path / "run", expect=2).stderr
+
+
+@pytest.mark.slow
+def test_tutorials_resume_within_an_epoch_from_a_checkpoint_of_mode_plain(tmp_path):
+    whole = train("pt", tmp_path / "plain", *SMALL, "--checkpoint-every", 40, "--keep", 5)
+    checkpoint = whole / "checkpoints" / "step-000000040"
+    for implementation in IMPLEMENTATIONS:
+        options = (*SMALL, "--mode", "tutorial", "--resume", checkpoint)
+        message = find_departure(whole, train(implementation, tmp_path / implementation, *options), TOLERANCE)
+        assert message is None, (implementation, message)
