@@ -25,9 +25,11 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     load_weights(network, experiment.network, experiment.first_weights)
     data, scaler, averaging = ExampleData(experiment), LossScaler(config, device), make_averaging(experiment, device)
     classifier = Classifier
+    # The recorder logs, makes checkpoints and shows progress.
+    outputs: dict[str, Any] = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     trainer_options: dict[str, Any] = {
-        # The recorder logs, makes checkpoints and shows progress.
-        **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
         "accumulate_grad_batches": config.accumulate_grad_batches,
         "gradient_clip_val": experiment.update_rule.largest_norm,
     }
@@ -37,7 +39,7 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         from ptl_impl import tutorial
 
         data, classifier = tutorial.TutorialData(experiment), tutorial.TutorialClassifier
-        trainer_options |= tutorial.trainer_options(config)
+        outputs = {"default_root_dir": config.run_dir}  # the Trainer's defaults
     elif config.mode == "tuned":
         from pt_impl import tuning as pt_tuning
         from ptl_impl import tuning
@@ -61,4 +63,5 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         from ptl_impl.sharding import ShardedClassifier
 
         classifier = ShardedClassifier
-    return Parts(device, classifier(network, experiment), data, scaler, callbacks, trainer_options)
+    module = classifier(network, experiment)
+    return Parts(device, module, data, scaler, callbacks, outputs | trainer_options)

@@ -6,12 +6,9 @@ PyTorch's data set and loader (pt_impl/tutorial.py), a `training_step` that retu
 Trainer with its defaults, which logs, shows progress, and saves a checkpoint after each epoch.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 
-from common.spec.options import TrainConfig
 from pt_impl.data import Batch
 from pt_impl.tutorial import make_loaders
 from ptl_impl.data import ExampleData
@@ -35,9 +32,3 @@ class TutorialClassifier(Classifier):
         self.log("train_loss", loss, prog_bar=True)
         correct = (logits.detach().argmax(dim=1) == labels).sum()
         return {"loss": loss, "share": loss.detach() / self.trainer.world_size, "correct": correct}
-
-
-def trainer_options(config: TrainConfig) -> dict[str, Any]:
-    """The Trainer's defaults; its files go to the run folder."""
-    on = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    return {**dict.fromkeys(on, True), "default_root_dir": config.run_dir}

@@ -38,13 +38,10 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
     else:
         model = network
         compute = functools.partial(forward_backward, network, optimizer, config.label_smoothing)
-    signature = step_signature(experiment)
-    if config.mode == "tutorial":
-        from tf_impl import tutorial
-
-        compute = functools.partial(tutorial.forward_backward, network, optimizer, config.label_smoothing)
-        signature = signature[:2]
     if config.compile:
+        signature = step_signature(experiment)
+        if config.mode == "tutorial":
+            signature = signature[:2]  # its batches have no count
         compute = tf.function(compute, jit_compile=True, input_signature=signature)
     if accumulator:
         step = functools.partial(accumulate_step, accumulator, compute)
@@ -61,10 +58,13 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         tuned = tuning.TunedLoop(experiment, strategy, shards, steps, recorder)
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
     else:
-        batches = tuple(make_dataset(strategy, of_set) for of_set in shards)
         if config.mode == "tutorial":
+            from tf_impl import tutorial
+
             whole = map(tutorial.make_batches, shards)
             batches = tuple(map(strategy.experimental_distribute_dataset, whole))
+        else:
+            batches = tuple(make_dataset(strategy, of_set) for of_set in shards)
         train_steps, evaluate = make_loop(experiment, strategy, shards[0], batches, steps)
     if config.save_first_batch:
         save_first_batch(experiment, strategy, network, recorder)

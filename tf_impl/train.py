@@ -54,13 +54,14 @@ def forward_backward(
     smoothing: float,
     inputs: Any,
     labels: tf.Tensor,
-    count: tf.Tensor,
+    count: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
     """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
     with tf.GradientTape() as tape:
         # With mixed precision the network computes in 16 bits, the loss in the 32 bits of the weights.
         logits = tf.cast(network(inputs, training=True), network.variable_dtype)
         # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
+        # Without that size, TensorFlow takes the shard's mean, divided by the number of replicas.
         losses = cross_entropy(labels, logits, smoothing)
         loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
         scaled_loss = optimizer.scale_loss(loss)
@@ -73,7 +74,7 @@ def train_step(network: keras.Model, optimizer: Optimizer, compute: ForwardBackw
 
     Args:
       compute: `forward_backward` of this network, which may be compiled.
-      shard: inputs, labels and count of a `Batch`.
+      shard: inputs, labels and count of a `Batch`; the last may be missing.
     """
     loss, gradients, correct = compute(*shard)
     # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch.

@@ -1,22 +1,20 @@
-"""The additions of `--mode tutorial` in TensorFlow: data path and loss as TensorFlow's own documentation teaches them.
+"""The additions of `--mode tutorial` in TensorFlow: the data path that TensorFlow's own documentation teaches.
 
 The pages, as of TensorFlow 2.21, are "Custom training with tf.distribute.Strategy"
 (site/en/tutorials/distribute/custom_training.ipynb in tensorflow/docs) and "Better performance with the tf.data API"
 (site/en/guide/data_performance.ipynb). They teach arrays of floats, which tf.data cuts into examples and batches, and
-which the strategy distributes; and the mean of the losses of a replica's shard.
+which the strategy distributes; and the mean of the losses of a replica's shard, which `forward_backward` (train.py)
+takes if a batch does not give the size of the global one.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from common.spec.randomness import positions
 from tf_impl.augment import Augment
 from tf_impl.data import Shards, normalise
-from tf_impl.networks import cross_entropy
-from tf_impl.optimizer import Optimizer
 
 
 class Arrays:
@@ -67,16 +65,3 @@ def make_batches(shards: Shards) -> tf.data.Dataset:
         return tf.nest.map_structure(lambda part: part[0], arrays.prepare(*(part[None] for part in example)))
 
     return arrays.of_epoch(examples).batch(shards.batch_size).prefetch(tf.data.AUTOTUNE)
-
-
-def forward_backward(
-    network: keras.Model, optimizer: Optimizer, smoothing: float, inputs: Any, labels: tf.Tensor
-) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-    """This replica's shares of the global loss, of its gradients (scaled in float16) and of the correct answers."""
-    with tf.GradientTape() as tape:
-        logits = tf.cast(network(inputs, training=True), network.variable_dtype)
-        # The mean over this shard, divided by the number of replicas.
-        loss = tf.nn.compute_average_loss(cross_entropy(labels, logits, smoothing))
-        scaled_loss = optimizer.scale_loss(loss)
-    gradients = tape.gradient(scaled_loss, network.trainable_variables)
-    return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)

@@ -100,11 +100,12 @@ Mode = Literal["tutorial", "plain", "tuned"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
-ABOUT_MODE = (
-    "tutorial: the program of each framework's own documentation, which prepares images one by one; plain: the"
-    " framework's own step and loop, on arrays that are gathered a batch at a time; tuned: with all that was measured"
-    " to make it faster and is still the same training, see docs/performance.md"
-)
+ABOUT_MODES: dict[Mode, str] = {
+    "tutorial": "the program that the framework's documentation teaches",
+    "plain": "the framework's own step and loop, on batches that are gathered from arrays",
+    "tuned": "plain, with what was measured to make it faster",
+}
+ABOUT_MODE = "; ".join(f"{mode}: {words}" for mode, words in ABOUT_MODES.items()) + "; see docs/performance.md"
 Accelerator = Literal["cpu", "gpu"]
 # Lightning's names, for the strategies that Lightning has.
 Strategy = Literal[

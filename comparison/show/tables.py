@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from common.spec.options import Mode
+from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.baseline import BESIDE, Change
 from comparison.measure.columns import Column, columns_of
@@ -19,11 +19,6 @@ ABOUT_MAIN = (
     " turns of training that followed each other. same training: whether the first steps in 64 bits prove it equal"
     " to the first row's."
 )
-ABOUT_MODES: dict[Mode, str] = {
-    "tutorial": "the program that the framework's documentation teaches",
-    "plain": "the framework's own step and loop, on batches that are gathered from arrays",
-    "tuned": "plain, with what was measured to make it faster",
-}
 ABOUT_DETAILS = (
     "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
     f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
