@@ -38,8 +38,8 @@ from comparison.prove.differences import MARGIN, Difference, compare, norm, numb
 from comparison.prove.reference import evaluate
 
 AUDITS_FILE = "audits.json"
-MOST_STEPS, LEAST_STEPS = 7, 2  # audited steps of a run
-MOST_FLOPS = 4e10  # of all audits of a run, if LEAST_STEPS need less: about two seconds on two cores
+MOST_STEPS = 7  # audited steps of a run
+MOST_FLOPS = 4e10  # of all audited steps of a run, if one needs less: about five seconds on two cores
 BYTES = 96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
@@ -131,7 +131,7 @@ def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ..
     plan, config = experiment.plan, experiment.config
     steps = range(plan.first_step, plan.total_steps + 1)
     flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
-    number = min(MOST_STEPS, max(LEAST_STEPS, int(MOST_FLOPS // flops)), len(steps))
+    number = min(MOST_STEPS, max(1, int(MOST_FLOPS // flops)), len(steps))
     ends = [plan.last_step(epoch) for epoch in range(plan.epochs_done + 1, plan.num_epochs)]
     end = chance.choice(ends) if ends else steps[-1]
     rates = experiment.update_rule.learning_rates
@@ -139,8 +139,7 @@ def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ..
     every = plan.steps_per_epoch if config.checkpoint_every == "epoch" else config.checkpoint_every
     saved = [step for step in steps if every is not None and step > every and (step - 1) % every == 0]
     wanted = [
-        steps[-1],
-        steps[0],
+        *chance.sample((steps[0], steps[-1]), 2),
         end,
         end + 1,
         *chance.sample(changed, min(1, len(changed))),
@@ -381,7 +380,7 @@ def _scale_after(scale: ScaleState, steps: int) -> ScaleState:
 
 # --- Evaluations ---
 
-EVALUATED_FLOPS = 1e10  # of the audit of an evaluation: with more, only the first test images are classified
+EVALUATED_FLOPS = 4e9  # of the audit of an evaluation: with more, only the first test images are classified
 
 
 def _audit_evaluations(experiment: Experiment, run_dir: Path) -> list[Audit]:

@@ -4,6 +4,7 @@ It is written to be checked by eye, not to be fast. It shares no code with any i
 defines for all of them, such as the order of examples, the random numbers and the learning rates.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,27 +67,38 @@ class Pass:
     statistics: Weights = field(default_factory=dict)
     dropouts: int = 0
 
+    def errors(self, shape: tuple[int, ...]) -> Array:
+        """Random errors with mean 0 and standard deviation `roundoff`; uniform, since normal ones take longer."""
+        return self.random.uniform(-self.roundoff, self.roundoff, shape) * math.sqrt(3)
+
     def rounded(self, array: Array) -> Array:
-        return array * (1 + self.roundoff * self.random.standard_normal(array.shape)) if self.roundoff else array
+        return array * (1 + self.errors(array.shape)) if self.roundoff else array
 
     def product(self, multiply: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
         """Sums of products. The error of a sum grows like the root of the sum of the squares of its terms.
 
         This holds for independent errors (Higham and Mary, "A new approach to probabilistic rounding error analysis",
-        2019). It matters where the terms cancel, as in front of a ReLU unit.
+        2019). It matters where the terms cancel, as in front of a ReLU unit. Their size is computed in 32 bits.
         """
         sums = multiply(a, b)
         if not self.roundoff:
             return sums
-        return sums + self.roundoff * self.random.standard_normal(sums.shape) * np.sqrt(multiply(a**2, b**2))
+        (a, largest_a), (b, largest_b) = _squares(a), _squares(b)
+        return sums + self.errors(sums.shape) * (largest_a * largest_b * np.sqrt(multiply(a, b)))
 
     def total(self, array: Array) -> Array:
-        """The sum over all axes but the last. Partial sums, which are rounded too, may be larger than the sum."""
-        sums: Array = array.sum(tuple(range(array.ndim - 1)))
+        """The sum over all axes but the last.
+
+        Partial sums are rounded too, and may be larger than the sum: each number is on its way through as many of them
+        as there are levels in a pairwise summation.
+        """
+        axes = tuple(range(array.ndim - 1))
+        sums: Array = array.sum(axes)
         if not self.roundoff:
             return sums
-        size = array[..., 0].size * np.sqrt((array**2).mean(tuple(range(array.ndim - 1))))
-        noisy: Array = sums + self.roundoff * self.random.standard_normal(sums.shape) * size
+        count = array[..., 0].size
+        size = count * np.sqrt(np.square(array).mean(axes) * math.log2(1 + count))
+        noisy: Array = sums + self.errors(sums.shape) * size
         return noisy
 
     def through(self, layers: Sequence[Layer], x: Array, prefix: str = "") -> tuple[Array, Backward]:
@@ -147,23 +159,30 @@ class Pass:
         padded = np.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
         height, width = ((length - size) // stride + 1 for length in padded.shape[1:3])
 
+        images_at_once = max(1, CONVOLVED_TOGETHER // (height * width * kernel[..., 0].size))
+        parts = [slice(start, start + images_at_once) for start in range(0, len(x), images_at_once)]
+
         def seen(images: Array) -> Array:
             """What the kernel is multiplied with, (n, height, width, channels, row, column); a view."""
             windows = np.lib.stride_tricks.sliding_window_view(images, (size, size), (1, 2))
             return windows[:, ::stride, ::stride]
 
         def convolve(images: Array, kernel: Array) -> Array:
-            return np.tensordot(seen(images), kernel, ((4, 5, 3), (0, 1, 2)))
+            return np.concatenate([np.tensordot(seen(images[part]), kernel, ((4, 5, 3), (0, 1, 2))) for part in parts])
 
         def correlate(images: Array, gradient: Array) -> Array:
-            return np.tensordot(seen(images), gradient, ((0, 1, 2), (0, 1, 2))).transpose(1, 2, 0, 3)
+            places = ((0, 1, 2), (0, 1, 2))
+            sums = sum(np.tensordot(seen(images[part]), gradient[part], places) for part in parts)
+            return np.transpose(sums, (1, 2, 0, 3))
 
         def spread(gradient: Array, kernel: Array) -> Array:
-            back, parts = np.zeros_like(padded), np.tensordot(gradient, kernel, ((3,), (3,)))
-            for row in range(size):
-                for column in range(size):
-                    place = np.s_[:, row : row + stride * height : stride, column : column + stride * width : stride]
-                    back[place] += parts[..., row, column, :]
+            back = np.zeros(padded.shape, gradient.dtype)
+            for part in parts:
+                terms = np.tensordot(gradient[part], kernel, ((3,), (3,)))
+                for row in range(size):
+                    for column in range(size):
+                        place = np.s_[row : row + stride * height : stride, column : column + stride * width : stride]
+                        back[(part, *place)] += terms[..., row, column, :]
             return back
 
         y = self.product(convolve, padded, kernel)
@@ -238,6 +257,12 @@ class Pass:
         return -(wanted * log_probabilities).sum(1), self.rounded(np.exp(log_probabilities)) - wanted
 
 
+def _squares(array: Array) -> tuple[Array, float]:
+    """The squares of all numbers divided by the largest, in 32 bits, and the largest."""
+    largest = float(np.abs(array).max()) or 1.0
+    return np.square(array / largest, dtype=np.float32), largest
+
+
 def _unchanged(gradient: Array) -> Array:
     return gradient
 
@@ -255,21 +280,21 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
         for row in range(size)
         for column in range(size)
     ]
-    y, largest = padded[views[0]], np.zeros((len(x), height, width, x.shape[-1]), np.int8)
-    for place, view in enumerate(views):
-        largest[padded[view] > y] = place
-        y = np.maximum(y, padded[view])
+    y = functools.reduce(np.maximum, (padded[view] for view in views))
 
     def backward(gradient: Array) -> Array:
-        back = np.zeros_like(padded)
-        for place, view in enumerate(views):
-            back[view] += gradient * (largest == place)
+        back, left = np.zeros_like(padded), np.ones(y.shape, bool)  # the first of equal numbers is the largest
+        for view in views:
+            largest = left & (padded[view] == y)
+            back[view] += gradient * largest
+            left &= ~largest
         return back[:, edge : edge + x.shape[1], edge : edge + x.shape[2]]
 
     return y, backward
 
 
-EVALUATED_TOGETHER = 100  # test images, which limits memory
+EVALUATED_TOGETHER = 50  # test images
+CONVOLVED_TOGETHER = 2**18  # numbers that kernels are multiplied with: what a processor's cache holds
 
 
 @dataclass(frozen=True)
