@@ -24,6 +24,12 @@ def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> 
         variable.assign(sum_over_processes(strategy, value if is_first else np.zeros_like(value)))
 
 
+def replicas_differ(variable: keras.Variable) -> bool:
+    """Whether this process's replicas have different values of a variable."""
+    first, *others = getattr(variable.value, "values", (variable.value,))
+    return any((first.numpy() != other.numpy()).any() for other in others)
+
+
 def has_processes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether there are several processes, each with its part of the replicas."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

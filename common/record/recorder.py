@@ -5,6 +5,7 @@ Between fetches the training loop only appends to a list.
 """
 
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -134,6 +135,7 @@ class Recorder:
         self.history = History(plan)
         self.checkpointer = Checkpointer(config, plan, writes)
         self.audited = AuditedStates(plan, self.run_dir, writes)
+        self.replicas_differ: str | None = None
 
     def __enter__(self) -> "Recorder":
         self.timeline.enter("build")
@@ -332,14 +334,14 @@ class Recorder:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether any state of this training will be kept."""
-        return self.checkpointer.every is not None or bool(self.audited.steps)
+        """Whether any state of this training will be kept or compared."""
+        return self.checkpointer.every is not None or bool(self.audited.steps) or self.config.num_shards > 1
 
     def offer_state(self, get_state: Callable[[int], TrainState]) -> None:
         """The loop calls it after each step and each evaluation, in all processes. Keeps the state if it is due.
 
-        An audit costs no measured time, since the clock stands still while its state is kept. A checkpoint counts as
-        training, as in any training with checkpoints.
+        After the first call and after the last step, the replicas' weights are compared. Neither this nor an audit
+        costs measured time, since the clock stands still. A checkpoint counts as training, as in any training.
 
         Args:
           get_state: number of steps -> the state after them; its arrays must not be changed later.
@@ -348,12 +350,33 @@ class Recorder:
           StoppedAtCheckpoint: a signal has asked the run to end.
           FileError: a state could not be written.
         """
-        if self.audited.due:
+        compares = self.config.num_shards > 1 and self.steps_done in (self.startup_end, self.plan.total_steps)
+        if self.audited.due or compares:
             self.clock.start_waiting()
-            self.audited.keep(get_state(self.steps_done))
+            state = get_state(self.steps_done)
+            if compares:
+                self._compare_replicas(state)
+            if self.audited.due:
+                self.audited.keep(state)
             self.clock.end_waiting(timing=True)
         if self.checkpointer.due:
             self._save_checkpoint(get_state(self.steps_done))
+
+    def _compare_replicas(self, state: TrainState) -> None:
+        """Notes in which trained parameters the replicas have different values: in each process, and between them."""
+        names = [parameter.name for parameter in self.experiment.network.parameters if parameter.trainable]
+        own = [float(zlib.crc32(state.weights[name].tobytes())) for name in names]
+        numbers = [1.0, *own, *(float(name in state.differ) for name in names)]
+        processes, *sums = self.fetch(self.pending[-1:] or self.latest, numbers)[1]
+        digests, differ = sums[: len(own)], sums[len(own) :]
+        wrong = [
+            name
+            for name, digest, total, within in zip(names, own, digests, differ, strict=True)
+            if total != processes * digest or within
+        ]
+        if wrong and not self.replicas_differ:
+            more = f" and {len(wrong) - 1} others" if wrong[1:] else ""
+            self.replicas_differ = f"after step {state.step}, replicas have different weights in {wrong[0]}{more}"
 
     def _save_checkpoint(self, state: TrainState) -> None:
         """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing."""
@@ -416,6 +439,7 @@ class Recorder:
             **facts.of_experiment(experiment),
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
+            replicas_differ=self.replicas_differ,
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
             **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, speed),

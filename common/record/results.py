@@ -13,7 +13,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import ClassNames, TrainConfig
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -61,6 +61,8 @@ class RunResult(BaseModel):
       num_steps: number of training steps taken.
       skipped_steps: number of these steps in which loss scaling left the weights unchanged; null if the precision needs
         no loss scaling.
+      replicas_differ: after which step replicas had different weights, and where; null if they had the same after the
+        first call and after the last step, or if there is one replica.
       cpu_instructions: oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if
         there is no limit, and on GPUs.
       processor_note: why there is this limit, or no half precision, see `common.platform.processor`; null if there is
@@ -71,7 +73,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[15]
+    schema_version: Literal[16]
     implementation: Text
     config: TrainConfig
     config_sha256: Sha256
@@ -82,6 +84,7 @@ class RunResult(BaseModel):
     class_names: ClassNames
     num_steps: Count
     skipped_steps: Natural | None
+    replicas_differ: Text | None
     train_count: Count
     test_count: Count
     test_correct: Natural

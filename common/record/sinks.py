@@ -145,6 +145,8 @@ class TrainingProgress(Sink):
         speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
         train_seconds = sum(result.epoch_train_seconds)
         self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
+        if result.replicas_differ:
+            self._line(f"warning: {result.replicas_differ}")
         if result.stopped_seconds:
             self._line(f"the run was stopped for {result.stopped_seconds:.1f} s, which counts as no part of it")
         if result.config.profile:

@@ -38,6 +38,7 @@ class TrainState:
       slots: name of the slot -> what the update rule stores for each trained parameter, see `common.spec.optimizers`.
       average: moving average of the trained parameters; empty if there is none.
       scale: state of loss scaling; None if the loss is not scaled.
+      differ: trained parameters in which this process's replicas have different values, by name.
     """
 
     step: int
@@ -45,6 +46,7 @@ class TrainState:
     slots: dict[str, Weights]
     average: Weights = field(default_factory=dict)
     scale: ScaleState | None = None
+    differ: tuple[str, ...] = ()
 
     @property
     def steps_taken(self) -> int:

@@ -265,7 +265,10 @@ class Row:
 
     @cached_property
     def audit_failure(self) -> str | None:
-        """What the audits of its runs, in 64 bits and timed, have found wrong, for people; None if nothing."""
+        """What the audits of its runs, in 64 bits and timed, have found wrong, for people; None if nothing.
+
+        Replicas with different weights are wrong, too, with or without audits.
+        """
         table = self.in_table
         again = table.folder / proof_path(table.variant, self.name)
         wrong: list[tuple[str, Audit]] = []
@@ -276,7 +279,8 @@ class Row:
         for run, audits in self._audits:
             wrong += [(f"seed {run.record.seed}, round {run.record.round}", audit) for audit in audits.different]
         if not wrong:
-            return None
+            results = ((run.record, run.result) for run in self.runs if run.result and run.result.replicas_differ)
+            return next((f"seed {of.seed}, round {of.round}, {result.replicas_differ}" for of, result in results), None)
         where, audit = wrong[0]
         more = f" (and {len(wrong) - 1} more audits)" if wrong[1:] else ""
         return f"{where}, {audit.what}: {audit.note}{more}"

@@ -198,6 +198,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     }
     fields = {
         "schema_version": SCHEMA_VERSION,
+        "replicas_differ": None,
         "implementation": implementation,
         "config": config,
         "config_sha256": config.sha256(),

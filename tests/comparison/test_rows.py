@@ -135,6 +135,16 @@ def test_a_row_whose_audit_fails_is_a_different_training_and_no_other_row_is_bla
     assert "TensorFlow is a different training; this row may be right" in ptl.note and ptl.ratio is None
 
 
+def test_a_row_whose_replicas_have_different_weights_is_a_different_training(tmp_path):
+    def make(job):
+        return fast(job, changes={"replicas_differ": "after step 1, ..."} if job.implementation == "pt" else None)
+
+    for verify in ("auto", "never"):
+        tf, pt, ptl = comparison(tmp_path / verify, make, verify=verify).rows
+        assert [tf.status, pt.status, ptl.status] == ["ok", "different training", "ok"] and pt.ratio is None
+        assert pt.note.endswith("seed 0, round 1, after step 1, ...")
+
+
 def test_losses_that_part_in_64_bits_accuse_nobody_if_every_step_is_right(tmp_path):
     def make(job):
         return fast(job, proof_factor=1 + 1e-9 * (job.implementation == "pt"))

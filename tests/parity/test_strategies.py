@@ -308,3 +308,29 @@ def test_each_mistake_is_caught(tmp_path, mutation):
     mutant = train(implementation, tmp_path / "mutant", *options, *more, cwd=tmp_path / "copy")
     message = find_departure(reference, mutant, 1e-10)
     assert message is not None and message.startswith("step "), message
+
+
+REPLICAS = {
+    "pt": (
+        "pt_impl/train.py",
+        "    parts.scheduler.step()\n",
+        "    parts.scheduler.step()\n"
+        "    with torch.no_grad():\n"
+        "        parts.network.conv1.bias += 1e-7 * torch.distributed.get_rank()\n",
+    ),
+    "tf": (
+        "tf_impl/train.py",
+        "            recorder.step(*shares)\n",
+        "            recorder.step(*shares)\n"
+        '            network.get_layer("conv1").bias.value.values[1].assign_add(tf.fill([32], 1e-4))\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("implementation", REPLICAS)
+def test_replicas_with_different_weights_are_noticed(tmp_path, implementation):
+    folder = changed_code(tmp_path / "copy", *REPLICAS[implementation])
+    run_dir = train(implementation, tmp_path / "run", "--max-steps", 2, "--devices", 2, cwd=folder)
+    assert read_result(run_dir).replicas_differ == "after step 1, replicas have different weights in conv1.bias"
+    whole = train(implementation, tmp_path / "whole", "--max-steps", 2, "--devices", 2)
+    assert read_result(whole).replicas_differ is None
