@@ -24,9 +24,9 @@ def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> 
         variable.assign(sum_over_processes(strategy, value if is_first else np.zeros_like(value)))
 
 
-def replicas_differ(variable: keras.Variable) -> bool:
-    """Whether this process's replicas have different values of a variable."""
-    first, *others = getattr(variable.value, "values", (variable.value,))
+def replicas_differ(network: keras.Model, variable: keras.Variable) -> bool:
+    """Whether this process's replicas have different values of a variable of the network."""
+    first, *others = network.distribute_strategy.experimental_local_results(variable.value)
     return any((first.numpy() != other.numpy()).any() for other in others)
 
 

@@ -12,14 +12,15 @@ from tf_impl.weights import get_weights, named_parameters
 
 def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer, step: int) -> TrainState:
     """The state after `step` steps."""
-    names = list(named_parameters(network))
-    differ = tuple(name for name, variable in named_parameters(network).items() if replicas_differ(variable))
+    parameters = named_parameters(network)
+    names = list(parameters)
     slots = {
         name: _arrays(names, variables)
         for name, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True)
     }
     average = _arrays(names, optimizer.averages()) if optimizer.use_ema else {}
     scale = optimizer.loss_scale.get_state() if optimizer.loss_scale else None
+    differ = tuple(name for name, variable in parameters.items() if replicas_differ(network, variable))
     weights = {name: array.copy() for name, array in get_weights(network).items()}
     return TrainState(step, weights, slots, average, scale, differ)
 
