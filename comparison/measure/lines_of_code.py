@@ -12,8 +12,13 @@ NO_CODE = LAYOUT | {tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
 
 @cache
 def lines_of_training(implementation: str, mode: str) -> int | None:
-    """Lines of code in `train.py`, `parts.py` and the file with what the mode adds; None if one of them is missing."""
-    names = ["train.py", "parts.py", *{"tutorial": ["tutorial.py"], "tuned": ["tuning.py"]}.get(mode, [])]
+    """Lines of code in `train.py`, `parts.py` and, for tuned, `tuning.py`; None if one of them is missing.
+
+    None for tutorial: it replaces parts of plain, and the files have both.
+    """
+    if mode == "tutorial":
+        return None
+    names = ["train.py", "parts.py", *(["tuning.py"] if mode == "tuned" else [])]
     paths = [REPOSITORY / f"{implementation}_impl" / name for name in names]
     return sum(count_lines(path.read_text()) for path in paths) if all(path.exists() for path in paths) else None
 

@@ -129,11 +129,11 @@ class Table:
 
 
 def same_seed_runs(rows: Sequence["Row"]) -> dict[str, Run]:
-    """Name of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
+    """Title of a row -> its first run with the seed of the first row's first run; rows without one are left out."""
     rows = [row for row in rows if row.runs]
     seed = rows[0].runs[0].record.seed if rows else 0
-    found = {row.name: next((run for run in row.runs if run.record.seed == seed), None) for row in rows}
-    return {name: run for name, run in found.items() if run}
+    found = {row.title: next((run for run in row.runs if run.record.seed == seed), None) for row in rows}
+    return {title: run for title, run in found.items() if run}
 
 
 def number(about: str, value: Callable[["Row"], float | None]) -> Column[float | None]:
@@ -691,7 +691,7 @@ class Row:
 
     @shown("lines\nof code", DECISION, best="lowest")
     def lines_of_code(self) -> int | None:
-        """Of train.py and parts.py, and of tuning.py where it is tuned."""
+        """Of train.py and parts.py, and of tuning.py where it is tuned; not counted in mode tutorial."""
         return lines_of_training(self.implementation, self.mode)
 
     # --- Columns: lockstep ---

@@ -1,6 +1,6 @@
 """Confusion matrices: how often each class was guessed for the images of each class."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import altair as alt
 import numpy as np
@@ -18,8 +18,8 @@ MOST_NAMED = 20  # classes; the names of more would be too small to read
 
 def confusions(rows: Sequence[Row]) -> Iterator[Chart]:
     """One matrix for all rows with equal guesses; in lockstep, all rows have equal guesses."""
-    alike: list[tuple[list[Run], Predictions]] = []
-    for run in same_seed_runs(rows).values():
+    alike: list[tuple[dict[str, Run], Predictions]] = []
+    for title, run in same_seed_runs(rows).items():
         assert run.result
         try:
             predictions = Predictions.read(run.run_dir, len(run.result.class_names))
@@ -27,17 +27,18 @@ def confusions(rows: Sequence[Row]) -> Iterator[Chart]:
             continue
         for runs, others in alike:
             if np.array_equal(others.guesses, predictions.guesses):
-                runs.append(run)
+                runs[title] = run
                 break
         else:
-            alike.append(([run], predictions))
-    for runs, predictions in alike:
-        assert runs[0].result
-        names = runs[0].result.class_names
-        yield _confusion(runs, predictions.confusion(len(names)), names)
+            alike.append(({title: run}, predictions))
+    for number, (runs, predictions) in enumerate(alike, 1):
+        result = next(iter(runs.values())).result
+        assert result
+        title = f"Confusion matrix {number}" if alike[1:] else "Confusion matrix"
+        yield _confusion(title, runs, predictions.confusion(len(result.class_names)), result.class_names)
 
 
-def _confusion(runs: Sequence[Run], counts: NDArray[np.int64], names: Sequence[str]) -> Chart:
+def _confusion(title: str, runs: Mapping[str, Run], counts: NDArray[np.int64], names: Sequence[str]) -> Chart:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     table = pd.DataFrame(
         {"class": names[i], "guess": names[j], "images": int(counts[i, j]), "share": float(shares[i, j])}
@@ -58,14 +59,14 @@ def _confusion(runs: Sequence[Run], counts: NDArray[np.int64], names: Sequence[s
         ink = alt.condition(alt.datum.share > 0.5, alt.value("#ffffff"), alt.value("#000000"))
         numbers = base.transform_filter(alt.datum.images > 0).mark_text(fontSize=10)
         layers.append(numbers.encode(text="images:Q", color=ink, tooltip=tooltip))
-    right, who = int(np.trace(counts)), ", ".join(run.record.title for run in runs)
+    right, who = int(np.trace(counts)), ", ".join(runs)
     worst = [(int(counts[i, j]), names[i], names[j]) for i, j in zip(*np.nonzero(counts), strict=True) if i != j]
     worst.sort(reverse=True)
     words = "; ".join(f"{label} taken for {guess} {count} times" for count, label, guess in worst[:5])
     return Chart(
-        f"confusion-{'-'.join(run.record.name for run in runs)}",
-        f"Confusion matrix: {who}",
-        "A cell has the number of test images of a class (its line) for which a class was guessed (its column)."
+        f"confusion-{'-'.join(run.record.name for run in runs.values())}",
+        title,
+        f"{who}. A cell has the number of test images of a class (its line) for which a class was guessed (its column)."
         " Right guesses lie on the diagonal.",
         f"Confusion matrix of {who}: {right} of {counts.sum()} right; {words or 'no mistakes'}",
         layers,

@@ -54,8 +54,11 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
 
 
 def curves(rows: Sequence[Row]) -> Iterator[Chart]:
-    """Curves of each row: over seconds, its typical run; over epochs, the mean over seeds with a band of all seeds."""
-    if not any(line.epoch for row in rows for line in row.runs[0].epochs):
+    """Curves of each row: over seconds, its typical run; over epochs, the mean over seeds with a band of all seeds.
+
+    There are none of a single epoch, which would be a dot.
+    """
+    if all(len(row.runs[0].epochs) < 2 for row in rows):
         return
     for quantity in (ACCURACY, LOSS):
         yield _over_seconds(rows, quantity)

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,13 @@ class Mistake:
 
     Attributes:
       picture: as a data URI.
-      guesses: for each row: its title, its guess, the guess's score, and whether the guess is right.
+      guesses: the guesses of the rows; each with its highest score, whether it is right, and the rows' titles.
     """
 
     index: int
     picture: str
     label: str
-    guesses: list[tuple[str, str, float, bool]]
+    guesses: list[tuple[str, float, bool, str]]
 
 
 def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
@@ -40,9 +41,9 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
         return [], 0
     names = table.first_result.class_names
     predictions: dict[str, Predictions] = {}
-    for run in same_seed_runs(table.rows).values():
+    for title, run in same_seed_runs(table.rows).items():
         try:
-            predictions[run.record.title] = Predictions.read(run.run_dir, len(names))
+            predictions[title] = Predictions.read(run.run_dir, len(names))
         except UserError:  # this implementation does not write predictions
             continue
     if not predictions:
@@ -62,23 +63,18 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
 
     labels = next(iter(predictions.values())).labels
     chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
-    return [
-        Mistake(
-            index,
-            _picture(pictures[index]),
-            names[labels[index]],
-            [
-                (
-                    name,
-                    names[predicted.guesses[index]],
-                    float(predicted.scores[index]),
-                    bool(predicted.guesses[index] == labels[index]),
-                )
-                for name, predicted in predictions.items()
-            ],
-        )
-        for index in chosen
-    ], len(wrong)
+
+    def guesses(index: int) -> Iterator[tuple[str, float, bool, str]]:
+        for guess in dict.fromkeys(int(predicted.guesses[index]) for predicted in predictions.values()):
+            titles = [title for title, predicted in predictions.items() if predicted.guesses[index] == guess]
+            score = max(float(predictions[title].scores[index]) for title in titles)
+            who = "all rows" if len(titles) == len(predictions) > 1 else ", ".join(titles)
+            yield names[guess], score, bool(guess == labels[index]), who
+
+    mistakes = [
+        Mistake(index, _picture(pictures[index]), names[labels[index]], list(guesses(index))) for index in chosen
+    ]
+    return mistakes, len(wrong)
 
 
 def _picture(image: Images) -> str:
