@@ -18,6 +18,8 @@ from comparison.lockstep import ROUNDOFF, in_use, suspects_of_evaluation, suspec
 from comparison.prove.differences import MARGIN, Difference, norm, numbers, reference_steps
 from comparison.prove.reference import evaluate
 
+MOST_EPOCHS = 10  # before that of a wrong step, whose examples may be taken for its own
+
 
 @dataclass(frozen=True)
 class WrongStep:
@@ -152,8 +154,9 @@ class WrongStep:
             yield "the augmentation is missing", {"experiment": replace(experiment, augmentation=None)}
         if experiment.network.drops:
             yield "the dropout is missing", {"drops": False}
-        for epoch in dict.fromkeys((1, 2, plan.epoch_of(before.step + 1) - 1)):
-            if 1 <= epoch != plan.epoch_of(before.step + 1):
+        epoch_now = plan.epoch_of(before.step + 1)
+        for epoch in dict.fromkeys((1, 2, *range(max(1, epoch_now - MOST_EPOCHS), epoch_now))):
+            if epoch != epoch_now:
                 yield f"its examples are those of epoch {epoch}", {"epoch": epoch}
         for shard in range(config.num_shards if config.num_shards > 1 else 0):
             yield f"it has learned from the examples of device {shard} alone", {"only_shard": shard}

@@ -35,6 +35,7 @@ from common.spec.optimizers import Rule
 from common.spec.randomness import RESOLUTION, dropout_threshold, kept, visits
 from common.spec.state import TrainState
 from common.spec.update_rule import NORM_EPSILON
+from comparison.lockstep import ROUNDOFF
 
 Array = NDArray[np.float64]
 Backward = Callable[[Array], Array]  # from the gradient of a layer's output to that of its input
@@ -89,15 +90,17 @@ class Pass:
     def total(self, array: Array) -> Array:
         """The sum over all axes but the last.
 
-        Partial sums are rounded too, and may be larger than the sum: each number is on its way through as many of them
-        as there are levels in a pairwise summation.
+        Partial sums, which are rounded too, may be larger than the sum. Of n numbers that are added one after the other
+        the error grows like the root of n; `roundoff` is generous enough for SUMMED of them. In half precision, sums
+        are computed with more bits.
         """
         axes = tuple(range(array.ndim - 1))
         sums: Array = array.sum(axes)
         if not self.roundoff:
             return sums
         count = array[..., 0].size
-        size = count * np.sqrt(np.square(array).mean(axes) * math.log2(1 + count))
+        growth = max(1.0, count / SUMMED) if self.roundoff < ROUNDOFF["16-mixed"] else 1.0
+        size = count * np.sqrt(np.square(array).mean(axes) * growth)
         noisy: Array = sums + self.errors(sums.shape) * size
         return noisy
 
@@ -293,6 +296,7 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
     return y, backward
 
 
+SUMMED = 4096  # numbers; 16 units of roundoff, doubled by a margin, are about the root of 4096 / 3
 EVALUATED_TOGETHER = 50  # test images
 CONVOLVED_TOGETHER = 2**18  # numbers that kernels are multiplied with: what a processor's cache holds
 
