@@ -135,6 +135,7 @@ class Recorder:
         self.history = History(plan)
         self.checkpointer = Checkpointer(config, plan, writes)
         self.audited = AuditedStates(plan, self.run_dir, writes)
+        self.compared_after = self.steps_done  # the step after which replicas were compared; before the first: none
         self.replicas_differ: str | None = None
 
     def __enter__(self) -> "Recorder":
@@ -350,7 +351,8 @@ class Recorder:
           StoppedAtCheckpoint: a signal has asked the run to end.
           FileError: a state could not be written.
         """
-        compares = self.config.num_shards > 1 and self.steps_done in (self.startup_end, self.plan.total_steps)
+        compares = self.steps_done != self.compared_after and self.config.num_shards > 1
+        compares = compares and self.steps_done in (self.startup_end, self.plan.total_steps)
         if self.audited.due or compares:
             self.clock.start_waiting()
             state = get_state(self.steps_done)
@@ -364,6 +366,7 @@ class Recorder:
 
     def _compare_replicas(self, state: TrainState) -> None:
         """Notes in which trained parameters the replicas have different values: in each process, and between them."""
+        self.compared_after = state.step
         names = [parameter.name for parameter in self.experiment.network.parameters if parameter.trainable]
         own = [float(zlib.crc32(state.weights[name].tobytes())) for name in names]
         numbers = [1.0, *own, *(float(name in state.differ) for name in names)]
