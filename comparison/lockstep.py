@@ -140,7 +140,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
     steps = [result.num_steps for result in results]
     if steps[0] != steps[1]:
-        return f"{steps[0]} and {steps[1]} steps, while the losses of all that both took agree"
+        return f"{steps[0]} and {steps[1]} steps, while the losses of the steps that both took agree"
     evaluations = read_metrics(reference, EpochLine), read_metrics(other, EpochLine)
     if len(evaluations[0]) != len(evaluations[1]):
         return f"{len(evaluations[0])} and {len(evaluations[1])} evaluations, while every step's loss agrees"
@@ -148,7 +148,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         if one.train_accuracy != two.train_accuracy:
             return (
                 f"epoch {one.epoch}: train_accuracy is {one.train_accuracy} and {two.train_accuracy}, while every"
-                " step's loss agrees: suspect how correct answers are counted in training"
+                " step's loss agrees: check how correct answers are counted in training"
             )
         for name in ("test_count", "test_correct", "test_loss"):
             values = getattr(one, name), getattr(two, name)
@@ -200,7 +200,7 @@ def _delay(losses: tuple[list[float], list[float]], step: int, tolerance: float)
     of_reference, of_other = (np.array(values[: min(map(len, losses))]) for values in losses)
     late = loss_differences(of_reference[step - 1 : -1].tolist(), of_other[step:].tolist())
     if len(late) and late.max() <= tolerance:
-        return "each loss is that of the step before: suspect how losses are fetched and recorded"
+        return "each loss is that of the step before: check how losses are fetched and recorded"
     return None
 
 
@@ -212,18 +212,18 @@ def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
     if plan.count(step) < plan.examples_per_step:
         return (
             f"its batch is the epoch's incomplete last one, {plan.count(step)} of {plan.examples_per_step} examples:"
-            " suspect how an incomplete batch is weighted"
+            " check how an incomplete batch is weighted"
         )
     if in_epoch == 1:
         return (
-            "the first of its epoch: suspect the order of examples and what is drawn for each, which are new in"
-            " every epoch, or the update of the incomplete batch before it"
+            "the first of its epoch: suspect the order of examples or their random draws, which are new in"
+            " every epoch, or the update from the incomplete batch before it"
         )
     if step == 2:
         clipping = ", their clipping" if config.gradient_clip_val is not None else ""
         return f"the first after an update: suspect the gradients{clipping} or the update rule"
     rates = set(learning_rates(config, plan)[: step - 1])
-    changed = "the learning rate has changed before it" if len(rates) > 1 else "the learning rate is constant"
+    changed = "the learning rate has changed by then" if len(rates) > 1 else "the learning rate is constant"
     return f"after {step - 1} updates, and {changed}: suspect {suspects_of_update(config)}"
 
 

@@ -28,17 +28,17 @@ from common.spec.schedules import SCHEDULES, ScheduleName
 # --- What an option is ---
 
 # Runs that do not have all options of the training that they are for. row: a measured run, which is in a table;
-# rate search: chooses a learning rate; side run: a proof, a profile, a check of learning; by heart: learns a few
-# images by heart; use: evaluate and predict.
-Purpose = Literal["row", "rate search", "side run", "by heart", "use"]
+# rate search: chooses a learning rate; side run: a proof, a profile, a check of learning; memorise: memorises a few
+# images; use: evaluate and predict.
+Purpose = Literal["row", "rate search", "side run", "memorise", "use"]
 # What an option determines, its kind -> the runs that reset it.
 RESET_IN: dict[str, tuple[Purpose, ...]] = {
     "data": (),  # the examples
     "place": (),  # where they are, and the initial weights
     "network": (),
     "training": ("use",),  # how a step is computed, and how the network is evaluated
-    "schedule": ("by heart", "use"),  # how many steps, and the learning rate of each
-    "regularisation": ("by heart", "use"),  # what keeps a network from learning the training images by heart
+    "schedule": ("memorise", "use"),  # how many steps, and the learning rate of each
+    "regularisation": ("memorise", "use"),  # what keeps a network from memorising the training images
     "machine": ("use",),  # the devices
     "setting": ("use",),  # what the modes choose if it is not given
     "output": ("use",),  # the run's own files
@@ -103,7 +103,7 @@ LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 ABOUT_MODES: dict[Mode, str] = {
     "tutorial": "the program that the framework's documentation teaches",
     "plain": "the framework's own step and loop, on batches that are gathered from arrays",
-    "tuned": "plain, with what was measured to make it faster",
+    "tuned": "plain, plus what measurably makes it faster",
 }
 ABOUT_MODE = "; ".join(f"{mode}: {words}" for mode, words in ABOUT_MODES.items()) + "; see docs/performance.md"
 Accelerator = Literal["cpu", "gpu"]
@@ -149,7 +149,7 @@ def outlives_rounding(value: float) -> float:
     """
     rounded = float32(value) if abs(value) >= SMALLEST else 0.0
     if rounded in (0.0, 1.0) and rounded != value:
-        raise ValueError(f"is {rounded:g} in 32-bit floats, which are used; give a number further from {rounded:g}")
+        raise ValueError(f"counts as {rounded:g} in the 32-bit floats used; give a number further from {rounded:g}")
     return value
 
 
@@ -170,7 +170,7 @@ class TrainingOptions(BaseModel):
         "data",
         "digits",
         description="the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of"
-        " memory-mapped arrays, which make_dataset.py makes of any folder of images",
+        " memory-mapped arrays, which make_dataset.py makes from any folder of images",
     )
     data_dir: Path = option(
         "place",
@@ -222,7 +222,7 @@ class TrainingOptions(BaseModel):
         0,
         ge=0,
         le=4096,
-        description="pad training images with N black pixels on each side, and crop them at random to their size",
+        description="pad training images with N black pixels on each side, and crop them at random back to their size",
     )
     horizontal_flip: bool = option("regularisation", False, description="mirror half of the training images, at random")
     cutout: int = option(
@@ -242,7 +242,7 @@ class TrainingOptions(BaseModel):
 
     # --- Update rule and schedule ---
 
-    optimizer: OptimizerName = option("training", "sgd", description="the update rule, PyTorch's form of it")
+    optimizer: OptimizerName = option("training", "sgd", description="the update rule, in PyTorch's form")
     learning_rate: float | None = option(
         "training",
         None,
@@ -256,7 +256,7 @@ class TrainingOptions(BaseModel):
         None,
         gt=0,
         le=MAX_COUNT,
-        description="the batch size N that the learning rate is meant for: it is multiplied by the examples of a step"
+        description="the batch size N that the learning rate is meant for: the rate is multiplied by examples per step"
         " / N; unset: not scaled",
     )
     warmup_steps: int = option(
@@ -283,10 +283,14 @@ class TrainingOptions(BaseModel):
         "schedule", None, gt=0, lt=1, description="schedule one-cycle: share of the steps before the peak; unset: 0.3"
     )
     div_factor: float | None = option(
-        "schedule", None, ge=1, le=1e38, description="schedule one-cycle: the peak over the first rate; unset: 25"
+        "schedule", None, ge=1, le=1e38, description="schedule one-cycle: the peak divided by the first rate; unset: 25"
     )
     final_div_factor: float | None = option(
-        "schedule", None, ge=1, le=1e38, description="schedule one-cycle: the first rate over the last; unset: 10000"
+        "schedule",
+        None,
+        ge=1,
+        le=1e38,
+        description="schedule one-cycle: the first rate divided by the last; unset: 10000",
     )
     momentum: float | None = option(
         "training", None, ge=0, lt=1, description=f"momentum; unset: {_defaults('momentum')}"
@@ -299,7 +303,7 @@ class TrainingOptions(BaseModel):
         "training", None, ge=0, lt=1, description="adam, adamw: decay of the squared gradients' mean; unset: 0.999"
     )
     amsgrad: bool | None = option(
-        "training", None, description="adam, adamw: divide by the largest of these means so far; unset: false"
+        "training", None, description="adam, adamw: divide by the largest such mean of squares so far; unset: false"
     )
     rho: float | None = option(
         "training", None, ge=0, lt=1, description="adadelta: decay of the means of squares; unset: 0.9"
@@ -315,7 +319,7 @@ class TrainingOptions(BaseModel):
         None,
         gt=0,
         le=1,
-        description=f"added to the divisor, to keep it from zero; unset: {_defaults('epsilon')}",
+        description=f"added to the divisor, to avoid division by zero; unset: {_defaults('epsilon')}",
     )
     weight_decay: float | None = option(
         "regularisation",
@@ -347,7 +351,7 @@ class TrainingOptions(BaseModel):
         None,
         gt=0,
         lt=1,
-        description="evaluate and keep a moving average of the weights, of which each step keeps this share; unset: the"
+        description="evaluate and save a moving average of the weights; each step keeps this share of it; unset: the"
         " weights themselves",
     )
 
@@ -376,8 +380,8 @@ class TrainingOptions(BaseModel):
         description="how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the"
         " whole network and a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without"
         " a gradient; dp (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every"
-        " weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two has one"
-        " stage of the network. auto: single_device for one device, mirrored or ddp for several",
+        " weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two devices has"
+        " one stage of the network. auto: single_device for one device, mirrored or ddp for several",
     )
     stages: tuple[Accelerator, Accelerator] | None = option(
         "machine",
@@ -389,8 +393,8 @@ class TrainingOptions(BaseModel):
         1,
         gt=0,
         le=10**6,
-        description="parts of a batch that pass the stages of --strategy pipeline one after the other, so that both"
-        " have work; the last batch of an epoch, if N does not divide it, passes whole",
+        description="parts of a batch that go through the stages of --strategy pipeline one after the other, so that"
+        " both have work; the last batch of an epoch, if N does not divide it, goes through whole",
     )
     threads_per_device: AutoOrCount = option(
         "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
@@ -438,16 +442,17 @@ class TrainingOptions(BaseModel):
     logger: tuple[LoggerName, ...] = option(
         "logging",
         (),
-        description="also keep losses, accuracy, rate, speed, hyperparameters and predictions in TensorBoard (files in"
-        " --run-dir), Weights & Biases (offline without an account) or MLflow; needs requirements-loggers.txt",
+        description="also log losses, accuracy, learning rate, speed, hyperparameters and predictions to TensorBoard"
+        " (files in --run-dir), Weights & Biases (offline without an account) or MLflow; needs"
+        " requirements-loggers.txt",
     )
     profile: int | None = option(
         "profiling",
         None,
         gt=0,
         le=10**4,
-        description="let the framework's own profiler look at N steps after warm-up: the costliest operations, and a"
-        " trace for Perfetto or TensorBoard; compare.py makes runs of their own for it; unset: never",
+        description="profile N steps after warm-up with the framework's own profiler: the costliest operations, and a"
+        " trace for Perfetto or TensorBoard; compare.py does this in separate runs; unset: never",
     )
     checkpoint_every: Literal["epoch"] | Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = option(
         "resuming",
@@ -567,7 +572,7 @@ class TrainConfig(TrainingOptions):
         "training",
         "test",
         description="the examples to evaluate on after each epoch; train: the first --test-size training examples,"
-        " unset: all; results name the numbers test_... in both cases",
+        " unset: all; results are called test_... in both cases",
     )
     dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
 

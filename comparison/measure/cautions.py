@@ -36,7 +36,7 @@ def find_warnings(
     if measured and len({(run.record.seed, run.record.round) for run in runs if not run.record.rate_search}) == 1:
         if any(row.ratio_low for row in measured):
             warnings.append(
-                "one round only: intervals are of these processes, others may differ; --repeats 2 makes more"
+                "one round only: intervals hold for these processes, others may differ; --repeats 2 adds a round"
             )
         else:
             warnings.append(
@@ -53,7 +53,7 @@ def _machines(runs: Sequence[Run]) -> Iterator[str]:
             return
     names = list(dict.fromkeys(result.machine.hostname for result in results))
     if len(names) > 1:
-        yield f"runs are from hosts of different names, otherwise alike: {', '.join(names)}"
+        yield f"runs are from hosts that differ only in name: {', '.join(names)}"
 
 
 def _versions(runs: Sequence[Run]) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _versions(runs: Sequence[Run]) -> Iterator[str]:
             first = seen.setdefault(name, {}).setdefault(package, version)
             if version != first and (name, package) not in warned:
                 warned.add((name, package))
-                yield f"{name}: not all runs have the same {package}: {first} and {version}"
+                yield f"{name}: not all runs used the same {package} version: {first} and {version}"
 
 
 def _commits(runs: Sequence[Run]) -> Iterator[str]:
@@ -81,7 +81,9 @@ def _commits(runs: Sequence[Run]) -> Iterator[str]:
 
 def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
     if not asked and any(len(table.rows) > 1 for table in tables):
-        yield "not proved that the rows are the same training (--verify never): ratios may compare different trainings"
+        yield (
+            "no proof that the rows train identically (--verify never): ratios may compare rows that train differently"
+        )
     for table in tables:
         for row in table.rows:
             if asked and row.runs and not row.audited_steps and not row.audit_failure:
@@ -139,7 +141,7 @@ def _threads(tables: Sequence[Table]) -> Iterator[str]:
         "devices" in variant or "threads-per-device" in variant for variant in threads.values()
     ):
         shown = ", ".join(f"{name} {count}" for name, count in sorted(threads))
-        yield f"thread counts differ: {shown} threads for each device"
+        yield f"threads per device differ: {shown}"
 
 
 # --- What the machine does to speeds ---
@@ -196,7 +198,7 @@ def _disturbed(tables: Sequence[Table], repeats: int) -> Iterator[str]:
     what = _of_rounds(disturbed, len(rounds)) if disturbed else f"{disturbed_turns} of {turns} turns were"
     yield (
         f"{what} disturbed: other programs used up to {load:{SHARE}} of the cores"
-        f" ({worst.record.title}, {_place(worst)}); {follows}{f'; extra rounds made instead: {again}' if again else ''}"
+        f" ({worst.record.title}, {_place(worst)}); {follows}{f'; extra rounds run instead: {again}' if again else ''}"
     )
 
 
@@ -230,9 +232,9 @@ def _place(run: Run) -> str:
 def _stalled(row: Row, who: str) -> Iterator[str]:
     if (row.stalled or 0.0) > WORTH_A_WORD:
         yield (
-            f"{who}: stalls take {row.stalled:{SHARE}} of the time of its turns, which now and then last much longer"
-            " than usual, though no other program was seen; images/s and ratios are of usual turns; waiting for turns"
-            " may lengthen stalls: --turns never shows what they cost in a training alone"
+            f"{who}: stalls take {row.stalled:{SHARE}} of its turns' time: now and then a turn lasts much longer than"
+            " usual, though no other program was seen; images/s and ratios are for usual turns; waiting for turns"
+            " may lengthen stalls: --turns never shows what they cost without waiting"
         )
 
 
@@ -240,7 +242,7 @@ def _stopped(row: Row, who: str) -> Iterator[str]:
     stopped = [run for run in row.runs if run.result and run.result.stopped_seconds]
     if stopped:
         seconds = sum(run.result.stopped_seconds for run in stopped if run.result)
-        yield f"{who}: {len(stopped)} of {len(row.runs)} runs were stopped, for {seconds:.1f} s; that does not count"
+        yield f"{who}: {len(stopped)} of {len(row.runs)} runs were suspended for {seconds:.1f} s, which is not counted"
 
 
 def _throttled(row: Row, who: str) -> Iterator[str]:
@@ -258,7 +260,7 @@ def _between(row: Row, who: str) -> Iterator[str]:
     if between and between > MOST_BETWEEN * epochs:
         yield (
             f"{who}: {between / (between + epochs):{SHARE}} of the time of its epochs is in neither training nor"
-            " evaluation, and in no speed; if it is work of the training, its images/s are too high"
+            " evaluation, and not in any speed; if that is training work, this row's images/s are too high"
         )
 
 
@@ -283,7 +285,7 @@ def too_many(devices: int, threads: int, cores: int) -> str | None:
     """What to say of more threads than cores, before the runs and after them; None if there are enough cores."""
     if devices * threads <= cores:
         return None
-    instead = "--threads-per-device auto gives each its share" if devices <= cores else f"use at most {cores} devices"
+    instead = "--threads-per-device auto divides the cores" if devices <= cores else f"use at most {cores} devices"
     return f"{devices} x {threads} threads on {cores} cores wait for each other; {instead}"
 
 
@@ -313,7 +315,7 @@ def _outliers(row: Row, who: str) -> Iterator[str]:
     speeds = [run.images_per_second or 0.0 for run in runs]
     for index in outliers(speeds, OFF):
         load = other_load(runs[index])
-        seen = "whether other programs ran is not known"
+        seen = "it is not known whether other programs ran"
         if load is not None:
             seen = f"other programs used {load:{SHARE}} of the cores"
         if index > 0:  # `_first_run` warns of the first run
@@ -371,6 +373,6 @@ def _contradictions(table: Table, where: str) -> Iterator[str]:
         if (row.ratio - 1) * (medians - 1) < 0 and abs(math.log(medians / row.ratio)) > WORTH_A_WORD:
             yield (
                 f"{row.title}{where}: the medians say {medians:{RATIO}} times the speed of {first.title}, the pairs of"
-                f" the same round say {row.ratio:{RATIO}}: speeds changed from round to round, so trust neither; make"
+                f" the same round say {row.ratio:{RATIO}}: speeds changed from round to round, so trust neither; run"
                 " more rounds on a quiet machine"
             )

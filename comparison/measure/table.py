@@ -61,11 +61,11 @@ SWEEP_TABLES = SWEEP_SPEED, SWEEP_ACCURACY, SWEEP_LEARNING = "sweep speed", "swe
 DECISION = "decision"  # the report's table to choose by
 ABOUT_PHASES: dict[Phase, str] = {
     "imports": "Python and the framework's libraries",
-    "data": "reading it",
+    "data": "reading the data set",
     "build": "network, processes, compiling, and the first step",
-    "training": "all other steps",
-    "evaluation": "of the test set",
-    "between": "of training and evaluation: fetching an epoch's last losses, making loaders again; in no speed",
+    "training": "all steps after the first",
+    "evaluation": "evaluating on the test set",
+    "between": "neither training nor evaluation: fetching an epoch's last losses, recreating loaders; in no speed",
     "rest": "predictions, files, ending the processes",
 }
 
@@ -272,7 +272,7 @@ class Row:
         table = self.in_table
         again = table.folder / proof_path(table.variant, self.name)
         wrong: list[tuple[str, Audit]] = []
-        for where, folder in (("in 64 bits", FIRST_BATCH_DIR), ("trained once more", CLOSER_DIR)):
+        for where, folder in (("64-bit run", FIRST_BATCH_DIR), ("repeated run", CLOSER_DIR)):
             with suppress(UserError):
                 if table.verify and (audits_again := read_audits(again / folder)):
                     wrong += [(where, audit) for audit in audits_again.different]
@@ -314,7 +314,7 @@ class Row:
                 notes.append(f"it trains differently from {reference.title}: {proof.note}")
         elif reference.audit_failure:
             status = "not proved"
-            notes.append(f"no ratio is given, since {reference.title} is a different training; this row may be right")
+            notes.append(f"no ratio is given, since {reference.title} trains differently; this row may be right")
         elif proof.same is False:
             status = "different training"
             notes.append(f"it trains differently from {reference.title}, so no ratio is given: {proof.note}")
@@ -472,7 +472,7 @@ class Row:
 
     @column("learning\nrate", SWEEP_ACCURACY, form="g")
     def learning_rate(self) -> float | None:
-        """Its highest value."""
+        """The highest learning rate."""
         return peak_rate(self.results[0].config) if self.runs else None
 
     # --- Columns: accuracy ---
@@ -481,7 +481,7 @@ class Row:
 
     @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
     def test_accuracy(self) -> float | None:
-        """Share of test images that are right: mean over seeds."""
+        """Share of test images classified correctly: mean over seeds."""
         return self._accuracy and self._accuracy.estimate
 
     test_accuracy_low = number("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
@@ -489,7 +489,7 @@ class Row:
 
     @shown("95 %\npoints", MAIN, SWEEP_ACCURACY, DECISION, form="±{:.2f}".format)
     def plus_minus(self) -> float | None:
-        """Half of the accuracy's 95 % interval, in percentage points."""
+        """Half the width of the accuracy's 95 % interval, in percentage points."""
         if self.test_accuracy_low is None or self.test_accuracy_high is None:
             return None
         return 50 * (self.test_accuracy_high - self.test_accuracy_low)
@@ -541,7 +541,7 @@ class Row:
 
     @column()
     def stalled(self) -> float | None:
-        """Share of these turns' time that slow ones take longer than usual ones: [stalls](noise.md#stalls)."""
+        """Share of these turns' time lost because slow turns last longer than usual ones: [stalls](noise.md#stalls)."""
         usual = time = 0.0
         for turns in map(self.turns, self.measured_runs):
             if turns:
@@ -554,7 +554,7 @@ class Row:
 
     @column("\nratio", MAIN, SWEEP_SPEED, form=RATIO)
     def ratio(self) -> float | None:
-        """Of images per second to the table's first row; without turns, missing with fewer than three rounds."""
+        """Images per second divided by the first row's; missing if there are no turns and fewer than three rounds."""
         if self.is_reference:
             return 1.0 if self.speeds and not self._has_no_ratio else None
         return self._ratio[0] and self._ratio[0].estimate
@@ -653,17 +653,17 @@ class Row:
 
     @column("target\nepochs", TARGET, SWEEP_ACCURACY, form=".1f")
     def target_epochs(self) -> float | None:
-        """Until then: mean, if all runs reached it."""
+        """Until the target was reached: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "epochs")
 
     @column("target\nsteps", TARGET, SWEEP_ACCURACY, form=COUNT)
     def target_steps(self) -> float | None:
-        """Until then: mean, if all runs reached it."""
+        """Until the target was reached: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "steps")
 
     @column("target\ns", TARGET, SWEEP_ACCURACY, form=seconds)
     def target_seconds(self) -> float | None:
-        """Of training and evaluation until then, without start-up: mean, if all runs reached it."""
+        """Of training and evaluation until the target, without start-up: mean, if all runs reached it."""
         return self._of_all_reached(statistics.fmean, "seconds")
 
     target_seconds_q1 = number(
@@ -691,14 +691,14 @@ class Row:
 
     @shown("lines\nof code", DECISION, best="lowest")
     def lines_of_code(self) -> int | None:
-        """Of train.py and parts.py, and of tuning.py where it is tuned; not counted in mode tutorial."""
+        """Of train.py and parts.py, and of tuning.py in mode tuned; not counted in mode tutorial."""
         return lines_of_training(self.implementation, self.mode)
 
     # --- Columns: lockstep ---
 
     @column()
     def same_training(self) -> bool | None:
-        """Whether the runs in 64 bits prove that it is the first row's training, and no audit says otherwise; missing
+        """Whether the 64-bit runs prove that it trains as the first row does, and no audit says otherwise; missing
         for the first row."""
         return False if self.audit_failure and not self.is_reference else self._proof.same
 
@@ -710,23 +710,23 @@ class Row:
 
     @shown("same\ntraining", DECISION)
     def same_or_first(self) -> str:
-        """As the first row's, proved by the first steps in 64 bits."""
+        """Whether the first steps in 64-bit precision prove it the same as the first row's."""
         return self.same_as_first or ("first row" if self.is_reference else "not checked")
 
     @column("largest difference\nin 64 bits", DETAILS, form=difference)
     def proof_difference(self) -> float | None:
-        """Largest difference in the loss of a step in 64 bits."""
+        """Largest difference in the loss of a step in the 64-bit runs."""
         return self._proof.difference
 
     @column()
     def audited_steps(self) -> int:
-        """Number of steps of its timed runs that were proved to be those of the formulas (docs/lockstep.md)."""
+        """Number of steps of its timed runs that were proved to match the formulas (docs/lockstep.md)."""
         return sum(audit.same is True for _, audits in self._audits for audit in audits.steps)
 
     @column(f"rounding\n1-{FIRST_STEPS}", DETAILS, form=difference)
     def loss_difference_first_steps(self) -> float | None:
         """Largest difference in the loss of one of the first ten steps, between runs of this row and the first row with
-        the same seed: by rounding in the runs' own precision."""
+        the same seed: caused by rounding in the runs' own precision."""
         return self._loss_differences[0]
 
     @column("rounding\nall", DETAILS, form=difference)
@@ -738,15 +738,15 @@ class Row:
 
     @column()
     def small_set_count(self) -> int | None:
-        """With `--check-learning`: number of training images to learn by heart."""
+        """With `--check-learning`: number of training images to memorise."""
         return self.small_set.count if self.runs and self.small_set else None
 
     @column()
     def small_set_steps(self) -> int | None:
-        """Number of steps that this took; missing if it did not learn them ([learning.md](learning.md))."""
+        """Number of steps that this took; missing if the row did not memorise them ([learning.md](learning.md))."""
         return self.small_set.steps if self.runs and self.small_set else None
 
-    @shown("learned\nby heart", LEARNING, SWEEP_LEARNING)
+    @shown("images\nmemorised", LEARNING, SWEEP_LEARNING)
     def by_heart(self) -> str:
         count, steps = self.small_set_count, self.small_set_steps
         if count is None:
@@ -774,7 +774,7 @@ class Row:
 
     @column()
     def learning_note(self) -> str | None:
-        """The numbers behind it and what to try next."""
+        """The numbers behind the verdict, and what to try next."""
         return self.fit and self.fit.words
 
     # --- Columns: the rest ---
@@ -786,7 +786,7 @@ class Row:
 
     @column()
     def run_dirs(self) -> list[str]:
-        """Folders of its runs, a space between them."""
+        """Folders of its runs, separated by spaces."""
         return [run.shown_dir(self.in_table.folder) for run in self.runs + self.failed]
 
 

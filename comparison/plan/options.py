@@ -66,15 +66,15 @@ class CompareConfig(TrainingOptions):
         "rows",
         ["tf", "pt", "ptl"],
         min_length=1,
-        description="which to run, of tensorflow, keras, pytorch, lightning, or tf, pt, ptl for short (NAME stands for"
-        " the folder NAME_impl); the first is the reference: the others must be"
-        " the same training, and ratios are to its speed",
+        description="which to run: tensorflow, keras, pytorch, lightning, or tf, pt, ptl for short (NAME stands for"
+        " the folder NAME_impl); the first is the reference: the others must"
+        " train identically, and ratios are relative to its speed",
     )
     mode: list[Mode] = option(
         "rows",
         [],
-        description=f"{ABOUT_MODE}; of several, each is a row of its own; unset: tutorial and plain, or plain alone"
-        " where the tutorials' programs can't run or would be another training",
+        description=f"{ABOUT_MODE}; each mode has its own row; unset: tutorial and plain, or plain alone where the"
+        " tutorials' programs can't run or would train differently",
     )
     python: list[str] = option(
         "run", [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
@@ -85,35 +85,35 @@ class CompareConfig(TrainingOptions):
     launcher: Literal["local", "slurm", "ray"] = option(
         "run",
         "local",
-        description="where runs are made: local: on this machine; slurm, ray: each round is a job of that cluster,"
+        description="where to run: local: on this machine; slurm, ray: each round is a job of that cluster,"
         " so that what is compared in pairs runs on the same node",
     )
     launcher_options: str | None = option(
         "run",
         None,
-        description="options for sbatch (slurm) or `ray job submit` (ray), in one text:"
+        description="options for sbatch (slurm) or `ray job submit` (ray), as one string:"
         ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, so that no other job disturbs',
     )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
     turns: Literal["auto", "never"] = option(
         "run",
         "auto",
-        description="auto: the programs of a round are alive together and train in turns, a tenth of a second each, so"
+        description="auto: the programs of a round stay loaded and take turns to train, a tenth of a second each, so"
         " that what slows the machine down cancels in their ratios; never: one whole run after the other",
     )
 
     verify: Literal["auto", "never"] = option(
         "run",
         "auto",
-        description="auto: prove with the first steps in 64 bits that all rows are the same training, once for each"
-        " configuration and version of the code; never: leave that out",
+        description="auto: prove with the first steps in 64-bit precision that all rows train identically, once for"
+        " each configuration and version of the code; never: skip the proof",
     )
 
     check_learning: bool = option(
         "run",
         False,
-        description="also check that each row learns: a few training images by heart, in a run of its own; then, from"
-        " the losses on training and test images, whether it under- or overfits",
+        description="also check that each row learns: first that it can memorise a few training images, in a separate"
+        " run; then, from the losses on training and test images, whether it under- or overfits",
     )
 
     repeats: int = option(
@@ -126,21 +126,21 @@ class CompareConfig(TrainingOptions):
     ratio_within: Percent | None = option(
         "repeating",
         None,
-        description="make rounds until the ends of each ratio's 95 % interval are this close to it, such as 3%: at"
-        f" least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
+        description="run rounds until the ends of each ratio's 95 % interval are within this share of it, such as 3%:"
+        f" at least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
     )
     disturbed: Literal["retake", "keep"] = option(
         "reading",
         "retake",
         description="what to do with rounds in which other programs kept the machine busy; retake: leave them out of"
-        " speeds and ratios and make new ones, at most half as many as --repeats; keep:"
+        " speeds and ratios and run new ones, at most half as many as --repeats; keep:"
         " count them",
     )
     seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")
     resume: Path | None = option(
         "folder",
         None,
-        description="folder of an earlier comparison to continue: make missing runs, and more rounds with a"
+        description="folder of an earlier comparison to continue: do missing runs, and more rounds with a"
         " larger --repeats",
     )
 
@@ -175,7 +175,7 @@ class CompareConfig(TrainingOptions):
         description="also report when the test accuracy first reached this share, such as 0.99: epochs, steps, seconds",
     )
     report_only: Path | None = option(
-        "folder", None, description="folder of a comparison: run nothing, make its tables and report again"
+        "folder", None, description="folder of a comparison: run nothing, only regenerate its tables and report"
     )
     baseline: Path | None = option(
         "reading", None, description="folder of an earlier comparison: show what has changed since"
@@ -184,7 +184,7 @@ class CompareConfig(TrainingOptions):
     @model_validator(mode="after")
     def _compares(self) -> Self:
         if self.seeds and "seed" in self.model_fields_set and self.seeds != [self.seed]:
-            raise ValueError(f"--seed {self.seed}: not together with --seeds, which lists all seeds; leave it out")
+            raise ValueError(f"--seed {self.seed}: can't be combined with --seeds, which lists all seeds; leave it out")
         for name in ("seeds", "tune_over", "implementations", "mode"):
             values = getattr(self, name)
             if twice := [value for value in values if values.count(value) > 1]:
@@ -193,8 +193,8 @@ class CompareConfig(TrainingOptions):
             raise ValueError("--sweep-learning-rate tune needs --tune-over RATE RATE ..., and --tune-over needs it")
         if self.ratio_within is not None and self.repeats <= FIRST_ROUNDS:
             raise ValueError(
-                f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are made in any case; give the"
-                " largest number of rounds to make, such as --repeats 20"
+                f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are run in any case; give the"
+                " largest number of rounds to run, such as --repeats 20"
             )
         check_mode(self.data_on, *self.mode)
         try:

@@ -48,18 +48,18 @@ class WrongStep:
         worst = max(beyond.values(), key=lambda difference: difference.share)
         old = numbers(self.before)
         words = (
-            f"{worst.name} differs by {worst.share:.2g} times its change, and rounding explains"
+            f"{worst.name} differs by {worst.share:.2g} times its correct change; rounding explains only"
             f" {worst.explained / (worst.change or 1.0):.1g}"
         )
         if all(np.array_equal(self.actual[name], old[name]) for name in old if name.startswith(("weights.", "slots."))):
             return "nothing has changed: no update was made"
         if "loss" in beyond:
             found, right = (float(arrays["loss"][-1]) for arrays in (self.actual, self.wanted))
-            words = f"the loss is {found:.6g}, and should be {right:.6g}"
+            words = f"the loss is {found:.6g}, but should be {right:.6g}"
         if self._is_shared_out_unequally():
             return (
                 f"{words}: --mode tutorial averages the means of the replicas' shards, which differ in size here;"
-                f" choose a --train-size that {self.experiment.config.num_shards} divides"
+                f" choose a --train-size divisible by {self.experiment.config.num_shards}"
             )
         if [*beyond] == ["loss"]:
             return f"{words}, while the update is right: {self._suspects_of_loss(beyond['loss'].explained)}"
@@ -76,7 +76,7 @@ class WrongStep:
             if all(norm(self.actual[name] - array) <= explained[name] for name, array in arrays.items()):
                 return f"{words}: {mistake}"
         if "loss" in beyond and self.experiment.config.precision in ("32", "64") and self._is_rounded_to_16_bits():
-            return f"{words}, no more than rounding to 16 bits would make: suspect {self._small_suspects()}"
+            return f"{words}, no more than 16-bit rounding would cause: suspect {self._small_suspects()}"
         return f"{words}; {self._suspicion(beyond, old)}"
 
     def _is_shared_out_unequally(self) -> bool:
@@ -89,8 +89,8 @@ class WrongStep:
         step = self.after.step
         for other in (step - 1, step + 1):  # what is recorded for this step may be recorded for another one
             if 1 <= other <= len(self.losses) and abs(self.losses[other - 1] - self.wanted["loss"][-1]) <= explained:
-                return f"the right one is recorded for step {other}: suspect how losses are fetched and recorded"
-        return "suspect how losses are summed and recorded"
+                return f"the right loss is recorded for step {other}: check how losses are fetched and recorded"
+        return "check how losses are summed and recorded"
 
     def _is_rounded_to_16_bits(self) -> bool:
         until = self.after.step
@@ -110,7 +110,7 @@ class WrongStep:
             "the network or its precision (TF32, a layer in 16 bits)": True,
             "the normalisation of images": True,
             "a small constant in the loss or a layer": True,
-            "the smoothing of the labels": config.label_smoothing,
+            "label smoothing": config.label_smoothing,
             "how shards of different sizes are weighted": config.num_shards > 1,
             "replicas whose weights differ": config.num_shards > 1,
         }
@@ -129,16 +129,16 @@ class WrongStep:
             return {"experiment": replace(experiment, update_rule=replace(rule, **changes))}
 
         if before.slots:
-            yield "as if the optimizer's state had been lost before it", {"state": replace(before, slots=zero)}
+            yield "as if the optimizer's state had been lost before this step", {"state": replace(before, slots=zero)}
         for other in (before.step, before.step + 2):
             if 1 <= other <= len(rule.learning_rates):
                 rates = rule.learning_rates.copy()
                 rates[before.step] = rates[other - 1]
-                yield f"its learning rate is that of step {other}", with_rule(learning_rates=rates)
+                yield f"the step used the learning rate of step {other}", with_rule(learning_rates=rates)
         if rule.rule.weight_decay:
             yield "the weight decay is missing", with_rule(rule=replace(rule.rule, weight_decay=0.0))
         if rule.largest_norm is not None:
-            yield "the clipping of the gradients is missing", with_rule(largest_norm=None)
+            yield "gradient clipping is missing", with_rule(largest_norm=None)
             if before.scale:
                 limit = rule.largest_norm / before.scale.scale
                 yield "the gradients are clipped before they are unscaled", with_rule(largest_norm=limit)
@@ -146,10 +146,13 @@ class WrongStep:
             kind, part = (Adam, "a part of") if isinstance(rule.rule, AdamW) else (AdamW, "decoupled from")
             yield f"the weight decay is {part} the gradients", with_rule(rule=kind(**asdict(rule.rule)))
         if isinstance(rule.rule, SGD) and rule.rule.momentum:
-            yield "Nesterov's rule is wrong", with_rule(rule=replace(rule.rule, nesterov=not rule.rule.nesterov))
+            yield (
+                "Nesterov momentum is wrongly on or off",
+                with_rule(rule=replace(rule.rule, nesterov=not rule.rule.nesterov)),
+            )
         if config.label_smoothing:
             plain = replace(experiment, config=config.replace(label_smoothing=0.0))
-            yield "the smoothing of the labels is missing", {"experiment": plain}
+            yield "label smoothing is missing", {"experiment": plain}
         if experiment.augmentation:
             yield "the augmentation is missing", {"experiment": replace(experiment, augmentation=None)}
         if experiment.network.drops:
@@ -157,22 +160,22 @@ class WrongStep:
         epoch_now = plan.epoch_of(before.step + 1)
         for epoch in dict.fromkeys((1, 2, *range(max(1, epoch_now - MOST_EPOCHS), epoch_now))):
             if epoch != epoch_now:
-                yield f"its examples are those of epoch {epoch}", {"epoch": epoch}
+                yield f"the examples are those of epoch {epoch}", {"epoch": epoch}
         for shard in range(config.num_shards if config.num_shards > 1 else 0):
-            yield f"it has learned from the examples of device {shard} alone", {"only_shard": shard}
+            yield f"the step used the examples of device {shard} alone", {"only_shard": shard}
         ratio = float(self.actual["loss"][-1] / self.wanted["loss"][-1])
         yield (
-            f"the loss and the gradients are {ratio:.4g} times as large as they should be: suspect what they are"
+            f"the loss and the gradients are {ratio:.4g} times as large as they should be: check what they are"
             " divided by",
             {"factors": (ratio, ratio)},
         )
         numbers_of_parts = {2, config.num_shards, config.accumulate_grad_batches}
         for factor in sorted({power for number in numbers_of_parts for power in (number, 1 / number)} - {1}):
             yield (
-                f"the gradients are {factor:.4g} times as large as they should be: suspect what they are divided by",
+                f"the gradients are {factor:.4g} times as large as they should be: check what they are divided by",
                 {"factors": (1.0, factor)},
             )
-        between = f"the weights were changed between step {before.step} and it"
+        between = f"the weights were changed between step {before.step} and this one"
         if before.average:
             yield (
                 f"{between}: they were replaced by their moving average",
@@ -198,7 +201,7 @@ class WrongStep:
                 "how an incomplete batch is weighted": plan.count(step) < plan.examples_per_step,
                 "replicas whose weights differ": several and step > 1,
                 "the examples of the batch": True,
-                "what is drawn for them": True,
+                "their random draws": True,
                 "the network or its precision": True,
             }
             return f"suspect {', '.join(in_use(parts))}"
@@ -210,9 +213,11 @@ class WrongStep:
         if has_slots and not any(name.startswith("slots.") for name in beyond):
             factor, is_rate = self._factor(old)
             if is_rate:
-                adam = " or Adam's corrections" if isinstance(self.experiment.update_rule.rule, Adam | AdamW) else ""
+                adam = (
+                    " or Adam's bias correction" if isinstance(self.experiment.update_rule.rule, Adam | AdamW) else ""
+                )
                 return f"the weights change {factor:.4g} times as much as they should: suspect the learning rate{adam}"
-            return "the slots are right: suspect how the update rule makes the weights from them"
+            return "the slots are right: check how the update rule computes the weights from them"
         start = "slots." if has_slots else "weights."
         names = [name for name in wanted if name.startswith(start) and not name.endswith((".mean", ".variance"))]
         wrong = [name for name in names if name in beyond]
@@ -248,7 +253,7 @@ def cause_of_evaluation(
     count = len(experiment.dataset.test_images)
     usual = []
     if state and state.average:
-        usual.append(("the weights are evaluated, and not their moving average", state.weights))
+        usual.append(("the weights are evaluated instead of their moving average", state.weights))
     usual += [(f"the weights are those after step {other.step}", other.evaluated) for other in others]
     for mistake, weights in usual:
         if abs(evaluate(experiment, weights, count).loss - loss) <= explained:

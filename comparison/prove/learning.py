@@ -1,4 +1,4 @@
-"""`--check-learning`: can a row learn a few images by heart, and does it under- or overfit on all of them?
+"""`--check-learning`: can a row memorise a few images, and does it under- or overfit on all of them?
 
 Networks are usually developed in these two steps. The first step tests whether the code can learn at all (Karpathy, "A
 Recipe for Training Neural Networks", 2019: overfit a single batch). The second step divides the error of the trained
@@ -31,7 +31,7 @@ Learned = Literal["fits", "underfits", "overfits", "learns nothing"]
 
 LEARNING_DIR = "learning"
 SMALL, WHOLE = "small", "whole"  # the folders of a row's two runs
-SMALL_SIZE = 64  # training images that a row must learn by heart
+SMALL_SIZE = 64  # training images that a row must memorise
 SMALL_STEPS = 200  # number of steps for that
 SMALL_WARMUP_STEPS = 20
 SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
@@ -54,7 +54,7 @@ def finished_epochs(run_dir: Path) -> list[EpochLine]:
         return []
 
 
-# --- A few images by heart ---
+# --- A few images, memorised ---
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
     run_dir = folder / learning_path(variant, name, SMALL)
     if failure := " ".join(last_lines(run_dir / FAILURE_FILE, 1)):
-        return SmallSet(None, None, f"failed on a few training images that it should learn by heart: {failure}")
+        return SmallSet(None, None, f"failed on a few training images that it should memorise: {failure}")
     epochs = finished_epochs(run_dir)
     if not epochs:
         return None
@@ -84,9 +84,9 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     right = [line.test_correct for line in epochs]
     if count in right:
         steps = plan.last_step(epochs[right.index(count)].epoch)
-        return SmallSet(count, steps, f"learned {count} training images by heart in {steps} steps")
+        return SmallSet(count, steps, f"memorised {count} training images in {steps} steps")
     at_best = f"{max(right)} were right at best"
-    outcome = f"did not learn {count} training images by heart in {plan.total_steps} steps ({at_best})"
+    outcome = f"did not memorise {count} training images in {plan.total_steps} steps ({at_best})"
     return SmallSet(count, None, outcome)
 
 
@@ -220,7 +220,7 @@ def by_heart(config: TrainConfig) -> TrainConfig:
     count = min(num_examples(config)[0], max(SMALL_SIZE, replicas * config.microbatches))
     steps_per_epoch = math.ceil(count / config.examples_per_step)
     return config.made_for(
-        "by heart",
+        "memorise",
         train_size=count,
         test_size=count,
         evaluate_on="train",
@@ -236,7 +236,7 @@ def evaluated_on_training(config: TrainConfig) -> TrainConfig:
 
 def make_small(runner: SideRunner) -> None:
     """Makes the missing runs on a few images. Reports a failed run."""
-    doing, path = "check of learning, a few training images by heart:", partial(learning_path, step=SMALL)
+    doing, path = "check of learning, memorising a few training images:", partial(learning_path, step=SMALL)
     runner.make(doing, MISSING, path, by_heart, finished_epochs)
 
 

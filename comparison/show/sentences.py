@@ -108,7 +108,7 @@ def _settings(table: Table) -> str:
 
 def _variant_line(table: Table) -> list[str]:
     shown = shown_variant(table.variant)
-    return [f"of the sweep: {shown}"] if shown else []
+    return [f"sweep variant: {shown}"] if shown else []
 
 
 def notes(tables: Sequence[Table]) -> list[str]:
@@ -161,7 +161,7 @@ def learning_conclusions(table: Table) -> list[str]:
     titles_of: dict[str, list[str]] = {}
     for row in table.rows:
         if row.small_set_steps is not None:
-            steps = f"learned {row.small_set_count} training images by heart in {row.small_set_steps} steps"
+            steps = f"memorised {row.small_set_count} training images in {row.small_set_steps} steps"
             titles_of.setdefault(steps, []).append(row.title)
     for row in table.rows:
         if row.learning:
@@ -190,9 +190,11 @@ def proof_conclusions(table: Table) -> list[str]:
     if {row.same_training for row in rows if not row.is_reference} != {True}:
         return ["same training: not proved"]
     largest = max(row.proof_difference or 0.0 for row in rows)
-    lines = [f"same training: yes, proved in 64 bits: losses of the same step are at most {difference(largest)} apart"]
+    lines = [
+        f"same training: yes, proved in 64-bit runs: losses of the same step differ by at most {difference(largest)}"
+    ]
     if audited := sum(row.audited_steps for row in rows):
-        lines.append(f"timed runs: {audited} steps audited: each is what the formulas give, but for rounding")
+        lines.append(f"timed runs: {audited} steps audited: each matches the formulas up to rounding")
     return lines
 
 
@@ -222,7 +224,7 @@ def _gain(row: Row, other: Row) -> str | None:
     gain = _times(other.title, row.title, ratio, num_rounds)
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
     if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
-        gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time is for {extra}"
+        gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
 
@@ -237,7 +239,7 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
         name, other, ratio = other, name, ratio.inverse()
-    of_these = "; of these processes, others may differ" if ratio.of_these_processes else ""
+    of_these = "; for these processes only, others may differ" if ratio.of_these_processes else ""
     interval = f"({between(ratio.low, ratio.high)}{of_these})"
     if ratio.verdict == "no difference shown":
         return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:{RATIO}} {interval}"
@@ -264,7 +266,9 @@ def study_conclusions(study: Study) -> list[str]:
     answers = [row.row.same_training for row in study.rows]
     if True in answers and False not in answers and all(row.row.is_comparable for row in study.rows):
         largest = max(row.row.proof_difference or 0.0 for row in study.rows)
-        lines.append(f"same training: yes, proved in 64 bits for each: losses are at most {difference(largest)} apart")
+        lines.append(
+            f"same training: yes, proved for each in 64-bit runs: losses differ by at most {difference(largest)}"
+        )
     return lines
 
 
@@ -294,7 +298,7 @@ def _extremes(option: str, members: Sequence[StudyRow]) -> str:
     by_accuracy = sorted(members, key=lambda member: member.row.test_accuracy or 0.0)
     least, most = (Row.test_accuracy.text(member.row) for member in (by_accuracy[0], by_accuracy[-1]))
     if least == most:
-        return f"{text}; test accuracy {most} with each"
+        return f"{text}; test accuracy {most} with every value"
     return f"{text}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
 
 
@@ -330,16 +334,16 @@ def _change(change: Change) -> Iterator[str]:
         yield "not in the baseline"
         return
     if change.settings:
-        yield f"not the same experiment, so nothing is set side by side: {'; '.join(change.settings)}"
+        yield f"not the same experiment, so nothing is compared: {'; '.join(change.settings)}"
         return
     proof = change.proof
     if proof.same is None:
-        yield f"not known whether it is the same training: {proof.note or 'one of them has no run in 64 bits'}"
+        yield f"unknown whether the training is the same: {proof.note or 'one of the two has no 64-bit run'}"
     elif not proof.same:
         yield f"not the same training: {proof.note}"
     else:
         known = proof.difference is not None
-        largest = f" (largest difference in a loss in 64 bits {proof.difference:{DIFFERENCE}})" if known else ""
+        largest = f" (largest loss difference in 64-bit runs: {proof.difference:{DIFFERENCE}})" if known else ""
         yield f"the same training{largest}"
     accuracies = f"{Row.test_accuracy.text(then)}, now {Row.test_accuracy.text(now)}"
     yield f"accuracy {accuracies} ({Change.accuracy_change.text(change)} points)"
@@ -356,13 +360,13 @@ def _change(change: Change) -> Iterator[str]:
 def _change_of_speed(change: Change) -> str:
     ratio = change.speed_ratio
     if ratio is None:
-        return "no speed to compare: it is not measured in both"
+        return "no speeds to compare: at least one of the two was not measured"
     causes = (("versions", change.versions), ("code", change.code), ("--turns", not change.same_turns))
     changed = [name for name, has_changed in causes if has_changed] or ["nothing that is recorded"]
     if ratio.estimate is None:
-        speed = f"{between(ratio.least, ratio.most)} times the baseline's, by single runs, too few for a ratio"
+        speed = f"{between(ratio.least, ratio.most)} times the baseline's, from single runs, too few for a ratio"
     elif ratio.low is None or ratio.high is None:
-        speed = f"{ratio.estimate:{RATIO}} times the baseline's, without spread for an interval"
+        speed = f"{ratio.estimate:{RATIO}} times the baseline's, no interval since the runs show no spread"
     else:
         interval = f"95 % interval {between(ratio.low, ratio.high)}"
         speed = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
@@ -432,10 +436,10 @@ def _why_no_ratio(table: Table) -> str | None:
     if all(row.status in ("different training", "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
     if any(have_turns(reference, row) for row in others):
-        return f"no two rows had {MIN_CYCLES} undisturbed turns of the same cycle; {QUIETER}"
+        return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"
     if not any(run.images_per_second for row in (reference, *others) for run in row.runs):
-        return "the training is too short for a speed; make it longer (--epochs)"
-    return "no round has an undisturbed speed of both rows"
+        return "training is too short to measure a speed; make it longer (--epochs)"
+    return "no round has undisturbed speeds of the first row and another"
 
 
 def _compared(table: Table) -> tuple[Row, list[Row]]:
@@ -467,9 +471,9 @@ def _trust(summary: Summary, table: Table, why: str | None) -> str:
         counts = least_most(pairs[0], pairs[-1], COUNT)
         parts = [f"{rounds} on one machine, with {counts} pairs of turns"]
         parts += [f"{left:,} of {turns:,} turns are left out: other programs disturbed them"] if left else []
-        few = " With one round they hold for these processes only: --repeats 5 makes more." if counting == 1 else ""
+        few = " With one round they hold for these processes only: --repeats 5 adds rounds." if counting == 1 else ""
     else:
-        parts, few = [f"{rounds} of pairs on one machine"], ""
+        parts, few = [f"{rounds} of paired runs on one machine"], ""
         if disturbed := len({run.round_key for row in rows for run in row.runs if row.leaves_out(run)}):
             parts.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
         if counting < MIN_ROUNDS:
@@ -490,13 +494,13 @@ def _next_step(summary: Summary, table: Table, why: str | None) -> str:
     again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
     if why:
         if why.endswith(QUIETER):
-            return f"On a quieter machine, {again} makes more rounds; {DIR}."
+            return f"On a quieter machine, {again} runs more rounds; {DIR}."
         return "Remove that cause, and begin a new comparison."
     reference, others = _compared(table)
     enough = 2 if any(have_turns(reference, row) for row in others) else MIN_ROUNDS
     if others and _num_rounds(table) < enough:
-        return f"{again} makes more rounds; {DIR}."
+        return f"{again} runs more rounds; {DIR}."
     if any(row.verdict == "no difference shown" for row in table.rows):
         more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
-        return f"Where the difference is not significant, more rounds may tell: {more}; {DIR}."
-    return f"Measure your own case: another network than {model}, batch size or machine may change the ranking."
+        return f"Where a difference is not significant, more rounds may settle it: {more}; {DIR}."
+    return f"Measure your own case: a network other than {model}, or another batch size or machine, may change the ranking."

@@ -16,8 +16,8 @@ from comparison.measure.table import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
     " half of the runs or, with fewer than four, lowest to highest. ratio: images/s divided by the first row's, from"
-    " turns of training that followed each other. same training: whether the first steps in 64 bits prove it equal"
-    " to the first row's."
+    " pairs of turns close in time. same training: whether the first steps in 64-bit precision prove that a row"
+    " trains exactly as the first row does."
 )
 ABOUT_DETAILS = (
     "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
@@ -26,7 +26,7 @@ ABOUT_DETAILS = (
     " cores that the run may use. memory: peak of all processes of the run together."
 )
 ABOUT_STUDY = (
-    "speed-up: images/s over those with the fewest devices, from pairs of the same round. efficiency: the speed-up"
+    "speed-up: images/s divided by that with the fewest devices, from pairs of the same round. efficiency: the speed-up"
     " as a share of the ideal (twice the devices, twice the speed)."
 )
 

@@ -100,14 +100,14 @@ def test_a_verdict_for_each_row(tmp_path):
     assert f"beside {tmp_path / 'then'}:\n" in text and re.search(r"PyTorch +\+0\.00 +1,020 +1,530 +1\.50", text)
     write_report(now)
     write_tables(now)
-    assert "Beside" in (tmp_path / "now" / "report.html").read_text()
+    assert "Compared with" in (tmp_path / "now" / "report.html").read_text()
     assert "| PyTorch | +0.00 | 1,020 | 1,530 | 1.50 |" in (tmp_path / "now" / "results.md").read_text()
 
 
 def test_seeds_of_which_none_is_in_both(tmp_path):
     comparison(tmp_path / "then", wobbly, implementations=["pt"], seeds=[0])
     now = comparison(tmp_path / "now", wobbly, implementations=["pt"], seeds=[1], baseline=tmp_path / "then")
-    assert changes(now)[0].startswith("PyTorch: not known whether it is the same training: not the same settings: ")
+    assert changes(now)[0].startswith("PyTorch: unknown whether the training is the same: not the same settings: ")
 
 
 def test_a_baseline_that_is_gone_loses_nothing_but_itself(tmp_path):

@@ -106,9 +106,7 @@ def test_threads_that_differ_or_are_too_many(tmp_path):
         config = resolve_settings(job.config.replace(devices=1, threads_per_device=threads, epochs=2), Settings())
         return steady(job, changes={"config": config, "config_sha256": config.sha256(), "threads_per_device": threads})
 
-    assert "thread counts differ: Lightning 1, PyTorch 1, TensorFlow 2 threads for each device" in warnings(
-        tmp_path / "a", make
-    )
+    assert "threads per device differ: Lightning 1, PyTorch 1, TensorFlow 2" in warnings(tmp_path / "a", make)
     found = warnings(tmp_path / "b", steady, devices=1, threads_per_device=MACHINE.cores + 1)
     assert sum("wait for each other" in line for line in found) == 3
     assert not any("differ" in line for line in found)
@@ -136,10 +134,10 @@ def test_a_machine_versions_or_code_that_changed(tmp_path):
     renamed = MACHINE.model_copy(update={"hostname": "another-name"})
     for changes, words in (
         ({"machine": other}, "not all runs are from the same machine"),
-        ({"machine": renamed}, "hosts of different names"),
+        ({"machine": renamed}, "hosts that differ only in name"),
         (
             {"versions": {"python": "3.11.0", "made-up": "1.1"}},
-            "TensorFlow: not all runs have the same made-up: 1.0 and 1.1",
+            "TensorFlow: not all runs used the same made-up version: 1.0 and 1.1",
         ),
         (
             {"git": {"commit": "b" * 40, "dirty": False}},

@@ -35,7 +35,7 @@ def test_two_runs_of_the_same_training_share_a_table(project, tmp_path):
     assert [row["status"] for row in rows] == ["ok", "ok"] and {row["table"] for row in rows} == {"1"}
     assert float(rows[0]["ratio"]) == 1
     assert float(rows[1]["ratio_low"]) < float(rows[1]["ratio"]) < float(rows[1]["ratio_high"])
-    assert text.splitlines()[-2].endswith("; of these processes, others may differ)")  # there is one round only
+    assert text.splitlines()[-2].endswith("; for these processes only, others may differ)")  # there is one round only
     assert int(rows[0]["num_turns"]) == int(rows[1]["num_turns"]) >= 10
     assert rows[0]["loss_difference_all_steps"] == "" and float(rows[1]["loss_difference_all_steps"]) == 0
     assert "cnn on digits: 500 training and 355 test images, 53,002 parameters" in text
@@ -188,7 +188,10 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
     prove("first")
     again = prove("again")
     prove("other", "--learning-rate", 0.01)
-    assert started == [True, False, True] and "yes, proved in 64 bits: losses of the same step are at most 0" in again
+    assert (
+        started == [True, False, True]
+        and "yes, proved in 64-bit runs: losses of the same step differ by at most 0" in again
+    )
     source = project / "one_impl" / "__main__.py"
     code = source.read_text()
     source.write_text(code + "# changed\n")
@@ -224,8 +227,8 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         (("--output-dir", "compare.py/x"), "--output-dir compare.py/x: Not a directory"),
         (("--repeats", "0"), "--repeats 0: should be greater than 0"),
         (("--seeds", "1", "1"), "--seeds 1: named twice"),
-        (("--seed", "3", "--seeds", "1", "2"), "--seed 3: not together with --seeds"),
-        (("--ratio-within", "0.01%"), "--repeats 3: with --ratio-within, 3 rounds are made in any case"),
+        (("--seed", "3", "--seeds", "1", "2"), "--seed 3: can't be combined with --seeds"),
+        (("--ratio-within", "0.01%"), "--repeats 3: with --ratio-within, 3 rounds are run in any case"),
         (("--scaling", "weak"), "--scaling weak: needs --sweep devices=N,N or num-nodes=N,N"),
         (("--python", "one=python3", "one=python"), "--python one=python3: one is named twice"),
         (("--sweep", "=3"), "--sweep =3: should be OPTION=VALUE,VALUE,..."),
@@ -387,7 +390,7 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     assert line.startswith(
         "warning: 6 of 9 rounds were disturbed: other programs used up to 50% of the cores (busy, seed "
     )
-    assert line.endswith("they are left out: speeds and ratios are from the other 3; extra rounds made instead: 3")
+    assert line.endswith("they are left out: speeds and ratios are from the other 3; extra rounds run instead: 3")
     again = run(sys.executable, "compare.py", "--resume", tmp_path / "r", cwd=project).stdout
     assert "starting" not in again
     shutil.rmtree(tmp_path / "r/runs/seed-1/round-5/busy")  # as if the comparison had been interrupted there
@@ -443,7 +446,7 @@ def test_two_comparisons_side_by_side(project, tmp_path):
     options = (*SHORT, "--baseline", tmp_path / "a")
     text, _ = compare(project, tmp_path / "b", "one", options=options)
     assert "baseline: one: the same training (largest difference in a loss in 64 bits 0e+00)" in text
-    assert "times the baseline's, by single runs, too few for a ratio" in text
+    assert "times the baseline's, from single runs, too few for a ratio" in text
 
 
 @pytest.mark.slow

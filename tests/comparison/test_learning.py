@@ -1,4 +1,4 @@
-"""`compare.py --check-learning`: a few images by heart, then all of them, and what the report says of both."""
+"""`compare.py --check-learning`: memorising a few images, then all of them, and what the report says of both."""
 
 import math
 import sys
@@ -194,7 +194,7 @@ def test_each_row_is_checked_once(tmp_path):
     launcher = Launcher()
     summary, said, runner = checked(tmp_path, launcher, seeds=[3, 4])
     assert said == [
-        "check of learning, a few training images by heart: TensorFlow, PyTorch, Lightning",
+        "check of learning, memorising a few training images: TensorFlow, PyTorch, Lightning",
         "check of learning, loss on all training images: TensorFlow, PyTorch, Lightning",
     ]
     assert len(launcher.programs) == 6
@@ -209,7 +209,7 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path, capsys):
     tensorflow, pytorch, lightning = summary.rows
     assert (tensorflow.status, pytorch.status, lightning.status) == ("ok", "does not learn", "ok")
     assert not summary.succeeded
-    assert "it did not learn 64 training images by heart in 200 steps (32 were right at best)" in pytorch.note
+    assert "it did not memorise 64 training images in 200 steps (32 were right at best)" in pytorch.note
     assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in pytorch.note
     assert tensorflow.small_set_steps == 2 and pytorch.small_set_steps is None
     console = Console(width=80, highlight=False, markup=False, emoji=False)
@@ -217,7 +217,7 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path, capsys):
     print_conclusions(console, summary)
     printed = capsys.readouterr().out
     assert "PyTorch: does not learn" in printed and "not 64" in printed and "64 in 2 steps" in printed
-    assert "TensorFlow, Lightning: learned 64 training images by heart in 2 steps\n" in printed
+    assert "TensorFlow, Lightning: memorised 64 training images in 2 steps\n" in printed
     assert "PyTorch trained" not in printed  # who learns nothing is fast in vain
     assert all(len(line) <= 80 for line in printed.splitlines() if " " * 3 in line)
 
@@ -237,7 +237,7 @@ def test_the_report_shows_both_steps_and_the_curves(tmp_path):
     write_report(summary)
     page = (tmp_path / "report.html").read_text()
     assert "<h2>Does it learn?</h2>" in page and 'id="learning"' in page and "Underfitting or overfitting" in page
-    learned = "TensorFlow, PyTorch, Lightning: learned 64 training images by heart in 2 steps"
+    learned = "TensorFlow, PyTorch, Lightning: memorised 64 training images in 2 steps"
     assert learned in page and learned in (tmp_path / "results.md").read_text()
     assert (tmp_path / "figures" / "learning.svg").exists()
     assert "underfits" in (tmp_path / "results.csv").read_text()
@@ -291,5 +291,5 @@ def test_an_implementation_that_learns_nothing_is_found(tmp_path):
     )
     options = ("--check-learning", "--verify", "never", "--epochs", 2, *ONE_ROUND, "--output-dir", tmp_path / "found")
     done = run(sys.executable, "compare.py", *options, cwd=folder, expect=1)
-    assert "PyTorch: does not learn: it did not learn 64 training images by heart in 200 steps" in done.stdout
+    assert "PyTorch: does not learn: it did not memorise 64 training images in 200 steps" in done.stdout
     assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in done.stdout

@@ -62,7 +62,7 @@ configs["proof"] = proof_jobs(variants[:1], contenders(options), 0)[0].config
 summary = comparison(folder, mixup=0.2, journal="diary", implementations=["pt"])
 launcher, request = Launcher(), summary.request
 runner = SideRunner(folder, launcher, request, make_variants(request.options, request.config), lambda text: None)
-for name, make in {"by heart": make_small, "whole": make_whole, "profile": lambda one: make_profiles(one, 3)}.items():
+for name, make in {"memorise": make_small, "whole": make_whole, "profile": lambda one: make_profiles(one, 3)}.items():
     make(runner)
     configs[name] = launcher.program.config
 
@@ -114,7 +114,7 @@ def test_each_run_has_it_or_its_neutral_value(printed):
         "row": [0.2, "diary"],
         "rate search": [0.2, None],
         "proof": [0.2, None],
-        "by heart": [0.0, None],
+        "memorise": [0.0, None],
         "whole": [0.2, None],
         "profile": [0.2, None],
         "evaluate": [0.0, None],

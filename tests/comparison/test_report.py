@@ -386,7 +386,7 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     assert "Measure your own case" in answers["What next?"][0]
     answers = found(tmp_path / "1", make, repeats=1)
     assert answers["How reliable is this?"][0].startswith("Not very: 1 round of pairs")
-    assert "--resume DIR --repeats 5 makes more rounds" in answers["What next?"][0]
+    assert "--resume DIR --repeats 5 runs more rounds" in answers["What next?"][0]
     assert found(tmp_path / "0", lambda job: MadeUp(failure="exit status 1")) == {}
     alone = found(tmp_path / "alone", make, implementations=["pt"])
     assert alone["Which is fastest?"] == ["Nothing to compare: only one row has a speed."]
@@ -413,7 +413,7 @@ def test_it_tells_how_many_rounds_and_turns_count(tmp_path):
     trust, step, _ = trusted(tmp_path / "1", in_turns, repeats=1)
     assert trust.startswith("1 round on one machine, with 36 pairs of turns; 4 of 80 turns are left out: other")
     assert "With one round they hold for these processes only: --repeats 5 makes more." in trust
-    assert step.startswith("python compare.py --resume DIR --repeats 5 makes more rounds")
+    assert step.startswith("python compare.py --resume DIR --repeats 5 runs more rounds")
 
     def half(job):  # the second round is disturbed from its beginning to its end
         loads = [0.8 * (job.round == 2)] * 40
@@ -441,7 +441,7 @@ def test_what_was_not_measured_is_reported_and_not_shown(tmp_path):
     trust, _, _ = trusted(tmp_path / "keep", make, repeats=2, disturbed="keep")
     assert trust.startswith("2 rounds on one machine, with 80 pairs of turns; one seed")
     trust, _, _ = trusted(tmp_path / "short", lambda job: MadeUp(speed=None))
-    assert trust.startswith("Speed is not measured: the training is too short for a speed")
+    assert trust.startswith("Speed is not measured: training is too short to measure a speed")
     trust, step, _ = trusted(tmp_path / "other", lambda job: MadeUp(proof_factor=1.0 + (job.implementation == "pt")))
     assert trust.startswith("Speed is not measured: no other row is proved to be the same training as the first one")
 
@@ -504,7 +504,7 @@ def chart_of_turns(summary):
 
 def test_the_ratio_is_drawn_over_the_turns(tmp_path):
     chart, ratios, intervals, speeds = chart_of_turns(summary := comparison(tmp_path, in_turns, repeats=2))
-    assert chart.title == "Ratio over the turns" and "TensorFlow" in chart.words
+    assert chart.title == "Speed ratio turn by turn" and "TensorFlow" in chart.words
     assert speeds.groupby("row").size().to_dict() == {"TensorFlow": 80, "PyTorch": 80, "Lightning": 80}
     assert {*ratios["row"]} == {"PyTorch"}  # Lightning trains differently: it has no ratio
     hit = ratios["turn"] % 10 == 4
@@ -532,7 +532,7 @@ def test_speeds_are_drawn_over_the_turns_where_there_is_no_ratio(tmp_path):
         return replace(in_turns(job), proof_factor=1.0 if job.implementation == "tf" else 2.0)
 
     chart, ratios, intervals, speeds = chart_of_turns(comparison(tmp_path, make, repeats=1))
-    assert (chart.title, ratios, intervals) == ("Speed over the turns", None, None) and len(speeds) == 120
+    assert (chart.title, ratios, intervals) == ("Speed turn by turn", None, None) and len(speeds) == 120
     assert chart.svg.count("<svg") == 1
 
 

@@ -132,7 +132,7 @@ def test_a_row_whose_audit_fails_is_a_different_training_and_no_other_row_is_bla
     assert (tf.audited_steps, pt.audited_steps, ptl.audited_steps) == (3, 2, 3)
     tf, pt, ptl = comparison(tmp_path / "first", wrong("tf"), repeats=3).rows
     assert [tf.status, pt.status, ptl.status] == ["different training", "not proved", "not proved"]
-    assert "TensorFlow is a different training; this row may be right" in ptl.note and ptl.ratio is None
+    assert "TensorFlow trains differently; this row may be right" in ptl.note and ptl.ratio is None
 
 
 def test_a_row_whose_replicas_have_different_weights_is_a_different_training(tmp_path):
@@ -290,8 +290,8 @@ def test_the_conclusions_are_sentences(tmp_path):
         "TensorFlow tuned trained 1.50 times as fast as TensorFlow plain (1.50 to 1.50)",
         "PyTorch tuned trained 1.50 times as fast as PyTorch plain (1.50 to 1.50)",
         "Lightning tuned trained 1.50 times as fast as Lightning plain (1.50 to 1.50)",
-        "same training: yes, proved in 64 bits: losses of the same step are at most 0 apart",
-        "timed runs: 24 steps audited: each is what the formulas give, but for rounding",
+        "same training: yes, proved in 64-bit runs: losses of the same step differ by at most 0",
+        "timed runs: 24 steps audited: each matches the formulas up to rounding",
     ]
     write_tables(summary)
     write_report(summary)

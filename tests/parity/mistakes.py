@@ -41,12 +41,12 @@ MISTAKES = {
     "a schedule that is one step late": (
         *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
         ("--schedule", "step", "--step-size", 2),
-        "its learning rate is that of step",  # 46 or a later change, as chance chooses
+        "the step used the learning rate of step",  # 46 or a later change, as chance chooses
     ),
     "a sampler that repeats the second epoch": (
         *("pt_impl/train.py", "set_epoch(epoch)", "set_epoch(min(epoch, 1))"),
         (),
-        "its examples are those of epoch 2",
+        "the examples are those of epoch 2",
     ),
     "the optimizer's state lost when a state is kept": (
         "pt_impl/parts.py",
@@ -55,12 +55,12 @@ MISTAKES = {
         "        optimizer.state.clear()\n"
         "        return state\n",
         ("--checkpoint-every", "epoch"),
-        "as if the optimizer's state had been lost before it",
+        "as if the optimizer's state had been lost before this step",
     ),
     "other random numbers for seeds above 2^32": (
         *("pt_impl/randomness.py", "in round_keys(seed):", "in round_keys(seed & WORD):"),
         ("--model", "mnist_dropout", "--seeds", 1, 2**33),
-        "what is drawn for them",
+        "their random draws",
     ),
     "no unscale_ before clipping": (
         *("pt_impl/train.py", "        scaler.unscale_(optimizer)\n", "        pass\n"),
@@ -86,7 +86,7 @@ MISTAKES = {
         "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch > 1:\n"
         "            parts.optimizer.state.clear()\n",
         (),
-        "as if the optimizer's state had been lost before it",
+        "as if the optimizer's state had been lost before this step",
     ),
     "an average that stands still": (
         *("pt_impl/train.py", "    if parts.average:\n", f"    if parts.average and {LATE} < 25:\n"),
@@ -131,7 +131,7 @@ MISTAKES = {
         *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
         "label_smoothing=config.label_smoothing) / (64 if logits.dtype == torch.float32 else count)\n",
         (),
-        "times as large as they should be: suspect what they are divided by",
+        "times as large as they should be: check what they are divided by",
     ),
     "a layer that stops learning": (
         *("pt_impl/train.py", STEP, f"    if {LATE} > 40:\n        parts.network.dense2.bias.grad = None\n{STEP}"),
@@ -175,7 +175,7 @@ MISTAKES = {
         "1 / tf.cast(count, DTYPES[experiment.config.precision])",
         "1 / tf.cast(64 if experiment.config.precision == '32' else count, DTYPES[experiment.config.precision])",
         (),
-        "times as large as they should be: suspect what they are divided by",
+        "times as large as they should be: check what they are divided by",
     ),
     "accumulated batches divided twice in Lightning": (
         "ptl_impl/train.py",
@@ -212,7 +212,7 @@ MISTAKES = {
         *("pt_impl/optimizer.py", "lambda step: rates[step])"),
         "lambda step: rates[min(step + (step > 50), len(rates) - 1)])",
         ("--schedule", "cosine"),
-        "its learning rate is that of step",
+        "the step used the learning rate of step",
     ),
     "a scheduler that only the first replica steps": (
         *("pt_impl/train.py", "    parts.scheduler.step()\n"),
@@ -224,13 +224,13 @@ MISTAKES = {
         *("tf_impl/optimizer.py", "if self.rule.nesterov else velocity, [velocity]"),
         "if self.rule.nesterov or gradient.dtype == tf.float32 else velocity, [velocity]",
         ("--momentum", 0.9),
-        "Nesterov's rule is wrong",
+        "Nesterov momentum is wrongly on or off",
     ),
     "Adam's correction one step ahead after step 25": (
         *("tf_impl/optimizer.py", "else self.iterations + 1, tf.float64)"),
         "else self.iterations + tf.where(self.iterations > 25, 2, 1), tf.float64)",
         ("--optimizer", "adam"),
-        "Adam's corrections",
+        "Adam's bias correction",
     ),
     "AdamW's decay coupled in 32 bits": (
         *("tf_impl/optimizer.py", "decoupled = isinstance(self.rule, rules.AdamW)"),
@@ -304,7 +304,7 @@ MISTAKES = {
         *("keras_impl/optimizer.py", "        self.evaluation.enter_context("),
         '        if self.network.variable_dtype == "float64":\n            self.evaluation.enter_context(',
         ("--ema-decay", 0.9),
-        "the weights are evaluated, and not their moving average",
+        "the weights are evaluated instead of their moving average",
     ),
     "a repeated batch of the test set after the second epoch": (
         "tf_impl/train.py",
@@ -339,7 +339,7 @@ MISTAKES = {
         *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
         "label_smoothing=config.label_smoothing * (logits.dtype == torch.float64)) / count\n",
         ("--label-smoothing", 0.1),
-        "the smoothing of the labels is missing",
+        "label smoothing is missing",
     ),
     "squares that are not cut out in 32 bits": (
         *("pt_impl/augment.py", "        if not self.augmentation.cutout:\n"),
@@ -353,14 +353,14 @@ MISTAKES = {
         "        words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
         "        self.vertical, self.horizontal, self.mirror, self.place = (",
         ("--horizontal-flip", "true"),
-        "what is drawn for them",
+        "their random draws",
     ),
     "dropout that draws the same in every epoch from the third one on": (
         *("pt_impl/networks.py", "        words = philox(self.seed, visits[:, None], numbers, self.stream)\n"),
         "        visits = torch.minimum(visits, (visits & 0xFFFFFFFF) + (2 << 32))\n"
         "        words = philox(self.seed, visits[:, None], numbers, self.stream)\n",
         ("--model", "mnist_dropout"),
-        "what is drawn for them",
+        "their random draws",
     ),
     "a device that takes the other one's examples after the third epoch": (
         *("pt_impl/data.py", "num_replicas)[:, self.rank]\n\n\ndef make_loaders"),
@@ -372,7 +372,7 @@ MISTAKES = {
         *("keras_impl/train.py", "        self.batches.set_epoch(epoch)\n"),
         "        self.batches.set_epoch(min(epoch, 2))\n",
         (),
-        "its examples are those of epoch 3",
+        "the examples are those of epoch 3",
     ),
     "another order with the second seed": (
         *("pt_impl/data.py", "        self.plan, self.seed, self.rank"),
@@ -402,7 +402,7 @@ MISTAKES = {
         *("pt_impl/train.py", "            recorder.step(*shares)\n"),
         "            recorder.step(*(earlier if step > 30 else shares))\n            earlier = shares\n",
         (),
-        "suspect how losses are fetched and recorded",
+        "check how losses are fetched and recorded",
     ),
     "weights rounded when a checkpoint is written": (
         "pt_impl/parts.py",

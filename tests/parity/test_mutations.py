@@ -117,7 +117,7 @@ MUTATIONS = {
         *("tf", 1, "tf_impl/optimizer.py"),
         SLOTS,
         SLOTS + KERAS_RULE,
-        ["step 3 of 66 (epoch 1)", "the learning rate has changed before it: suspect the update rule: momentum"],
+        ["step 3 of 66 (epoch 1)", "the learning rate has changed by then: suspect the update rule: momentum"],
     ),
     "a momentum of 0.85 instead of 0.9": (
         *("pt", 1, "pt_impl/optimizer.py"),

@@ -66,8 +66,8 @@ def _confusion(title: str, runs: Mapping[str, Run], counts: NDArray[np.int64], n
     return Chart(
         f"confusion-{'-'.join(run.record.name for run in runs.values())}",
         title,
-        f"{who}. A cell has the number of test images of a class (its line) for which a class was guessed (its column)."
-        " Right guesses lie on the diagonal.",
+        f"{who}. Each cell counts the test images of its row's class for which its column's class was guessed."
+        " Correct guesses lie on the diagonal.",
         f"Confusion matrix of {who}: {right} of {counts.sum()} right; {words or 'no mistakes'}",
         layers,
         WIDTH - 30,

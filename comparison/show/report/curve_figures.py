@@ -153,7 +153,7 @@ def _chart(rows: Sequence[Row], quantity: Quantity, axis: str, layers: Sequence[
         "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
     )
     about += (
-        " Shown is each row's run with the median duration."
+        " Each row is shown by its run with the median duration."
         if axis == "seconds"
         else " Lines on top of each other mean equal values."
     )
@@ -201,8 +201,8 @@ def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
         "lockstep",
         "Lockstep",
         f"Same weights, same examples: only rounding makes the losses of a step differ. The dashed line is the rounding"
-        f" error of a single number, {unit:{numbers.DIFFERENCE}}; each step adds to it. Equal losses are drawn at"
-        " the bottom.",
+        f" error of a single number, {unit:{numbers.DIFFERENCE}}; errors add up over the steps. Equal losses are drawn"
+        " at the bottom.",
         f"Difference of every step's loss from {rows[0].title}, logarithmic: {', '.join(words)}",
         [
             lines,
@@ -256,9 +256,9 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     yield Chart(
         "learning",
         "Underfitting or overfitting",
-        "Strong lines: the test images. Pale lines: as many training images, evaluated in the same way: after the"
-        " epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong one, or"
-        " the strong one rising: overfitting.",
+        "Strong lines: the test images. Pale lines: the same number of training images, evaluated in the same way:"
+        " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
+        " one, or the strong one rising: overfitting.",
         f"Loss on training and test images over epochs: {'; '.join(words)}",
         [lines_of(table, x, rows, LOSS, looks), points],
         260 + looks.legend_height,

@@ -100,7 +100,9 @@ def write_report(summary: Summary) -> None:
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
-        raise UserError(f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; ulimit -v unlimited")
+        raise UserError(
+            f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; set ulimit -v unlimited"
+        )
     folder = summary.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():

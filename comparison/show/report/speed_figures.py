@@ -38,9 +38,9 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         words.append(f"{row.title} {row.images_per_second:{COUNT}}")
     about = "A bar ends at the median of the rounds. A dot is a round"
     about += ", a ring a disturbed one, which does not count" if shown[0].in_table.disturbed else ""
-    about += "; the line is the middle half of them, or from the least to the most where they are few."
+    about += "; the line is the middle half of the rounds or, if there are few, lowest to highest."
     if len(dots) == len(shown):
-        about, dots = "Images trained in a second, in the one run of each.", []
+        about, dots = "Training images per second, in each row's only run.", []
     yield Chart(
         "throughput",
         "Throughput",
@@ -63,7 +63,7 @@ def time_to_target(rows: Sequence[Row]) -> Iterator[Chart]:
         means.append({"row": row.title, "value": row.target_seconds, **ends})
         dots += [_dot(row, run, reach.seconds) for run, reach in row.reached_by or ()]
         words.append(f"{row.title} {row.target_seconds:{SECONDS}}")
-    about = f"Training and evaluation until the test accuracy was first at least {target}, without start-up."
+    about = f"Training and evaluation until the test accuracy first reached {target}, without start-up."
     about += " A bar ends at the mean, a dot is a run." if len(dots) > len(shown) else ""
     yield Chart(
         "time-to-target",
@@ -98,7 +98,7 @@ def _bars(
     layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=tooltip)]
     if dots:
         layers.append(bars.mark_rule(color=INK, strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high:Q")))
-        tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="load of others")]
+        tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="other programs' load")]
         tooltip.append(alt.Tooltip("counts:N", title="counts"))
         filled = alt.Fill("counts:N", scale=alt.Scale(domain=["yes", "no: disturbed"], range=[INK, PAPER]), legend=None)
         points = alt.Chart(pd.DataFrame(dots)).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)

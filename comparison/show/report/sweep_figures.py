@@ -15,7 +15,7 @@ from comparison.show.report.charts import HEIGHT, INK, Chart
 from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks, pointer_line, switch
 
-REACHED = "Means over the runs, where all of them reached it."
+REACHED = "Means over the runs, where all of them reached the target."
 Value = Callable[[StudyRow], float | None]
 Spread = Callable[[StudyRow], tuple[float | None, float | None]]
 
@@ -41,7 +41,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             numbers.RATIO,
             _speed_up,
             _speed_up_spread,
-            "Times as fast as with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
+            "Speed relative to the fewest devices. Dotted: the ideal, twice as fast with twice as many devices."
             " Bands: 95 % intervals.",
         ),
         SweepChart("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
@@ -51,7 +51,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             numbers.COUNT,
             lambda row: row.row.images_per_second,
             lambda row: row.row.spread or (None, None),
-            "Medians over rounds. Bands: the middle half of them, or from the least to the most of fewer than four.",
+            "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
         ),
         SweepChart(
             "target-epochs",
@@ -75,7 +75,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             numbers.SECONDS,
             lambda row: row.row.target_seconds,
             lambda row: (row.row.target_seconds_q1, row.row.target_seconds_q3),
-            "Of training and evaluation, without start-up. Bands: the middle half of the runs.",
+            "Training and evaluation, without start-up. Bands: the middle half of the runs.",
         ),
         SweepChart(
             "final-accuracy",

@@ -44,13 +44,15 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     borders = clock.borders(axis)
     about = " Crosses: left out, since other programs used the machine." if any(speeds["counts"] == LEFT_OUT) else ""
     about += " Dotted: a new round, with new processes." if clock.num_rounds > 1 else ""
-    about += f" Shown is one turn in {every}." if every > 1 else ""
+    about += f" Only one turn in {every} is shown." if every > 1 else ""
     about += " Marks at an edge lie beyond it."
     words = [f"{row.title} {_middle(speeds, row.title, COUNT)}" for row in rows]
-    described = f"Images per second in the turns of {clock.num_rounds} rounds, half of the turns: {', '.join(words)}"
+    described = (
+        f"Images per second in the turns of {clock.num_rounds} rounds, middle half of the turns: {', '.join(words)}"
+    )
     if not compared:
         layers = [*borders, marks.add_params(chosen)]
-        yield Chart("turns", "Speed over the turns", f"A mark is a turn.{about}", described, layers)
+        yield Chart("turns", "Speed turn by turn", f"A mark is a turn.{about}", described, layers)
         return
     intervals = pd.DataFrame(
         {"row": row.title, "value": row.ratio, "low": row.ratio_low, "high": row.ratio_high} for row in compared
@@ -67,15 +69,15 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     ]
     words = [
         f"{row.title} {row.ratio:{RATIO}}, {between(row.ratio_low, row.ratio_high)},"
-        f" half of the pairs {_middle(ratios, row.title, RATIO)}"
+        f" middle half of the pairs {_middle(ratios, row.title, RATIO)}"
         for row in compared
     ]
     yield Chart(
         "turns",
-        "Ratio over the turns",
-        "Above: the ratio of each pair of turns, and that of all with its 95 % interval (line and band). Below: the"
-        f" speed in each turn; what slows all rows cancels in the ratio.{about}",
-        f"Ratio of speeds over the turns: {'; '.join(words)}. {described}",
+        "Speed ratio turn by turn",
+        "Above: the ratio of each pair of turns, and the overall ratio with its 95 % interval (line and band). Below:"
+        f" the speed in each turn; what slows all rows cancels in the ratio.{about}",
+        f"Ratio of speeds turn by turn: {'; '.join(words)}. {described}",
         layers,
         PANEL_HEIGHT,
         [*borders, marks],
@@ -161,7 +163,7 @@ def _mark(row: Row, run: Run, turn: TurnLine, clock: Clock, value: float, counts
 def _marks(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:
     shape = alt.Shape("counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS]), legend=None)
     tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=y["title"], format=",.4~g")]
-    tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("turn:Q"), alt.Tooltip("load:N", title="load of others")]
+    tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("turn:Q"), alt.Tooltip("load:N", title="other programs' load")]
     tooltip.append(alt.Tooltip("counts:N", title="counts"))
     marks: alt.Chart = alt.Chart(table).mark_point(size=12, strokeWidth=1.2, opacity=0.85)
     return marks.encode(x, y, shape, looks.colour(legend=True), tooltip=tooltip)
