@@ -37,8 +37,8 @@ def test_the_conclusion_says_what_of_a_tutorials_time_plain_mode_saves(tmp_path)
     summary = comparison(tmp_path / "r", make, implementations=["pt"], mode=["tutorial", "plain"], repeats=4)
     (line,) = (line for line in conclusions(summary.tables[0]) if "as fast as" in line)
     assert line == (
-        "PyTorch plain trained 2.50 times as fast as PyTorch tutorial (2.50 to 2.50): 60% of the tutorial's time goes into"
-        " images that are transformed one by one"
+        "PyTorch plain trained 2.50 times as fast as PyTorch tutorial (2.50 to 2.50): 60% of the tutorial's time goes"
+        " into images that are transformed one by one"
     )
     write_tables(summary)
     text = " ".join((tmp_path / "r" / "results.md").read_text().split())
