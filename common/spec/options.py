@@ -371,7 +371,7 @@ class TrainingOptions(BaseModel):
         "machine",
         "auto",
         description="number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or"
-        " with Lightning you do; auto: as the launcher says, else 1",
+        " with Lightning you start it yourself; auto: as the launcher says, else 1",
     )
     strategy: Literal["auto", Strategy] = option(
         "machine",

@@ -99,7 +99,7 @@ def _sessions(tables: Sequence[Table]) -> Iterator[str]:
         if split:
             yield (
                 f"{split} of {len(made)} rounds{in_brackets(table.variant)} were finished later (--resume):"
-                " their runs were made at different times and form no pairs, so ratios use only the other rounds"
+                " their runs took place at different times and form no pairs, so ratios use only the other rounds"
             )
 
 

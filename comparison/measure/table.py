@@ -65,7 +65,7 @@ ABOUT_PHASES: dict[Phase, str] = {
     "build": "network, processes, compiling, and the first step",
     "training": "all steps after the first",
     "evaluation": "evaluating on the test set",
-    "between": "neither training nor evaluation: fetching an epoch's last losses, recreating loaders; in no speed",
+    "between": "neither training nor evaluation: fetching an epoch's last losses, recreating loaders; not in any speed",
     "rest": "predictions, files, ending the processes",
 }
 

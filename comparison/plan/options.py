@@ -92,7 +92,7 @@ class CompareConfig(TrainingOptions):
         "run",
         None,
         description="options for sbatch (slurm) or `ray job submit` (ray), as one string:"
-        ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, so that no other job disturbs',
+        ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, so that no other job interferes',
     )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
     turns: Literal["auto", "never"] = option(

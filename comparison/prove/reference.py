@@ -69,8 +69,11 @@ class Pass:
     dropouts: int = 0
 
     def errors(self, shape: tuple[int, ...]) -> Array:
-        """Random errors with mean 0 and standard deviation `roundoff`; uniform, since normal ones take longer."""
-        return self.random.uniform(-self.roundoff, self.roundoff, shape) * math.sqrt(3)
+        """Random errors with mean 0 and standard deviation `roundoff`.
+
+        Normal, not uniform: a large error now and then makes the same jumps at ties as a framework's.
+        """
+        return self.roundoff * self.random.standard_normal(shape)
 
     def rounded(self, array: Array) -> Array:
         return array * (1 + self.errors(array.shape)) if self.roundoff else array

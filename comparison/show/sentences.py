@@ -503,4 +503,5 @@ def _next_step(summary: Summary, table: Table, why: str | None) -> str:
     if any(row.verdict == "no difference shown" for row in table.rows):
         more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
         return f"Where a difference is not significant, more rounds may settle it: {more}; {DIR}."
-    return f"Measure your own case: a network other than {model}, or another batch size or machine, may change the ranking."
+    case = f"a network other than {model}, or another batch size or machine, may change the ranking"
+    return f"Measure your own case: {case}."

@@ -26,8 +26,8 @@ ABOUT_DETAILS = (
     " cores that the run may use. memory: peak of all processes of the run together."
 )
 ABOUT_STUDY = (
-    "speed-up: images/s divided by that with the fewest devices, from pairs of the same round. efficiency: the speed-up"
-    " as a share of the ideal (twice the devices, twice the speed)."
+    "speed-up: images/s divided by those with the fewest devices, from pairs of the same round. efficiency: the"
+    " speed-up as a share of the ideal (twice the devices, twice the speed)."
 )
 
 

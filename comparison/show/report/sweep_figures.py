@@ -41,7 +41,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             numbers.RATIO,
             _speed_up,
             _speed_up_spread,
-            "Speed relative to the fewest devices. Dotted: the ideal, twice as fast with twice as many devices."
+            "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
             " Bands: 95 % intervals.",
         ),
         SweepChart("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
