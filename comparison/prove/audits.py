@@ -34,7 +34,7 @@ from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
 from comparison.lockstep import ROUNDOFF, suspects_of_evaluation
 from comparison.prove.causes import WrongStep, cause_of_evaluation
-from comparison.prove.differences import MARGIN, Difference, compare, norm, numbers, reference_steps
+from comparison.prove.differences import Difference, compare, norm, numbers, reference_steps
 from comparison.prove.reference import evaluate
 
 AUDITS_FILE = "audits.json"
@@ -303,11 +303,11 @@ def _audit_step(
     def reference(roundoff: float, seed: int) -> Arrays:
         return reference_steps(experiment, before, after.step, roundoff=roundoff, seed=seed)
 
-    # Each step stores its results, rounded.
-    stored = ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
+    # Each step rounds its results when it computes them, and when it stores them.
+    stored = 2 * ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
     wanted = reference(0.0, 0)
-    spread = {name: stored * norm(array) for name, array in wanted.items()}
-    differences = compare(reference, wanted, actual, old, experiment.config, more, spread)
+    least = {name: stored * norm(array) for name, array in wanted.items()}
+    differences = compare(reference, wanted, actual, old, experiment.config, more, least)
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
@@ -429,10 +429,10 @@ def _audit_evaluation(
     if is_last:
         actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
     wanted = reference(0.0, 0)
-    spread = {name: ROUNDOFF["32"] * norm(array) for name, array in wanted.items()}
-    if "correct" in spread:
-        spread["correct"] = 1 / MARGIN  # a single answer may be near a tie
-    differences = compare(reference, wanted, actual, {}, config, MOST_SAMPLES, spread)
+    least = {name: 2 * ROUNDOFF["32"] * norm(array) for name, array in wanted.items()}
+    if "correct" in least:
+        least["correct"] = 1  # a single answer may be near a tie
+    differences = compare(reference, wanted, actual, {}, config, MOST_SAMPLES, least)
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note: str | None = None
     if worst.is_beyond:

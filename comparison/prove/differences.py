@@ -21,10 +21,9 @@ from comparison.prove.reference import take_step
 
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger. In 64 bits the reference
-# itself rounds as much as a framework. With 16 units, an audit of a sound step missed the bound by a tenth (a running
+# itself rounds as much as a framework. With 32 units, an audit of a sound step missed the bound by a tenth (a running
 # statistic of Keras).
-ERRORS: dict[Precision, float] = {"64": 1024, "32": 16, "16-mixed": 2, "bf16-mixed": 1}
-MARGIN = 2.0  # times the largest difference that the errors have shown
+ERRORS: dict[Precision, float] = {"64": 2048, "32": 32, "16-mixed": 4, "bf16-mixed": 2}
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def compare(
     old: Arrays,
     config: TrainConfig,
     more: int,
-    spread: Mapping[str, float],
+    least: Mapping[str, float],
 ) -> list[Difference]:
     """The differences of each array from the reference, with what rounding explains.
 
@@ -72,19 +71,20 @@ def compare(
       wanted: the arrays without errors.
       old: the arrays before the step; what is not in it was zero.
       more: how often the reference is computed with errors at most, until they explain the differences.
-      spread: of each array, the difference that is explained at least, before the margin.
+      least: of each array, the difference that is explained in any case, besides that by the errors.
     """
     assert config.precision != "auto"
     errors = ERRORS[config.precision] * roundoff(config)
     differences: list[Difference] = []
+    largest = {name: np.zeros_like(array) for name, array in wanted.items()}  # of all samples, for each number
     for seed in range(more):
         rounded = reference(errors, seed)
-        spread = {name: max(most, norm(rounded[name] - wanted[name])) for name, most in spread.items()}
+        largest = {name: np.maximum(most, np.abs(rounded[name] - wanted[name])) for name, most in largest.items()}
         differences = [
             Difference(
                 name,
                 norm(actual[name] - array),
-                MARGIN * spread[name],
+                least[name] + norm(largest[name]),
                 norm(array - old.get(name, np.zeros_like(array))),
             )
             for name, array in wanted.items()

@@ -70,7 +70,7 @@ class Prover:
             missing = [job for job in missing if not _restore(self.folder / job.path, digests[job.path])]
         if missing:
             names = ", ".join(dict.fromkeys(job.title for job in missing))
-            self.say(f"checking that all rows are the same training, by their first steps in 64 bits: {names}")
+            self.say(f"checking that all rows are the same training, by their first steps in 64-bit precision: {names}")
             self._run(missing, digests)
 
         for variant in dict.fromkeys(job.variant for job in jobs):

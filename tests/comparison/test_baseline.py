@@ -25,7 +25,7 @@ def wobbly(job, factor=1.0, **more):
 
 def test_the_same_again(tmp_path):
     lines = beside(tmp_path, wobbly)
-    assert lines[0] == "PyTorch: the same training (largest difference in a loss in 64 bits 0e+00)"
+    assert lines[0] == "PyTorch: the same training (largest loss difference in 64-bit runs: 0e+00)"
     assert lines[1] == "PyTorch: accuracy 90.14%, now 90.14% (+0.00 points)"
     assert "speed 1.00 times the baseline's, 95 % interval 0.98 to 1.02: no difference shown" in lines[2]
     assert "changed since then: nothing that is recorded; the machine's load may differ too" in lines[2]

@@ -32,7 +32,7 @@ def test_work_in_no_speed_is_reported(tmp_path, between, count):
     found = warnings(tmp_path, lambda job: steady(job, changes={"phase_seconds": phases}), implementations=["tf", "pt"])
     assert len(found) == count
     for line in found:
-        assert "38% of the time of its epochs is in neither training nor evaluation, and in no speed" in line
+        assert "38% of the time of its epochs is in neither training nor evaluation, and not in any speed" in line
 
 
 def test_one_round_is_said_to_be_one(tmp_path):

@@ -179,7 +179,7 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         command = (sys.executable, "compare.py", "--output-dir", tmp_path / name, "--implementations", "one", "two")
         text = run(*command, *SHORT, *options, cwd=project, **cache).stdout
         started.append(
-            "checking that all rows are the same training, by their first steps in 64 bits: one, two\n" in text
+            "checking that all rows are the same training, by their first steps in 64-bit precision: one, two\n" in text
         )
         files = {path.name for path in (tmp_path / name / "proofs" / "one").iterdir()}
         assert {"proof.json", "result.json", "metrics.jsonl", "log.txt"} <= files

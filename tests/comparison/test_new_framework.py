@@ -23,7 +23,7 @@ def with_numpy(tmp_path_factory, project):
 def test_it_is_a_row_that_is_proved_to_be_the_same_training(with_numpy, tmp_path):
     rows = ("--implementations", "pt", "numpy", "--output-dir", tmp_path / "r")
     text = run(sys.executable, "compare.py", *rows, *SHORT, *ONE_ROUND, cwd=with_numpy).stdout
-    assert "same training: yes, proved in 64 bits" in text and "Numpy" in text
+    assert "same training: yes, proved in 64-bit runs" in text and "Numpy" in text
     found = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["implementation"], row["status"], row["same_training"]) for row in found] == [
         ("pt", "ok", ""),

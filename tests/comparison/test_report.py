@@ -380,12 +380,12 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     assert answers["Which needs the least memory?"] == ["TensorFlow, 700 MiB (PyTorch 750, Lightning 800)."]
     assert answers["Was it the same training?"][0].startswith("same training: yes")
     assert answers["How reliable is this?"] == [
-        "4 of 5 rounds of pairs on one machine; 1 left out: other programs disturbed it; one seed, so accuracy has no"
-        " spread. The ranges in brackets are 95 % intervals. Read the 1 warning below first."
+        "4 of 5 rounds of paired runs on one machine; 1 left out: other programs disturbed it; one seed, so accuracy"
+        " has no spread. The ranges in brackets are 95 % intervals. Read the 1 warning below first."
     ]
     assert "Measure your own case" in answers["What next?"][0]
     answers = found(tmp_path / "1", make, repeats=1)
-    assert answers["How reliable is this?"][0].startswith("Not very: 1 round of pairs")
+    assert answers["How reliable is this?"][0].startswith("Not very: 1 round of paired runs")
     assert "--resume DIR --repeats 5 runs more rounds" in answers["What next?"][0]
     assert found(tmp_path / "0", lambda job: MadeUp(failure="exit status 1")) == {}
     alone = found(tmp_path / "alone", make, implementations=["pt"])
@@ -412,7 +412,7 @@ def test_it_tells_how_many_rounds_and_turns_count(tmp_path):
     assert answers["How reliable is this?"][0].startswith("2 rounds on one machine, with 72 pairs of turns; 8 of 240")
     trust, step, _ = trusted(tmp_path / "1", in_turns, repeats=1)
     assert trust.startswith("1 round on one machine, with 36 pairs of turns; 4 of 80 turns are left out: other")
-    assert "With one round they hold for these processes only: --repeats 5 makes more." in trust
+    assert "With one round they hold for these processes only: --repeats 5 adds rounds." in trust
     assert step.startswith("python compare.py --resume DIR --repeats 5 runs more rounds")
 
     def half(job):  # the second round is disturbed from its beginning to its end

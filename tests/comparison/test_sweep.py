@@ -127,7 +127,7 @@ def test_a_sweep_is_reported_in_sentences(tmp_path):
         "TensorFlow, strong: 2.00 times as fast with 4 devices (2.00 to 2.00), 50% of the ideal",
         "PyTorch, strong: 2.00 times as fast with 4 devices (2.00 to 2.00), 50% of the ideal",
         "highest median speed: PyTorch, with each value of devices",
-        "same training: yes, proved in 64 bits for each: losses are at most 0 apart",
+        "same training: yes, proved for each in 64-bit runs: losses differ by at most 0",
     ]
     speeds = {"tf": {"16": 900, "32": 2000}, "pt": {"16": 1000, "32": 1500}}
 
