@@ -15,7 +15,7 @@ from common.platform.files import Arrays
 from common.spec.optimizers import SGD, Adam, AdamW
 from common.spec.state import TrainState
 from comparison.lockstep import ROUNDOFF, in_use, suspects_of_evaluation, suspects_of_update
-from comparison.prove.differences import Difference, norm, numbers, reference_steps
+from comparison.prove.differences import MARGIN, Difference, norm, numbers, reference_steps
 from comparison.prove.reference import evaluate
 
 MOST_EPOCHS = 10  # before that of a wrong step, whose examples may be taken for its own
@@ -95,11 +95,11 @@ class WrongStep:
     def _is_rounded_to_16_bits(self) -> bool:
         until = self.after.step
         coarse = [
-            reference_steps(self.experiment, self.before, until, roundoff=2 * ROUNDOFF["bf16-mixed"], seed=seed)
+            reference_steps(self.experiment, self.before, until, roundoff=ROUNDOFF["bf16-mixed"], seed=seed)
             for seed in (0, 1)
         ]
         return all(
-            norm(self.actual[name] - array) <= max(norm(other[name] - array) for other in coarse)
+            norm(self.actual[name] - array) <= MARGIN * max(norm(other[name] - array) for other in coarse)
             for name, array in self.wanted.items()
         )
 

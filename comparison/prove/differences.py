@@ -21,9 +21,11 @@ from comparison.prove.reference import take_step
 
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger. In 64 bits the reference
-# itself rounds as much as a framework. With 32 units, an audit of a sound step missed the bound by a tenth (a running
-# statistic of Keras).
-ERRORS: dict[Precision, float] = {"64": 2048, "32": 32, "16-mixed": 4, "bf16-mixed": 2}
+# itself rounds as much as a framework. With 16 units, an audit of a sound step missed the bound by a tenth (a running
+# statistic of Keras). With 16 in 32 bits, hardly any error changes a sign that rounding in PyTorch has changed (a
+# gradient of resnet18 in Adam's first step, which takes only the sign).
+ERRORS: dict[Precision, float] = {"64": 1024, "32": 32, "16-mixed": 2, "bf16-mixed": 1}
+MARGIN = 2.0  # times the largest difference that the errors have shown
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def compare(
             Difference(
                 name,
                 norm(actual[name] - array),
-                least[name] + norm(largest[name]),
+                least[name] + MARGIN * norm(largest[name]),
                 norm(array - old.get(name, np.zeros_like(array))),
             )
             for name, array in wanted.items()

@@ -299,7 +299,7 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
     return y, backward
 
 
-SUMMED = 4096  # numbers; 32 units of roundoff are about the root of 4096 / 3
+SUMMED = 4096  # numbers; 32 units of roundoff are nearly the root of 4096 / 3
 EVALUATED_TOGETHER = 50  # test images
 CONVOLVED_TOGETHER = 2**18  # numbers that kernels are multiplied with: what a processor's cache holds
 
