@@ -179,7 +179,7 @@ MUTATIONS = {
         *("tf", 1, "tf_impl/randomness.py"),
         "visits & WORD, high(visits)",
         "visits & WORD, high(visits) * 0 + 1",
-        "the first of its epoch: suspect the order of examples and what is drawn",
+        "the first of its epoch: suspect the order of examples or their random draws",
     ),
     "draws by the place in the shard": (
         *("keras", 2, "tf_impl/data.py"),
