@@ -35,7 +35,7 @@ from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
-from comparison.prove.learning import make_small, make_whole
+from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.prove.proof import proof_jobs
 from comparison.prove.prover import Prover
 from comparison.run.launchers.choosing import make_launcher
@@ -123,13 +123,13 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
             prover.make(proof_jobs(variants, contenders(options), options.all_seeds[0]))
         side_runner = SideRunner(folder, launcher, request, variants, view.say)
         if options.check_learning:
-            make_small(side_runner)
+            make_memorising_runs(side_runner)
         maker.make(list(comparison_jobs(options, variants)))
         maker.make_further(variants)
         if options.verify == "auto":
             prover.look_closer(maker.runs)
         if options.check_learning:
-            make_whole(side_runner)
+            make_whole_set_runs(side_runner)
         if options.profile is not None:
             make_profiles(side_runner, options.profile)
 

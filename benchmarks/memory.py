@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.paired import ModesConfig, make_folder, write_document
-from common.data.arrays import array_path, write_description
+from common.data.arrays import array_path, write_arrays_info
 from common.platform.cli import parse_options, to_arguments
 from common.platform.ending import as_program
 from common.platform.errors import UserError
@@ -51,7 +51,7 @@ def make_sparse_set(folder: Path, num_train: int) -> None:
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (count, *IMAGE_SHAPE)})
             file.truncate(file.tell() + count * int(np.prod(IMAGE_SHAPE)))
         np.save(array_path(folder, part, "labels"), np.arange(count) % 10)
-    write_description(folder, list(map(str, range(10))))
+    write_arrays_info(folder, list(map(str, range(10))))
 
 
 class PrivateMemory(threading.Thread):

@@ -28,7 +28,7 @@ from common.spec.options import Mode, TrainConfig
 from comparison.measure.table import pairs_of_turns
 from comparison.plan.jobs import Contender
 from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
-from comparison.run.launchers import Quietly
+from comparison.run.launchers import QuietFollower
 from comparison.run.load_meter import quiet
 from comparison.run.program import Program
 from comparison.run.runner import run_program
@@ -124,7 +124,7 @@ def measure_in_turns(
         for group in _connected(programs, pairs):
             started = {program.name: program.at(_run_dir(folder, number, program)) for program in group}
             failures: dict[Path, str | None] = {}
-            run_in_turns([*started.values()], TIMEOUT_SECONDS, Quietly(failures.__setitem__))
+            run_in_turns([*started.values()], TIMEOUT_SECONDS, QuietFollower(failures.__setitem__))
             if len(failures) > len(started):  # one was run again, with those that were left
                 raise UserError(f"{', '.join(started)}: do not fit into memory together")
             for name, program in started.items():

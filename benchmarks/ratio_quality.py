@@ -48,7 +48,7 @@ from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison import Comparison, load
 from comparison.ratios import typical_speed
-from comparison.run.load_meter import disturbs
+from comparison.run.load_meter import load_disturbs
 
 Experiment = Literal["repeat", "old-way", "busy", "truth", "sensitivity", "processes", "length", "waking", "alone"]
 Found = dict[str, Any]
@@ -161,7 +161,7 @@ class Sample:
     def images_per_second_of_turns(self, implementation: str, mode: str) -> float:
         """Of all turns of the median run that no other program has disturbed."""
         turns = self.comparison.turns
-        busy = [disturbs(*loads) for loads in zip(turns["other_load"], turns["own_load"], strict=True)]
+        busy = [load_disturbs(*loads) for loads in zip(turns["other_load"], turns["own_load"], strict=True)]
         of_row = turns[(turns["implementation"] == implementation) & (turns["mode"] == mode) & ~np.array(busy)]
         sums = of_row.groupby("run_dir")[["images", "seconds"]].sum()
         return float((sums["images"] / sums["seconds"]).median())

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from common.data.image_listing import Fit
 from common.platform.cli import parse_options, positional
 from common.platform.errors import UserError, complaint, option_name
-from common.platform.files import read_model
+from common.platform.files import read_json_model
 from common.record.results import CONFIG_FILE
 from common.spec.options import MAX_CLASSES, DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
@@ -51,7 +51,7 @@ class UseConfig(BaseModel):
         path, trained = self.weights.parent / CONFIG_FILE, TrainConfig()
         given: dict[str, Any] = {"initial_weights": self.weights}
         if path.exists():
-            trained = read_model(TrainConfig, path)
+            trained = read_json_model(TrainConfig, path)
             if self.dataset or self.data_dir:  # its sizes may differ from those of the data set trained on
                 given |= dict.fromkeys(("test_size", "image_shape", "num_classes"))
         elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:

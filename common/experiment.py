@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.platform.machine import check_memory
 from common.spec.augmentation import Augmentation
 from common.spec.batches import Plan
@@ -72,6 +72,7 @@ class Experiment:
             weights = network.initial_weights(config.seed)
         else:
             weights = network.check(
-                read_arrays(config.initial_weights, "--initial-weights "), f"--initial-weights {config.initial_weights}"
+                read_safetensors(config.initial_weights, "--initial-weights "),
+                f"--initial-weights {config.initial_weights}",
             )
         return cls(config, dataset, network, plan, UpdateRule.make(config, plan), augmentation, weights)

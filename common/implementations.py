@@ -54,6 +54,6 @@ IMPLEMENTATIONS = {
 }
 
 
-def title_of(name: str) -> str:
+def implementation_title(name: str) -> str:
     """The title of an implementation; its name if it has no line here."""
     return IMPLEMENTATIONS[name].title if name in IMPLEMENTATIONS else name

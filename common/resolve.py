@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.data.datasets import images_nbytes
+from common.data.datasets import dataset_nbytes
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import num_cores
@@ -192,7 +192,7 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     chosen = tuned if config.mode == "tuned" else Settings()
     left: dict[str, Any] = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
     if config.data_on == "auto":
-        resident = config.mode == "tuned" and images_nbytes(config) <= MAX_RESIDENT_BYTES
+        resident = config.mode == "tuned" and dataset_nbytes(config) <= MAX_RESIDENT_BYTES
         left["data_on"] = "device" if resident else "host"
     config = spelled_out(config.replace(**left))
     if config.compile and config.strategy == "pipeline":

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from common.command import Command, PredictConfig
-from common.data.datasets import Dataset, DataSpec, data_spec, dataset_of, load_dataset
+from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
 from common.data.image_files import Assumed, assumptions, read_image
 from common.platform.errors import DivergedError, UserError
-from common.platform.files import not_valid, read_metadata
+from common.platform.files import invalid_file_error, read_safetensors_metadata
 from common.platform.launch import Launch
 from common.platform.machine import check_memory
 from common.record.predictions import confusion
@@ -93,7 +93,7 @@ def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used
         print(f"note: {line}", file=sys.stderr)
     if not images:
         raise UserError(next(iter(unreadable.values())))
-    return Used(dataset_of(name, spec, np.stack(images)), unreadable)
+    return Used(unlabelled_dataset(name, spec, np.stack(images)), unreadable)
 
 
 def read_trained_on(weights: Path) -> DataSpec | None:
@@ -102,11 +102,11 @@ def read_trained_on(weights: Path) -> DataSpec | None:
     Raises:
       UserError: the file can't be read.
     """
-    text = read_metadata(weights, "--weights ").get(TRAINED_ON)
+    text = read_safetensors_metadata(weights, "--weights ").get(TRAINED_ON)
     try:
         return None if text is None else DataSpec.model_validate_json(text)
     except ValidationError as error:
-        raise not_valid(weights, error) from None
+        raise invalid_file_error(weights, error) from None
 
 
 def show(command: Command, implementation: str, used: Used, logits: Logits) -> None:
@@ -132,7 +132,7 @@ def show(command: Command, implementation: str, used: Used, logits: Logits) -> N
             evaluation.show(console)
         return
     pictures = [str(path) for path in command.use.images if path not in used.unreadable]
-    answers = answers_of(logits, pictures, used.dataset)
+    answers = trained_network_answers(logits, pictures, used.dataset)
     if as_json:
         print(json.dumps(answers))
     else:
@@ -141,7 +141,7 @@ def show(command: Command, implementation: str, used: Used, logits: Logits) -> N
         raise UserError("\n".join(used.unreadable.values()))
 
 
-def scores_of(logits: Logits) -> NDArray[np.float64]:
+def trained_network_scores(logits: Logits) -> NDArray[np.float64]:
     """The softmax of the logits, float64 (n, classes)."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
@@ -224,9 +224,9 @@ class Evaluation:
 # --- predict ---
 
 
-def answers_of(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
+def trained_network_answers(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
     """For each picture, its predicted class, the score of this class, and the scores of all classes."""
-    scores = scores_of(logits)
+    scores = trained_network_scores(logits)
     return [
         {
             "image": picture,

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.platform.errors import UserError
-from common.platform.files import Arrays, read_arrays
+from common.platform.files import Arrays, read_safetensors
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
 from common.spec.layers import BatchNorm, Dropout, all_layers, layer_names
 from common.spec.networks import LAYERS
-from common.spec.options import ModelName, TrainConfig, fields_of_kind
+from common.spec.options import ModelName, TrainConfig, options_of_kind
 from common.spec.update_rule import learning_rates
 
 FIRST_STEPS = 10
@@ -46,7 +46,7 @@ JUMP = 30  # times the largest difference before it, and the rounding errors of 
 SUMMED = 16  # rounding errors in a loss, in units of roundoff
 
 
-def find_jump(
+def find_loss_jump(
     losses: tuple[list[float], list[float]],
     test_losses: tuple[dict[int, float], dict[int, float]],
     configs: tuple[TrainConfig, TrainConfig],
@@ -90,7 +90,7 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
     }
     a, b = reference.config.training_fields(), other.config.training_fields()
     # With `--mode tuned`, each framework decides these settings for itself.
-    left_out = fields_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else ["mode"]
+    left_out = options_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else ["mode"]
     # The strategy is left out, too: "auto" has another meaning in each framework.
     fields |= {name: (a[name], b[name]) for name in a if name not in (*left_out, "strategy")}
     if not same_seed:
@@ -119,7 +119,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     config, plan = results[0].config, results[0].plan
     # Options of the machine may differ: the training must be the same on any machine. Numbers of steps and of test
     # examples are compared last: they show how training and evaluation were done, not what was asked for.
-    ignored = {*fields_of_kind(TrainConfig, "machine"), "num_steps", "test_count"}
+    ignored = {*options_of_kind(TrainConfig, "machine"), "num_steps", "test_count"}
     settings = [text for text in settings if text.partition(":")[0] not in ignored]
     if settings:
         return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
@@ -162,7 +162,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
 def _read_first_batch(folder: Path) -> Arrays:
     path = folder / FIRST_BATCH_FILE
-    arrays = read_arrays(path)
+    arrays = read_safetensors(path)
     for name, array in arrays.items():
         if array.dtype.kind != "f" or not array.size:
             raise UserError(f"{path}: {name} is {array.dtype} {array.shape}, should be floating-point numbers")
@@ -233,7 +233,7 @@ INPUT = "input"  # of the network, as the name of an activation
 SUSPECTS_OF_INPUT = "the examples of the batch, their normalisation, or augmentation"
 
 
-def in_use(parts: Mapping[str, object]) -> list[str]:
+def suspects_in_use(parts: Mapping[str, object]) -> list[str]:
     """The names whose values are true."""
     return [name for name, applies in parts.items() if applies]
 
@@ -247,7 +247,7 @@ def suspects_of_update(config: TrainConfig) -> str:
         "weight decay": config.weight_decay,
         "schedule": config.schedule != "constant" or config.warmup_steps,
     }
-    used = in_use(parts)
+    used = suspects_in_use(parts)
     return f"the update rule{': ' if used else ''}{', '.join(used)}"
 
 
@@ -261,5 +261,5 @@ def suspects_of_evaluation(config: TrainConfig) -> str:
         "augmentation": config.random_crop or config.horizontal_flip or config.cutout,
         "evaluation mode": bool(kinds & {BatchNorm, Dropout}),
     }
-    used = in_use(parts)
+    used = suspects_in_use(parts)
     return ", ".join([*used, f"{'or ' if used else ''}how the test set is sharded, padded or summed"])

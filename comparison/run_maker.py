@@ -23,21 +23,21 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
-from comparison.measure.cautions import too_many
-from comparison.measure.rounds import further_rounds, is_disturbed, other_load
+from comparison.measure.cautions import too_many_threads
+from comparison.measure.rounds import further_rounds, is_round_disturbed, other_load
 from comparison.measure.summary import summarise
 from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
-from comparison.prove.audits import choose_steps, make_audits
+from comparison.prove.audits import choose_audited_steps, make_audits
 from comparison.run.devices import same_devices
 from comparison.run.integrity import check_name
 from comparison.run.launchers import Follower, Launcher
 from comparison.run.launchers.choosing import check_launcher
-from comparison.run.load_meter import QUIETER, busiest_others, quiet
+from comparison.run.load_meter import QUIETER, busiest_programs, quiet
 from comparison.run.program import Ended, Program
-from comparison.run.store import Run, record_run
+from comparison.run.store import Run, store_run
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 
@@ -108,7 +108,9 @@ def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console)
         return
     asked = dict.fromkeys((config.devices, config.threads_per_device) for config in configs)
     for devices, threads in asked:
-        if crowding := too_many(1 if devices == "auto" else devices, 1 if threads == "auto" else threads, num_cores()):
+        if crowding := too_many_threads(
+            1 if devices == "auto" else devices, 1 if threads == "auto" else threads, num_cores()
+        ):
             console.print(f"note: {crowding}", soft_wrap=True)
 
 
@@ -204,7 +206,7 @@ class RunMaker(Follower):
         """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
         if job.rate_search or self.request.options.verify == "never":
             return ()
-        return choose_steps(Experiment.make(job.config), random.SystemRandom())
+        return choose_audited_steps(Experiment.make(job.config), random.SystemRandom())
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -218,7 +220,7 @@ class RunMaker(Follower):
             rounds = len({(job.variant, job.seed, job.round) for job in again})
             within = self.request.options.ratio_within
             why = "other programs kept the machine busy"
-            if within is not None and not any(map(is_disturbed, self.runs)):
+            if within is not None and not any(map(is_round_disturbed, self.runs)):
                 why = f"not all intervals are within {within:.3g} of the ratio"
             self.view.say(f"{why}: making {rounds} more round{'s' if rounds > 1 else ''}")
             self.make(again)
@@ -248,7 +250,7 @@ class RunMaker(Follower):
 
     def _say_disturbed(self, load: float) -> None:
         """Tells once that other programs disturb the measurement, while there is still time to end them."""
-        busiest = "" if self.launcher.place else ", ".join(busiest_others())
+        busiest = "" if self.launcher.place else ", ".join(busiest_programs())
         follows = "left out" if self.request.options.disturbed == "retake" else "kept (--disturbed keep)"
         self.view.say(
             f"other programs use {load:{SHARE}} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that"
@@ -257,14 +259,14 @@ class RunMaker(Follower):
 
     def ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
-        run = record_run(job, program, ended)
+        run = store_run(job, program, ended)
         if run.result and program.audited_steps:
             try:
                 make_audits(run.run_dir, program.audited_steps)
             except (UserError, MemoryError) as error:
                 self.view.say(f"{job.title}: its steps can't be audited: {error or 'too little memory'}")
         self.runs.append(run)
-        if not run.turns and is_disturbed(run) and not self._disturbed:
+        if not run.turns and is_round_disturbed(run) and not self._disturbed:
             self._disturbed.append(other_load(run) or 0.0)
             self._say_disturbed(self._disturbed[0])
         self.view.end(job, run)

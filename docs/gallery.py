@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from comparison.measure.summary import Summary, find_runs, summarise
-from comparison.measure.sweep import make_study
+from comparison.measure.sweep import make_sweep_study
 from comparison.plan.request import Request
 from comparison.show.export import markdown_grid
 from comparison.show.report.charts import Chart
@@ -114,14 +114,14 @@ def make(exhibit: Exhibit, folder: Path, data_dir: Path) -> Summary:
 
 
 def pictures(exhibit: Exhibit, summary: Summary) -> list[Chart]:
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     charts = study_charts(study) if study else table_charts(summary.tables[0])
     by_name = {chart.name: chart for chart in charts if chart.name in exhibit.charts}
     return [by_name[name] for name in exhibit.charts]
 
 
 def section(exhibit: Exhibit, summary: Summary, charts: list[Chart]) -> str:
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     table = summary.tables[0]
     grid = study_tables(study)[0] if study else row_tables(table.rows, details=False)[0]
     sentences = study_conclusions(study) if study else conclusions(table)

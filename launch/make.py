@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from common.implementations import title_of
+from common.implementations import implementation_title
 
 HERE = Path(__file__).parent
 NAMES = ("tf", "pt", "ptl")
@@ -23,7 +23,7 @@ def job_files() -> dict[Path, str]:
             fills = {
                 "slurm": queue == "slurm",
                 "name": name,
-                "title": title_of(name),
+                "title": implementation_title(name),
                 "one": one,
                 "processes": processes,
             }

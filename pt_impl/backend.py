@@ -16,7 +16,7 @@ from torch import multiprocessing
 from common.backend import Backend
 from common.experiment import Experiment
 from common.platform.ending import as_program, ctrl_c_waits, end_by_signal, hold_signals
-from common.platform.errors import UserError, replica_ended
+from common.platform.errors import UserError, replica_ended_error
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.platform.rendezvous import check_loopback
@@ -121,8 +121,8 @@ class Torch(Backend):
         return isinstance(error, dist.DistError) or by_gloo
 
     def classify(self, experiment: Experiment) -> NDArray[np.floating]:
-        replicas.setup_process(experiment.config)
-        device = replicas.find_device(experiment.config, local_rank=0)
+        replicas.setup_replica_process(experiment.config)
+        device = replicas.find_replica_device(experiment.config, local_rank=0)
         return predict(experiment, experiment.initial_weights, device)
 
 
@@ -137,7 +137,7 @@ class PyTorch(Torch):
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         """Makes this process the only one of the run."""
-        self.rank, self.device = 0, replicas.join_group(experiment.config, 0, "")
+        self.rank, self.device = 0, replicas.join_replica_group(experiment.config, 0, "")
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.rank, self.device, recorder), recorder)
@@ -179,7 +179,7 @@ class PyTorch(Torch):
                 wait_for(processes, config)
             except multiprocessing.ProcessExitedException as error:
                 if error.signal_name or error.exit_code > 128:
-                    raise replica_ended(error.error_index, error.exit_code) from None
+                    raise replica_ended_error(error.error_index, error.exit_code) from None
                 sys.exit(error.exit_code)  # it has printed why
 
     def run_replica(self, rank: int, config: TrainConfig, init_method: str, timeline: Timeline) -> None:
@@ -187,7 +187,7 @@ class PyTorch(Torch):
         with as_program("python -m pt_impl", shown=rank == 0):
             timeline.enter("build")
             local_rank = rank if self.starts_replicas else Launch.read().local_rank
-            self.rank, self.device = rank, replicas.join_group(config, rank, init_method, local_rank)
+            self.rank, self.device = rank, replicas.join_replica_group(config, rank, init_method, local_rank)
             timeline.enter("data")
             experiment = self.make_experiment(config) if self.starts_replicas else self.make_together(config)
             self.run_process(experiment, timeline, rank=rank, measures=local_rank == 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from common.record.profile import TRACE_FILE, Operation
+from common.record.profile import TRACE_FILE, ProfiledOperation
 
 
 class TorchProfiler:
@@ -20,7 +20,7 @@ class TorchProfiler:
         self.profile = profile(activities=activities)
         self.profile.start()
 
-    def stop(self) -> Sequence[Operation]:
+    def stop(self) -> Sequence[ProfiledOperation]:
         self.profile.stop()
         self.profile.export_chrome_trace(str(self.folder / TRACE_FILE))
         operations = []
@@ -28,5 +28,5 @@ class TorchProfiler:
             # On a GPU the kernels' time counts: the CPU's time is only that of starting them.
             microseconds = event.self_device_time_total if torch.cuda.is_available() else event.self_cpu_time_total
             if microseconds > 0:
-                operations.append(Operation(name=event.key, calls=event.count, seconds=microseconds / 1e6))
+                operations.append(ProfiledOperation(name=event.key, calls=event.count, seconds=microseconds / 1e6))
         return operations

@@ -17,7 +17,7 @@ from common.spec.options import Strategy, TrainConfig
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
 
 
-def setup_process(config: TrainConfig) -> None:
+def setup_replica_process(config: TrainConfig) -> None:
     """Sets threads, float formats and network interface of this process. Must run before the first computation."""
     # As in the other implementations, TF32 is not the default: it keeps 10 of the mantissa's 23 bits.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
@@ -32,15 +32,15 @@ def setup_process(config: TrainConfig) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def join_group(config: TrainConfig, rank: int, init_method: str, local_rank: int | None = None) -> torch.device:
+def join_replica_group(config: TrainConfig, rank: int, init_method: str, local_rank: int | None = None) -> torch.device:
     """Makes this process the replica `rank`; returns its device. Must run before the first computation.
 
     Args:
       init_method: where the processes find each other, see torch.distributed.init_process_group.
       local_rank: rank among the processes on this node; None: `rank`, if there is only one node.
     """
-    setup_process(config)
-    device = find_device(config, rank if local_rank is None else local_rank)
+    setup_replica_process(config)
+    device = find_replica_device(config, rank if local_rank is None else local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if has_group(config):
@@ -60,7 +60,7 @@ def has_group(config: TrainConfig) -> bool:
     return config.strategy not in ("single_device", "dp")
 
 
-def find_device(config: TrainConfig, local_rank: int) -> torch.device:
+def find_replica_device(config: TrainConfig, local_rank: int) -> torch.device:
     """The device of a replica, or of a pipeline's stage, on this node."""
     if config.stages_on[local_rank] == "cpu":
         return torch.device("cpu")

@@ -15,7 +15,7 @@ from common.spec.networks import NetworkSpec, Weights
 from common.spec.state import TrainState
 from pt_impl.precision import LossScaler
 from pt_impl.replicas import collect_over_replicas
-from pt_impl.weights import get_weights, native_name, to_canonical, to_native
+from pt_impl.weights import get_weights, native_weight_name, to_canonical, weight_to_native
 
 # Rule -> canonical name of a slot -> torch.optim's name.
 ADAM = {"mean": "exp_avg", "square": "exp_avg_sq", "largest": "max_exp_avg_sq"}
@@ -66,7 +66,7 @@ def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim
             if optimizer.defaults.get("fused"):
                 kept["step"] = kept["step"].to(tensor.device)
         for slot, values in state.slots.items():
-            kept[SLOTS[type(rule)][slot]] = _like(tensor, to_native(parameter, values[parameter.name]))
+            kept[SLOTS[type(rule)][slot]] = _like(tensor, weight_to_native(parameter, values[parameter.name]))
         if kept:
             optimizer.state[tensor] = kept
     if state.scale:
@@ -85,7 +85,7 @@ def native_average(experiment: Experiment, network: nn.Module) -> dict[str, torc
     assert experiment.state
     values = experiment.state.average
     return {
-        native_name(parameter): torch.from_numpy(to_native(parameter, values[parameter.name]).copy())
+        native_weight_name(parameter): torch.from_numpy(weight_to_native(parameter, values[parameter.name]).copy())
         for parameter, _ in _trained(network, experiment.network)
     }
 
@@ -94,8 +94,8 @@ def _trained(network: nn.Module, spec: NetworkSpec) -> Iterator[tuple[Parameter,
     """The trained parameters that this process has, and their tensors."""
     tensors = dict(network.named_parameters())
     for parameter in spec.parameters:
-        if native_name(parameter) in tensors:
-            yield parameter, tensors[native_name(parameter)]
+        if native_weight_name(parameter) in tensors:
+            yield parameter, tensors[native_weight_name(parameter)]
 
 
 def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
@@ -111,7 +111,7 @@ def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
 def _canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
     """Canonical arrays of all trained parameters; collected from all replicas if this process has only a part."""
     trained = [parameter for parameter in spec.parameters if parameter.trainable]
-    own = [parameter for parameter in trained if native_name(parameter) in tensors]
+    own = [parameter for parameter in trained if native_weight_name(parameter) in tensors]
     arrays = _copied(to_canonical(tensors, own))
     return arrays if len(own) == len(trained) else collect_over_replicas(arrays)
 

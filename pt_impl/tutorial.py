@@ -21,7 +21,7 @@ from torchvision.transforms import functional
 
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.spec.augmentation import Augmentation, Draws
+from common.spec.augmentation import Augmentation, AugmentationDraws
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions, visits
 from pt_impl.data import Batch, TrainSampler, make_samplers
@@ -38,13 +38,13 @@ class Augment:
         self.augmentation, self.image_shape = augmentation, experiment.dataset.image_shape
         self.num_examples, self.epoch = len(experiment.dataset.train_labels), 0
 
-    def draws(self, visit: int) -> Draws:
+    def draws(self, visit: int) -> AugmentationDraws:
         """Those of an image; drawn for a whole epoch at once."""
         epoch, position = divmod(visit, 2**32)
         if epoch != self.epoch:
             every = visits(epoch, np.arange(self.num_examples))
             self.epoch, self.of_epoch = epoch, self.augmentation.draws(every, self.image_shape)
-        return Draws(*(numbers[position].item() for numbers in self.of_epoch))
+        return AugmentationDraws(*(numbers[position].item() for numbers in self.of_epoch))
 
     def crop_and_flip(self, image: Any, visit: int) -> Any:
         draws, (height, width, _) = self.draws(visit), self.image_shape

@@ -22,7 +22,7 @@ KINDS |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance
 def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
     state = {
-        native_name(parameter): torch.from_numpy(to_native(parameter, weights[parameter.name]).copy())
+        native_weight_name(parameter): torch.from_numpy(weight_to_native(parameter, weights[parameter.name]).copy())
         for parameter in spec.parameters
     }
     counters = {name: value for name, value in network.named_buffers() if name.endswith("num_batches_tracked")}
@@ -32,7 +32,7 @@ def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> Non
 def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
     """Canonical name -> array in the network's precision. Every replica must call it: each may have only a part."""
     tensors = network.state_dict()
-    own = [parameter for parameter in spec.parameters if native_name(parameter) in tensors]
+    own = [parameter for parameter in spec.parameters if native_weight_name(parameter) in tensors]
     weights = to_canonical(tensors, own)
     return weights if len(own) == len(spec.parameters) else collect_over_replicas(weights)
 
@@ -40,7 +40,7 @@ def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
 def to_canonical(tensors: dict[str, torch.Tensor], parameters: Iterable[Parameter]) -> Weights:
     """Canonical name -> array, of parameters or anything shaped like them: `load_weights` backwards."""
     return {
-        parameter.name: from_native(parameter, whole(tensors[native_name(parameter)]).cpu().numpy())
+        parameter.name: weight_from_native(parameter, whole(tensors[native_weight_name(parameter)]).cpu().numpy())
         for parameter in parameters
     }
 
@@ -51,23 +51,23 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
 
 
-def native_name(parameter: Parameter) -> str:
+def native_weight_name(parameter: Parameter) -> str:
     """`conv1.kernel` -> `conv1.weight`."""
     layer, _, kind = parameter.name.rpartition(".")
     return f"{layer}.{KINDS[kind]}"
 
 
-def to_native(parameter: Parameter, array: Array) -> Array:
+def weight_to_native(parameter: Parameter, array: Array) -> Array:
     if parameter.kind != "kernel":
         return array
     if array.ndim == 4:  # HWIO -> OIHW
         return array.transpose(3, 2, 0, 1)
     if parameter.flattened:  # the inputs from HWC to CHW
-        array = reorder(array, parameter.flattened, (2, 0, 1))
+        array = reorder_first_axis(array, parameter.flattened, (2, 0, 1))
     return array.T  # (in, out) -> (out, in)
 
 
-def from_native(parameter: Parameter, array: Array) -> Array:
+def weight_from_native(parameter: Parameter, array: Array) -> Array:
     if parameter.kind != "kernel":
         return array
     if array.ndim == 4:  # OIHW -> HWIO
@@ -79,10 +79,12 @@ def from_native(parameter: Parameter, array: Array) -> Array:
 def flattened_to_canonical(array: Array, shape: tuple[int, ...]) -> Array:
     """The first axis of `array` from the order CHW to HWC; `shape`: (height, width, channels)."""
     height, width, channels = shape
-    return reorder(array, (channels, height, width), (1, 2, 0))
+    return reorder_first_axis(array, (channels, height, width), (1, 2, 0))
 
 
-def reorder(array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.generic]:
+def reorder_first_axis(
+    array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int, ...]
+) -> NDArray[np.generic]:
     """Transposes the first axis of `array`, (shape[0] * shape[1] * shape[2], ...), as if it were three axes."""
     split = array.reshape(*shape, -1)
     return split.transpose(*axes, 3).reshape(array.shape)

@@ -34,8 +34,8 @@ class Lightning(Torch):
         return config
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
-        replicas.setup_process(experiment.config)
-        self.device = replicas.find_device(experiment.config, launch.local_rank)
+        replicas.setup_replica_process(experiment.config)
+        self.device = replicas.find_replica_device(experiment.config, launch.local_rank)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.device, recorder), recorder)
@@ -49,7 +49,7 @@ def quiet() -> None:
     logging.getLogger("lightning.fabric.strategies.launchers.subprocess_script").setLevel(logging.INFO)
     # Lightning's own use of torch, not this program's.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-    # Appears where Slurm is installed; make_environment decides who starts the replicas.
+    # Appears where Slurm is installed; make_replica_environment decides who starts the replicas.
     warnings.filterwarnings("ignore", message="The `srun` command is available")
     # The data are in memory, gathered a batch at a time: worker processes would only copy them.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

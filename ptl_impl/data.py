@@ -7,7 +7,7 @@ from common.experiment import Experiment
 from pt_impl.data import Batch, make_loaders
 
 
-class ExampleData(pl.LightningDataModule):
+class ExampleDataModule(pl.LightningDataModule):
     """Each rank's shards of every batch. The files exist already: `main` has read them."""
 
     def __init__(self, experiment: Experiment) -> None:

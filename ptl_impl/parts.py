@@ -11,7 +11,7 @@ from common.record.recorder import Recorder
 from pt_impl.networks import make_network
 from pt_impl.precision import LossScaler
 from pt_impl.weights import load_weights
-from ptl_impl.data import ExampleData
+from ptl_impl.data import ExampleDataModule
 from ptl_impl.inspection import FirstBatch
 from ptl_impl.optimizer import make_averaging
 from ptl_impl.state import States
@@ -23,7 +23,11 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     config = experiment.config
     network: nn.Module = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.first_weights)
-    data, scaler, averaging = ExampleData(experiment), LossScaler(config, device), make_averaging(experiment, device)
+    data, scaler, averaging = (
+        ExampleDataModule(experiment),
+        LossScaler(config, device),
+        make_averaging(experiment, device),
+    )
     classifier = Classifier
     # The recorder logs, makes checkpoints and shows progress.
     outputs: dict[str, Any] = dict.fromkeys(

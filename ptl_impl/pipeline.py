@@ -10,7 +10,7 @@ from pt_impl.data import Batch, to_device
 from pt_impl.parallel import clip_gradients
 from pt_impl.pipeline import Pipeline, Stage, take_stage
 from pt_impl.precision import make_autocast
-from pt_impl.replicas import find_device
+from pt_impl.replicas import find_replica_device
 from ptl_impl.optimizer import OptimizerAndScheduler
 from ptl_impl.train import Classifier
 
@@ -30,7 +30,7 @@ class PipelinedClassifier(Classifier):
         """Takes this rank's stage, the first time that Lightning calls it."""
         if not isinstance(self.network, Stage):
             self.network = take_stage(self.network, self.experiment.network, self.trainer.global_rank)
-            self.stage_device = find_device(self.experiment.config, self.trainer.global_rank)
+            self.stage_device = find_replica_device(self.experiment.config, self.trainer.global_rank)
 
     def configure_optimizers(self) -> OptimizerAndScheduler:
         self.network.to(self.stage_device)  # the Trainer moves all stages to devices of one kind

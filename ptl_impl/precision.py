@@ -9,7 +9,7 @@ from pt_impl.precision import LossScaler
 PRECISIONS = {"32": "32-true", "64": None, "bf16-mixed": "bf16-mixed", "16-mixed": None}
 
 
-def make_plugins(config: TrainConfig, scaler: LossScaler) -> list[Precision]:
+def make_precision_plugins(config: TrainConfig, scaler: LossScaler) -> list[Precision]:
     """The Trainer's plugins for the precision."""
     if config.precision == "64":
         # The argument 64-true means the same plugin, but ModelParallelStrategy refuses the argument.

@@ -14,7 +14,7 @@ from lightning.pytorch.plugins.environments import (
 )
 
 from common.platform.ending import ctrl_c_waits
-from common.platform.errors import ReplicaError, UserError, replica_ended
+from common.platform.errors import ReplicaError, UserError, replica_ended_error
 from common.platform.launch import Launch
 from common.platform.rendezvous import LOOPBACK
 from common.spec.options import TrainConfig
@@ -23,7 +23,7 @@ from pt_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous
 NOTICE_SECONDS = 2.0  # after an error, to find the ended process that may have caused it
 
 
-def make_environment(config: TrainConfig) -> list[ClusterEnvironment]:
+def make_replica_environment(config: TrainConfig) -> list[ClusterEnvironment]:
     """The Trainer's plugin that starts the replicas, or that uses the replicas of a launcher."""
     launch = Launch.read()
     if launch.world_size is not None:
@@ -62,7 +62,7 @@ def lost_replica_as_replica_error(trainer: pl.Trainer) -> Iterator[None]:
             for rank, process in enumerate(started, 1):
                 status = process.poll() or 0
                 if status < 0 or status > 128:
-                    raise replica_ended(rank, status) from None
+                    raise replica_ended_error(rank, status) from None
                 if status > 0 and "Connection closed by peer" in str(error):  # it has printed why
                     raise ReplicaError(f"replica {rank} has ended with exit status {status}") from None
             time.sleep(NOTICE_SECONDS / 20)

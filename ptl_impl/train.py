@@ -17,11 +17,11 @@ from pt_impl.inspection import predict
 from pt_impl.precision import LossScaler
 from pt_impl.replicas import device_peak_memory_bytes
 from pt_impl.weights import get_weights
-from ptl_impl.data import ExampleData
+from ptl_impl.data import ExampleDataModule
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 from ptl_impl.parallel import make_strategy
-from ptl_impl.precision import PRECISIONS, make_plugins
-from ptl_impl.replicas import lost_replica_as_replica_error, make_environment
+from ptl_impl.precision import PRECISIONS, make_precision_plugins
+from ptl_impl.replicas import lost_replica_as_replica_error, make_replica_environment
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Parts:
 
     device: torch.device
     module: "Classifier"
-    data: ExampleData
+    data: ExampleDataModule
     scaler: LossScaler
     callbacks: list[pl.Callback]
     trainer_options: dict[str, Any]
@@ -135,7 +135,8 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         num_nodes=config.nodes,
         strategy=make_strategy(config),
         precision=PRECISIONS[config.precision],
-        plugins=[*make_environment(config), *make_plugins(config, parts.scaler)],  # who starts ranks; loss scaling
+        # Who starts ranks; loss scaling.
+        plugins=[*make_replica_environment(config), *make_precision_plugins(config, parts.scaler)],
         max_epochs=plan.num_epochs,
         reload_dataloaders_every_n_epochs=int(len(plan.epochs_alike) > 1),  # the first epoch has fewer batches
         callbacks=parts.callbacks,

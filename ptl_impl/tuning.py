@@ -7,16 +7,16 @@ for them: the LightningDataModule, a callback, the network and its optimizer.
 import lightning.pytorch as pl
 
 from pt_impl.precision import make_autocast
-from pt_impl.replicas import find_device
+from pt_impl.replicas import find_replica_device
 from pt_impl.tuning import compile_ahead, make_loaders
-from ptl_impl.data import ExampleData
+from ptl_impl.data import ExampleDataModule
 
 
-class TunedData(ExampleData):
+class TunedData(ExampleDataModule):
     """Batches that are gathered and normalised on the device."""
 
     def setup(self, stage: str) -> None:
-        device = find_device(self.experiment.config, self.trainer.local_rank)
+        device = find_replica_device(self.experiment.config, self.trainer.local_rank)
         self.train_loader, self.test_loader = make_loaders(self.experiment, self.trainer.global_rank, device)
 
 

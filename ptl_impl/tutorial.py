@@ -11,11 +11,11 @@ import torch.nn.functional as F
 
 from pt_impl.data import Batch
 from pt_impl.tutorial import make_loaders
-from ptl_impl.data import ExampleData
+from ptl_impl.data import ExampleDataModule
 from ptl_impl.train import Classifier
 
 
-class TutorialData(ExampleData):
+class TutorialData(ExampleDataModule):
     """Batches of images that are transformed one by one."""
 
     def setup(self, stage: str) -> None:

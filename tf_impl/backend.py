@@ -71,7 +71,7 @@ class TensorFlow(Backend):
         return list(zip(losses.numpy().tolist(), correct.numpy().tolist(), strict=True)), numbers
 
     def synchronize(self) -> None:
-        if not replicas.has_processes(self.strategy):
+        if not replicas.has_several_processes(self.strategy):
             tf.test.experimental.sync_devices()
             return
         # TensorFlow's function would ask other processes' devices, too.

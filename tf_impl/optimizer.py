@@ -196,7 +196,7 @@ def average_weights(network: keras.Model, optimizer: Optimizer) -> Iterator[None
     network.set_weights(weights)
 
 
-class Accumulator:
+class GradientAccumulator:
     """Each replica's own sums of gradients over the batches of a step. Must be made in the strategy's scope.
 
     Used instead of Keras's gradient_accumulation_steps, which carries the end of an epoch over to the next one.

@@ -10,7 +10,7 @@ from common.record.recorder import Recorder
 from tf_impl.data import make_dataset, make_shards, step_signature
 from tf_impl.inspection import save_first_batch
 from tf_impl.networks import make_network
-from tf_impl.optimizer import Accumulator, make_optimizer
+from tf_impl.optimizer import GradientAccumulator, make_optimizer
 from tf_impl.state import get_state, set_state
 from tf_impl.train import Parts, accumulate_step, eval_step, forward_backward, make_loop, train_step, update_step
 from tf_impl.weights import load_weights
@@ -27,7 +27,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         network = make_network(experiment.network, config)
         load_weights(network, experiment.first_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
-        accumulator = Accumulator(network.trainable_variables) if config.accumulate_grad_batches > 1 else None
+        accumulator = GradientAccumulator(network.trainable_variables) if config.accumulate_grad_batches > 1 else None
     if experiment.state:
         set_state(experiment, network, optimizer)
     shards = make_shards(experiment, strategy.num_replicas_in_sync)

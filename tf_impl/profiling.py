@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from common.record.profile import TRACE_FILE, Operation
+from common.record.profile import TRACE_FILE, ProfiledOperation
 
 
 class TensorFlowProfiler:
@@ -23,7 +23,7 @@ class TensorFlowProfiler:
         self.folder = folder
         tf.profiler.experimental.start(str(folder))
 
-    def stop(self) -> Sequence[Operation]:
+    def stop(self) -> Sequence[ProfiledOperation]:
         tf.profiler.experimental.stop()
         (path,) = self.folder.glob("plugins/profile/*/*.xplane.pb")
         planes = xplane_pb2.XSpace.FromString(path.read_bytes()).planes
@@ -38,7 +38,7 @@ class TensorFlowProfiler:
                 for name, own_seconds in own_times(plane, line, all_events=bool(on_gpu)):
                     calls[name] += 1
                     seconds[name] += own_seconds
-        return [Operation(name=name, calls=calls[name], seconds=seconds[name]) for name in calls]
+        return [ProfiledOperation(name=name, calls=calls[name], seconds=seconds[name]) for name in calls]
 
 
 def own_times(plane: Any, line: Any, all_events: bool) -> Iterator[tuple[str, float]]:

@@ -30,14 +30,14 @@ def replicas_differ(network: keras.Model, variable: keras.Variable) -> bool:
     return any((first.numpy() != other.numpy()).any() for other in others)
 
 
-def has_processes(strategy: tf.distribute.Strategy | None) -> bool:
+def has_several_processes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether there are several processes, each with its part of the replicas."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def sum_over_processes(strategy: tf.distribute.Strategy, array: NDArray[Any]) -> NDArray[Any]:
     """The sum of every process's array. All processes must call it."""
-    return adder(strategy)(tf.constant(array)).numpy() if has_processes(strategy) else array
+    return adder(strategy)(tf.constant(array)).numpy() if has_several_processes(strategy) else array
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from common.spec.state import TrainState
 from tf_impl.data import Shard, TrainShards
 from tf_impl.inspection import predict
 from tf_impl.networks import cross_entropy
-from tf_impl.optimizer import Accumulator, Optimizer, average_weights
+from tf_impl.optimizer import GradientAccumulator, Optimizer, average_weights
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
 
@@ -82,14 +82,14 @@ def train_step(network: keras.Model, optimizer: Optimizer, compute: ForwardBackw
     return loss, correct
 
 
-def accumulate_step(accumulator: Accumulator, compute: ForwardBackward, *shard: tf.Tensor) -> Shares:
+def accumulate_step(accumulator: GradientAccumulator, compute: ForwardBackward, *shard: tf.Tensor) -> Shares:
     """The same shares as `train_step`; the gradients are only added up."""
     loss, gradients, correct = compute(*shard)
     accumulator.add(gradients)
     return loss, correct
 
 
-def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Accumulator) -> None:
+def update_step(network: keras.Model, optimizer: Optimizer, accumulator: GradientAccumulator) -> None:
     """The update of a step. Replicas add up their gradients here, not with each batch."""
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 

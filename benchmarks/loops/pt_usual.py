@@ -13,7 +13,7 @@ from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.backend import BACKEND
 from pt_impl.networks import make_network
-from pt_impl.replicas import join_group
+from pt_impl.replicas import join_replica_group
 
 
 def make_loader(config: TrainConfig) -> DataLoader:
@@ -34,7 +34,7 @@ def main() -> None:
     config = BACKEND.resolve(
         parse_options(TrainConfig, "python -m benchmarks.loops.pt_usual", "PyTorch as in tutorials.")
     )
-    device = join_group(config, 0, "")
+    device = join_replica_group(config, 0, "")
     loader = make_loader(config)
     # PyTorch's default memory layout.
     model = make_network(NetworkSpec.make(config.model, (28, 28, 1), 10), config)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
-from common.platform.files import open_regular, read_model, write_model
+from common.platform.files import open_regular_file, read_json_model, write_json_model
 from common.platform.processes import user_cache
 from common.spec.options import MAX_SIDE, ClassNames
 
@@ -53,7 +53,7 @@ def _read_info(folder: Path) -> ArraysInfo:
     path = folder / DATASET_FILE
     if not path.exists():
         raise UserError(f"--data-dir {folder}: no {DATASET_FILE} there; make_dataset.py makes such a folder of images")
-    return read_model(ArraysInfo, path)
+    return read_json_model(ArraysInfo, path)
 
 
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels], tuple[Images, Labels]]:
@@ -94,14 +94,14 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
 def open_array(path: Path) -> NDArray[Any]:
     """An array file, memory-mapped. Raises UserError if it is missing or damaged."""
     try:
-        with open_regular(path):
+        with open_regular_file(path):
             array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
         raise UserError(f"{path}: not a readable .npy file: {error}") from None
     return array
 
 
-def check_content(folder: Path) -> None:
+def check_arrays_checksum(folder: Path) -> None:
     """Compares all arrays with the checksum in `dataset.json`, which takes about one second per 1 to 2 GB.
 
     This is done once for each state of the files: the user's cache folder holds what was found to be right.
@@ -128,7 +128,7 @@ def check_content(folder: Path) -> None:
         checked.touch()
 
 
-def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
+def write_arrays_info(folder: Path, class_names: list[str]) -> ArraysInfo:
     """Reads the arrays in `folder` once, a piece at a time, and writes `dataset.json`."""
     digest = hashlib.sha256()
     sums = squares = np.zeros(0)
@@ -145,7 +145,7 @@ def write_description(folder: Path, class_names: list[str]) -> ArraysInfo:
     mean = sums / pixels
     std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0)), SMALLEST_STD)
     info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
-    write_model(folder / DATASET_FILE, info)
+    write_json_model(folder / DATASET_FILE, info)
     return info
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.arrays import check_content, read_arrays_folder
+from common.data.arrays import check_arrays_checksum, read_arrays_folder
 from common.data.download import Source
 from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files, read_bytes
 from common.platform.errors import UserError
@@ -122,7 +122,7 @@ def _arrays(config: TrainConfig) -> DatasetEntry:
     shape, mean, std = (height, width, channels), tuple(info.mean), tuple(info.std)
 
     def read() -> tuple[Split, Split]:
-        check_content(config.data_dir)
+        check_arrays_checksum(config.data_dir)
         return train, test
 
     return DatasetEntry(num_train, len(test[0]), shape, info.class_names, mean, std, sha256=info.sha256, reader=read)

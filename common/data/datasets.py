@@ -94,7 +94,7 @@ def _num_examples(config: TrainConfig, entry: DatasetEntry) -> tuple[int, int]:
     return min(config.train_size or train, train), min(config.test_size or test, test)
 
 
-def images_nbytes(config: TrainConfig) -> int:
+def dataset_nbytes(config: TrainConfig) -> int:
     """Total bytes of all images of the data set of `config`, computed without reading the images."""
     entry = dataset_entry(config)
     return sum(_num_examples(config, entry)) * math.prod(entry.image_shape)
@@ -140,7 +140,7 @@ def load_dataset(config: TrainConfig) -> Dataset:
     return Dataset(config.dataset, _spec(entry), *train, *test, digest)
 
 
-def dataset_of(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:
+def unlabelled_dataset(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:
     """A data set made of `images`; all labels are 0.
 
     Args:

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from common.data.image_listing import Fit
 from common.platform.errors import UserError
-from common.platform.files import open_regular, reason_of
+from common.platform.files import file_error_reason, open_regular_file
 from common.spec.options import ImageShape
 
 # Pixels that an image may have: reading takes up to 16 bytes for each, however small the file is. Pillow warns above
@@ -56,7 +56,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, about damaged metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with open_regular(path), Image.open(path) as opened:
+            with open_regular_file(path), Image.open(path) as opened:
                 opened.draft(mode, (width, height))  # decodes a JPEG no larger than needed
                 image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
                 image, background_assumed = _on_white(image)
@@ -64,7 +64,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise UserError(f"{path}: has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
-        raise UserError(f"{path}: {reason_of(error)}") from None
+        raise UserError(f"{path}: {file_error_reason(error)}") from None
     resampling = Image.Resampling.BILINEAR
     if fit == "crop":
         image = ImageOps.fit(image, (width, height), resampling)

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_description
+from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_arrays_info
 from common.data.image_files import assumptions, read_image
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
 from common.platform.ending import ctrl_c_waits, serve_pool
 from common.platform.errors import UserError
-from common.platform.files import write_text, writing, written_whole
+from common.platform.files import write_file_atomically, write_text, writing
 from common.platform.machine import num_cores
 
 CHUNK = 64  # images that a worker process converts at a time
@@ -49,7 +49,7 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
     _decode_all(config, listing, console)
     kept = _sort_out(config, listing, console)
     console.print("mean, deviation and checksum of all pixels")
-    info = write_description(config.output, listing.class_names)
+    info = write_arrays_info(config.output, listing.class_names)
     for name in (LISTING_FILE, STATUS_FILE):
         (config.output / name).unlink()
     sizes = f"{kept[0]:,} training and {kept[1]:,} test images"
@@ -221,7 +221,7 @@ def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
     if len(array) == keep.sum():
         return
     kept = np.flatnonzero(keep)
-    with written_whole(path) as temporary:
+    with write_file_atomically(path) as temporary:
         shorter = open_memmap(temporary, "w+", array.dtype, (len(kept), *array.shape[1:]))
         for start in range(0, len(kept), 1024):
             shorter[start : start + 1024] = array[kept[start : start + 1024]]

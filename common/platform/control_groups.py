@@ -39,7 +39,7 @@ def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int
     return (periods, stopped) if periods else None
 
 
-def memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
+def control_group_memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
     """Bytes that this process's control groups may still use, as with `docker run --memory`; None without a limit.
 
     Only of version 2. What the page cache holds counts as free, since the kernel gives it up.

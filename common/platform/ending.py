@@ -15,7 +15,7 @@ from typing import ClassVar, NoReturn
 from common.platform.errors import OutOfMemoryError, StoppedAtCheckpoint, UserError, describe_signal
 from common.platform.launch import STARTED_BY, Launch
 from common.platform.output import LastingFile, make_output_last
-from common.platform.processes import join_family, leave_family
+from common.platform.processes import join_process_family, leave_process_family
 
 OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
 RESERVE_BYTES = 2**15  # so small that the C library keeps it for small objects when it is freed
@@ -67,7 +67,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     Ctrl-C and other signals that ask the process to end also print one line, and end it at once: no exception passes
     through the `with` block, see `at_signal` and `signals_as_ctrl_c`. Their exit status is 128 + number, as shells
     expect. The process ends when the `with` block ends, see `exit_now`, or when the process that started it ends, see
-    `join_family`.
+    `join_process_family`.
 
     Args:
       shown: whether this process prints; False for all but one of the processes that raise the same error. Two kinds of
@@ -89,7 +89,7 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         _Own.program = program if shown and parent_process() is None else None  # otherwise the parent process prints
         take_signals()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
-        join_family(launch)
+        join_process_family(launch)
         yield
     except UserError as error:
         status = error.exit_status
@@ -195,7 +195,7 @@ def serve_pool() -> None:
     if STARTED_BY not in os.environ:
         return
     take_signals(signal.SIG_IGN)
-    join_family(Launch.read())
+    join_process_family(Launch.read())
 
 
 @contextmanager
@@ -235,7 +235,7 @@ def exit_now(status: int = 0) -> NoReturn:
     take_signals(signal.SIG_IGN)
     if status == 0:  # otherwise some exit functions might wait for other processes
         atexit._run_exitfuncs()
-    leave_family()
+    leave_process_family()
     for stream in (sys.stdout, sys.stderr):
         with suppress(RuntimeError):  # a signal has interrupted a write
             stream.flush()

@@ -87,7 +87,7 @@ class ReplicaError(UserError):
     exit_status = 1
 
 
-def replica_ended(rank: int, status: int) -> ReplicaError:
+def replica_ended_error(rank: int, status: int) -> ReplicaError:
     """The error for a process that a signal has ended; `status` is its exit status from `subprocess` or a shell."""
     number = -status if status < 0 else status - 128
     return ReplicaError(f"replica {rank} was ended by {describe_signal(number)}")

@@ -34,7 +34,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def write_file_atomically(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to and renames it to `path` on success, so that readers never see half a file.
 
     Raises:
@@ -57,10 +57,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise FileError(f"{path} cannot be written: {reason_of(error)}") from None
+        raise FileError(f"{path} cannot be written: {file_error_reason(error)}") from None
 
 
-def reason_of(error: Exception) -> str:
+def file_error_reason(error: Exception) -> str:
     """The system's message of an error; the error's own text if there is none."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
@@ -68,7 +68,7 @@ def reason_of(error: Exception) -> str:
 # --- Files and locks in folders that may come from anybody ---
 
 
-def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> io.BufferedIOBase:
+def open_regular_file(path: Path, mode: str = "rb", flags: int = 0) -> io.BufferedIOBase:
     """Opens a file. `flags` are added to those of open(2), such as `os.O_NOFOLLOW` to refuse a link.
 
     Raises:
@@ -93,18 +93,18 @@ def open_regular(path: Path, mode: str = "rb", flags: int = 0) -> io.BufferedIOB
 
 def read_bytes(path: Path, most: int = MOST_BYTES, flags: int = 0) -> bytes:
     """The content of a regular file. Raises OSError if it can't be read, or has more than `most` bytes."""
-    with open_regular(path, flags=flags) as file:
+    with open_regular_file(path, flags=flags) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
         return file.read()
 
 
-def read_end(path: Path) -> str:
+def read_file_end(path: Path) -> str:
     """The last END_BYTES of a text, as it can be shown: of a log, which is not read through a link to another file.
 
     Raises OSError if it can't be read.
     """
-    with open_regular(path, flags=os.O_NOFOLLOW) as file:
+    with open_regular_file(path, flags=os.O_NOFOLLOW) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
         return file.read(END_BYTES).decode(errors="replace")
 
@@ -123,9 +123,9 @@ def lock_file(path: Path, wait: bool) -> io.BufferedIOBase:
       OSError: the file can't be opened, or is a link or a special file.
     """
     try:
-        lock = open_regular(path, "r+b", os.O_CREAT | os.O_NOFOLLOW)
+        lock = open_regular_file(path, "r+b", os.O_CREAT | os.O_NOFOLLOW)
     except OSError:
-        lock = open_regular(path, "rb", os.O_NOFOLLOW)
+        lock = open_regular_file(path, "rb", os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -150,22 +150,22 @@ Count = Annotated[int, Field(gt=0, lt=2**63)]
 
 def write_text(path: Path, text: str) -> None:
     """Writes all of `text` or nothing, in UTF-8 whatever the system's encoding is."""
-    with written_whole(path) as temporary:
+    with write_file_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes all of `content` or nothing."""
-    with written_whole(path) as temporary:
+    with write_file_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
-def write_model(path: Path, model: BaseModel) -> None:
+def write_json_model(path: Path, model: BaseModel) -> None:
     """Writes `model` as a JSON file, completely or not at all."""
     write_text(path, model.model_dump_json(indent=2) + "\n")
 
 
-def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
+def read_json_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
     """Reads a JSON file that follows `schema`.
 
     Raises:
@@ -176,12 +176,12 @@ def read_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
     except FileNotFoundError:
         raise UserError(f"{prefix}{path}: missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{prefix}{path}: cannot be read: {reason_of(error)}") from None
+        raise UserError(f"{prefix}{path}: cannot be read: {file_error_reason(error)}") from None
     except ValidationError as error:
-        raise not_valid(path, error) from None
+        raise invalid_file_error(path, error) from None
 
 
-def not_valid(path: Path, error: ValidationError) -> UserError:
+def invalid_file_error(path: Path, error: ValidationError) -> UserError:
     """The error for a file that breaks its schema: the first problem and the field where it is."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or path.stem
@@ -191,19 +191,19 @@ def not_valid(path: Path, error: ValidationError) -> UserError:
 # --- Arrays ---
 
 
-def write_arrays(path: Path, arrays: Arrays, metadata: dict[str, str] | None = None) -> None:
-    """Writes all arrays or nothing, as safetensors; `metadata` is for `read_metadata`."""
-    with written_whole(path) as temporary:
+def write_safetensors(path: Path, arrays: Arrays, metadata: dict[str, str] | None = None) -> None:
+    """Writes all arrays or nothing, as safetensors; `metadata` is for `read_safetensors_metadata`."""
+    with write_file_atomically(path) as temporary:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary, metadata)
 
 
-def read_arrays(path: Path, option: str = "") -> Arrays:
+def read_safetensors(path: Path, option: str = "") -> Arrays:
     """Reads a safetensors file. Raises UserError, which names `option`, if it is missing or not a safetensors file."""
     with _reading_arrays(path, option):
         return dict(load_file(path))
 
 
-def read_metadata(path: Path, option: str = "") -> dict[str, str]:
+def read_safetensors_metadata(path: Path, option: str = "") -> dict[str, str]:
     """The metadata of a safetensors file. Raises UserError, which names `option`, if it is not a safetensors file."""
     with _reading_arrays(path, option), safe_open(path, framework="numpy") as file:
         return dict(file.metadata() or {})
@@ -213,7 +213,7 @@ def read_metadata(path: Path, option: str = "") -> dict[str, str]:
 def _reading_arrays(path: Path, option: str) -> Iterator[None]:
     """Checks that `path` is a regular file that fits into memory, and turns errors of reading it into a UserError."""
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             size, available = os.fstat(file.fileno()).st_size, psutil.virtual_memory().available
         if size > available:
             raise OSError(errno.EFBIG, f"has {size:,} bytes, and {available:,} bytes of memory are left")
@@ -221,7 +221,7 @@ def _reading_arrays(path: Path, option: str) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
         raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None
     except (OSError, SafetensorError, ValueError, OverflowError) as error:  # NumPy's, of shapes that can't be
-        raise UserError(f"{option}{path}: not a readable safetensors file: {reason_of(error)}") from None
+        raise UserError(f"{option}{path}: not a readable safetensors file: {file_error_reason(error)}") from None
 
 
 def arrays_sha256(arrays: Arrays) -> str:

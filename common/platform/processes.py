@@ -26,12 +26,14 @@ from common.platform.launch import STARTED_BY, Launch
 PREFIX = "cnn-run-"  # of the temporary folders; short, since the paths of sockets in them have a maximum length
 PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent ends
 POLL_SECONDS = 0.2
-ENVIRONMENT = dict(os.environ)  # without the variables that `join_family` sets; for programs that outlive this process
+ENVIRONMENT = dict(
+    os.environ
+)  # without the variables that `join_process_family` sets; for programs that outlive this process
 STOPPED_SECONDS = 10.0  # how long a process may be stopped (SIGSTOP) while the process that started it runs
 
 
 class _Own:
-    """What `join_family` has stored for the process `pid`; a forked process finds the values of its parent here.
+    """What `join_process_family` has stored for the process `pid`; a forked process finds its parent's values here.
 
     Attributes:
       folder: the temporary folder, in the process that has made it.
@@ -43,7 +45,7 @@ class _Own:
     remover: "subprocess.Popen[bytes] | None" = None
 
 
-def join_family(launch: Launch) -> None:
+def join_process_family(launch: Launch) -> None:
     """Makes this process end with the process that started it, or makes it the first process of a family.
 
     Must run before any temporary file is made. All processes of a family share one temporary folder, which is removed
@@ -68,7 +70,7 @@ def join_family(launch: Launch) -> None:
     os.environ[STARTED_BY] = f"{os.getpid()}@{_place()}"
 
 
-def leave_family() -> None:
+def leave_process_family() -> None:
     """Removes the temporary folder if this process has made it."""
     if _Own.pid == os.getpid() and _Own.folder is not None:
         shutil.rmtree(_Own.folder, ignore_errors=True)

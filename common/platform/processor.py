@@ -72,7 +72,7 @@ def cpu_name() -> str:
 # --- What works ---
 
 
-def limit_in_force() -> str | None:
+def cpu_instruction_limit() -> str | None:
     """The highest instruction set that oneDNN may use, set by the user or by `try_out`; None: no limit."""
     return next((os.environ[name] for name in LIMIT_VARIABLES if os.environ.get(name)), None)
 
@@ -84,7 +84,7 @@ def half_precision_crashes() -> bool:
 
 def processor_note() -> str | None:
     """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
-    reason, limit = "since the processor fails on instructions that it claims to have", limit_in_force()
+    reason, limit = "since the processor fails on instructions that it claims to have", cpu_instruction_limit()
     if half_precision_crashes():
         return f"no half precision, {reason}: it crashes (SIGILL) with every instruction set"
     if limit is None:
@@ -107,7 +107,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
       package: the framework's package, such as `torch`.
       probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
     """
-    if not announced() or limit_in_force() or FINDING_VARIABLE in os.environ:
+    if not announced() or cpu_instruction_limit() or FINDING_VARIABLE in os.environ:
         return
     try:
         version = importlib.metadata.version(package)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.platform.files import write_arrays
+from common.platform.files import write_safetensors
 from common.spec.batches import Plan
 from common.spec.state import TrainState
 
@@ -18,12 +18,12 @@ STATES_DIR = "states"
 AUDITED = "audited_steps"  # of a state's file: number of steps in the call before it, if one of them is audited, or 0
 
 
-def state_path(run_dir: Path, step: int) -> Path:
+def audited_state_path(run_dir: Path, step: int) -> Path:
     """The file of the state after `step`."""
     return run_dir / STATES_DIR / f"step-{step:09}.safetensors"
 
 
-def kept_steps(run_dir: Path) -> list[int]:
+def audited_state_steps(run_dir: Path) -> list[int]:
     """The steps after which a state is kept, in their order."""
     names = (path.name for path in (run_dir / STATES_DIR).glob("step-*"))
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)\.safetensors", name)))
@@ -66,6 +66,6 @@ class AuditedStates:
     def keep(self, state: TrainState) -> None:
         self.due = False
         if self.writes:
-            path = state_path(self.run_dir, state.step)
+            path = audited_state_path(self.run_dir, state.step)
             path.parent.mkdir(exist_ok=True)
-            write_arrays(path, state.to_arrays(), {AUDITED: str(self._audited)})
+            write_safetensors(path, state.to_arrays(), {AUDITED: str(self._audited)})

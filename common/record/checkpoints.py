@@ -28,17 +28,17 @@ from common.platform.files import (
     Count,
     Natural,
     Text,
-    open_regular,
-    read_arrays,
+    open_regular_file,
     read_bytes,
-    read_model,
-    write_arrays,
-    write_model,
+    read_json_model,
+    read_safetensors,
+    write_json_model,
+    write_safetensors,
     writing,
 )
 from common.record.results import EpochLine
 from common.spec.batches import Plan
-from common.spec.options import UNTRAINED, TrainConfig, fields_of_kind
+from common.spec.options import UNTRAINED, TrainConfig, options_of_kind
 from common.spec.state import STATE_FILE, TrainState
 
 CHECKPOINTS_DIR = "checkpoints"
@@ -87,9 +87,9 @@ def write_checkpoint(
     try:
         with writing(folder):
             aside.mkdir(parents=True)
-            write_arrays(aside / STATE_FILE, state.to_arrays())
-            write_arrays(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
-            write_model(aside / CHECKPOINT_FILE, checkpoint)
+            write_safetensors(aside / STATE_FILE, state.to_arrays())
+            write_safetensors(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
+            write_json_model(aside / CHECKPOINT_FILE, checkpoint)
             sums = [f"{_sha256(aside / name)}  {name}\n" for name in FILES]
             (aside / CHECKSUMS_FILE).write_text("".join(sums))
             for path in [*aside.iterdir(), aside]:
@@ -116,7 +116,7 @@ def _flush(path: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -132,7 +132,7 @@ def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
-    checkpoint = read_model(Checkpoint, folder / CHECKPOINT_FILE)
+    checkpoint = read_json_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
         sums = read_bytes(folder / CHECKSUMS_FILE)
         expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
@@ -140,7 +140,7 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
     if sums != expected.encode():
         raise UserError(f"{folder / CHECKSUMS_FILE}: does not match the files beside it; one of them is damaged")
-    losses = read_arrays(folder / LOSSES_FILE).get("losses", np.zeros(0))
+    losses = read_safetensors(folder / LOSSES_FILE).get("losses", np.zeros(0))
     if losses.dtype != np.float64 or losses.shape != (checkpoint.step,):
         raise UserError(
             f"{folder / LOSSES_FILE}: {losses.dtype} {losses.shape}, should be float64 ({checkpoint.step},)"
@@ -188,7 +188,7 @@ def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
         try:
             checkpoint, _ = read_checkpoint(folder)
             check_training(experiment, checkpoint)
-            state = read_state(experiment, folder / STATE_FILE)
+            state = read_checkpoint_state(experiment, folder / STATE_FILE)
             if state.step != checkpoint.step:
                 raise UserError("its files are of different steps")
         except UserError as error:
@@ -213,7 +213,7 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
     return replace(experiment, config=experiment.config.replace(resume=folder), plan=plan, state=state)
 
 
-def read_state(experiment: Experiment, path: Path) -> TrainState:
+def read_checkpoint_state(experiment: Experiment, path: Path) -> TrainState:
     """The state in a file. Raises UserError if it can't be read or does not fit the network and update rule."""
     scaled = experiment.config.precision == "16-mixed"
     return TrainState.read(path, experiment.network, experiment.update_rule, scaled)
@@ -222,7 +222,7 @@ def read_state(experiment: Experiment, path: Path) -> TrainState:
 def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
     """Raises UserError if the checkpoint belongs to another training than `experiment`."""
     new, old = experiment.config, checkpoint.config
-    kept = [name for name in TrainConfig.model_fields if name not in fields_of_kind(TrainConfig, *MAY_DIFFER)]
+    kept = [name for name in TrainConfig.model_fields if name not in options_of_kind(TrainConfig, *MAY_DIFFER)]
     for name in [*kept, "precision"]:
         if getattr(new, name) != getattr(old, name):
             was, wanted = as_typed(getattr(old, name)), as_typed(getattr(new, name))

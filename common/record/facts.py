@@ -7,12 +7,12 @@ import numpy as np
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256
 from common.platform.machine import describe_machine, git_state, versions
-from common.platform.processor import limit_in_force, processor_note
+from common.platform.processor import cpu_instruction_limit, processor_note
 from common.record.clock import RunClock
 from common.record.monitor import Measured
 
 
-def of_experiment(experiment: Experiment) -> dict[str, Any]:
+def experiment_facts(experiment: Experiment) -> dict[str, Any]:
     """The fields of `RunResult` that follow from the experiment."""
     config = experiment.config
     initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
@@ -31,7 +31,7 @@ def of_experiment(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def of_measurements(
+def measurement_facts(
     clock: RunClock, measured: Measured, energy_source: str | None, images: int, speed: float | None
 ) -> dict[str, Any]:
     """The fields of `RunResult` that are measured.
@@ -64,7 +64,7 @@ def of_process(experiment: Experiment, packages: tuple[str, ...]) -> dict[str, A
     """The fields of `RunResult` about the process and its machine; `packages` are those of the framework."""
     on_cpu = experiment.config.accelerator == "cpu"
     return {
-        "cpu_instructions": limit_in_force() if on_cpu else None,
+        "cpu_instructions": cpu_instruction_limit() if on_cpu else None,
         "processor_note": processor_note() if on_cpu else None,
         "machine": describe_machine(),
         "versions": versions("numpy", *packages),

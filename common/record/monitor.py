@@ -31,7 +31,7 @@ class Monitor:
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
         gpus = visible_gpus(num_gpus) if num_gpus else []
-        self.energy = EnergyMeter((gpu_counters(gpus) if gpus else []) if num_gpus else cpu_counters())
+        self.energy = EnergyMeter((gpu_energy_counters(gpus) if gpus else []) if num_gpus else cpu_energy_counters())
         self._gpus = GpuSampler(gpus) if gpus else None
         self._since: tuple[float, float, float] | None = None
         self._seconds = self._own_seconds = self._other_seconds = 0.0
@@ -39,7 +39,7 @@ class Monitor:
         self.latest = Load.of(*self._recent)
 
     def resume(self) -> None:
-        self._since = time.perf_counter(), cpu_seconds(self._first_pid), busy_seconds()
+        self._since = time.perf_counter(), cpu_seconds(self._first_pid), machine_busy_seconds()
         if self._gpus:
             self._gpus.resume()
 
@@ -48,7 +48,7 @@ class Monitor:
             return
         before, self._since = self._since, None
         own = max(0.0, cpu_seconds(self._first_pid) - before[1])  # less if a process has ended
-        other = max(0.0, busy_seconds() - before[2] - own)
+        other = max(0.0, machine_busy_seconds() - before[2] - own)
         seconds = time.perf_counter() - before[0]
         self._recent = (self._recent[0] + seconds, self._recent[1] + own, self._recent[2] + other)
         if self._recent[0] >= LEAST_SECONDS:
@@ -132,7 +132,7 @@ class Measured:
 NOTHING_MEASURED = [0.0] * 9  # for a process that is not the first one of its node
 
 
-def busy_seconds() -> float:
+def machine_busy_seconds() -> float:
     """Busy seconds of all cores since the machine started. Stolen time, which other tenants used, counts as busy."""
     times = psutil.cpu_times()
     # User time already includes guest time (proc(5)).
@@ -195,7 +195,7 @@ class EnergyMeter:
         self._last = None
 
 
-def cpu_counters(powercap: Path = POWERCAP) -> list[Counter]:
+def cpu_energy_counters(powercap: Path = POWERCAP) -> list[Counter]:
     """Counters of the processor packages, from the kernel's RAPL driver; empty if none can be read.
 
     Source of names and units: Documentation/power/powercap/powercap.rst of the Linux kernel.
@@ -210,7 +210,7 @@ def cpu_counters(powercap: Path = POWERCAP) -> list[Counter]:
     return counters
 
 
-def gpu_counters(gpus: list[Any]) -> list[Counter]:
+def gpu_energy_counters(gpus: list[Any]) -> list[Counter]:
     """One counter for each GPU (NVML handles); empty unless all GPUs have one, as they do since Volta."""
     import pynvml
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
-from common.platform.files import read_arrays, write_arrays
+from common.platform.files import read_safetensors, write_safetensors
 from common.spec.options import MAX_CLASSES
 
 PREDICTIONS_FILE = "predictions.safetensors"
@@ -47,13 +47,13 @@ class Predictions:
         return cls(labels.astype(np.uint8), guesses.astype(np.uint8), scores.astype(np.float32), wrong, images[wrong])
 
     def write(self, run_dir: Path) -> None:
-        write_arrays(run_dir / PREDICTIONS_FILE, {name: getattr(self, name) for name in FORMS})
+        write_safetensors(run_dir / PREDICTIONS_FILE, {name: getattr(self, name) for name in FORMS})
 
     @classmethod
     def read(cls, run_dir: Path, num_classes: int = MAX_CLASSES) -> Self:
         """Raises UserError if the file is missing, or if its arrays are not what `Predictions` says."""
         path = run_dir / PREDICTIONS_FILE
-        arrays = read_arrays(path)
+        arrays = read_safetensors(path)
         if set(arrays) != set(FORMS):
             raise UserError(f"{path}: holds {sorted(arrays)}, should hold {sorted(FORMS)}")
         for name, (dtype, dimensions) in FORMS.items():

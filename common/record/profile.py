@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import Count, Text, write_model, writing
+from common.platform.files import Count, Text, write_json_model, writing
 from common.spec.batches import Plan
 
 PROFILE_FILE = "profile.json"
@@ -24,7 +24,7 @@ COMMUNICATION = re.compile(
 )
 
 
-class Operation(BaseModel):
+class ProfiledOperation(BaseModel):
     """All calls of an operation in the profiled steps.
 
     Attributes:
@@ -62,11 +62,11 @@ class Profile(BaseModel):
     wall_seconds: float = Field(ge=0, allow_inf_nan=False)
     computation_seconds: float = Field(ge=0, allow_inf_nan=False)
     communication_seconds: float = Field(ge=0, allow_inf_nan=False)
-    operations: list[Operation]
+    operations: list[ProfiledOperation]
 
     @classmethod
     def make(
-        cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[Operation]
+        cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[ProfiledOperation]
     ) -> Self:
         by_seconds = sorted(operations, key=lambda operation: -operation.seconds)
         communication = sum(operation.seconds for operation in by_seconds if operation.kind == "communication")
@@ -81,7 +81,7 @@ class Profile(BaseModel):
         )
 
     def write(self, run_dir: Path) -> None:
-        write_model(run_dir / PROFILE_FILE, self)
+        write_json_model(run_dir / PROFILE_FILE, self)
 
     def milliseconds(self, seconds: float) -> float:
         """Milliseconds per step."""
@@ -109,7 +109,7 @@ class Profiler(Protocol):
     def start(self, folder: Path) -> None:
         """Called before the first profiled step; `folder` exists and is empty."""
 
-    def stop(self) -> Sequence[Operation]:
+    def stop(self) -> Sequence[ProfiledOperation]:
         """Called after the last profiled step, when the device is idle; leaves a trace in the folder."""
 
 

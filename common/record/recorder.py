@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.platform.ending import at_signal, hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
-from common.platform.files import Arrays, write_arrays
+from common.platform.files import Arrays, write_safetensors
 from common.platform.machine import code_sha256
 from common.record import facts
 from common.record.audited_states import AuditedStates
@@ -29,7 +29,7 @@ from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
 from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
-from common.record.sinks import RunFiles, Sink, TrainingProgress
+from common.record.sinks import RunFilesSink, Sink, TrainingProgressSink
 from common.record.stalls import StallWatch
 from common.record.timeline import Stops, Timeline
 from common.record.turns import Turn, Turns
@@ -113,8 +113,13 @@ class Recorder:
         self.sinks: list[Sink] = [*framework.sinks]
         if writes:
             logged = [LoggedRun(name, self.implementation, self.run_dir) for name in config.logger]
-            files = RunFiles(self.run_dir, self.implementation)
-            self.sinks = [files, TrainingProgress(framework.title, self.device_name, plan), *logged, *framework.sinks]
+            files = RunFilesSink(self.run_dir, self.implementation)
+            self.sinks = [
+                files,
+                TrainingProgressSink(framework.title, self.device_name, plan),
+                *logged,
+                *framework.sinks,
+            ]
         self.at_end = ExitStack()
         self.turns = Turns()
         self.at_end.callback(self.turns.close)
@@ -400,7 +405,7 @@ class Recorder:
         if self.writes:
             arrays = {f"activation.{name}": array for name, array in activations.items()}
             arrays |= {f"gradient.{name}": array for name, array in gradients.items()}
-            write_arrays(self.run_dir / FIRST_BATCH_FILE, arrays)
+            write_safetensors(self.run_dir / FIRST_BATCH_FILE, arrays)
 
     def save_predictions(self, logits: NDArray[Any]) -> None:
         """Writes predictions, made from the trained network's logits for the whole test set, float (n, classes)."""
@@ -430,7 +435,7 @@ class Recorder:
         experiment, plan = self.experiment, self.plan
         names = {parameter.name for parameter in experiment.network.parameters}
         assert set(weights) == names, set(weights) ^ names
-        write_arrays(self.run_dir / WEIGHTS_FILE, weights, {TRAINED_ON: experiment.dataset.spec.model_dump_json()})
+        write_safetensors(self.run_dir / WEIGHTS_FILE, weights, {TRAINED_ON: experiment.dataset.spec.model_dump_json()})
         if not self.timed_images:  # the run had no turns
             self.timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
             self.timed_seconds = self.clock.turn_seconds
@@ -439,13 +444,13 @@ class Recorder:
         result = RunResult(
             schema_version=SCHEMA_VERSION,
             implementation=self.implementation,
-            **facts.of_experiment(experiment),
+            **facts.experiment_facts(experiment),
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
             replicas_differ=self.replicas_differ,
             **self.history.evaluation,
             resumed_from=plan.first_step - 1 if experiment.state else None,
-            **facts.of_measurements(self.clock, measured, self.monitor.energy.source, images, speed),
+            **facts.measurement_facts(self.clock, measured, self.monitor.energy.source, images, speed),
             warmup_steps=self.warmup_steps,
             device_peak_memory_bytes=peak_memory,
             device_name=self.device_name,

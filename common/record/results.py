@@ -7,7 +7,15 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
-from common.platform.files import Count, Natural, Text, not_valid, read_bytes, read_model, write_model
+from common.platform.files import (
+    Count,
+    Natural,
+    Text,
+    invalid_file_error,
+    read_bytes,
+    read_json_model,
+    write_json_model,
+)
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -144,12 +152,12 @@ class RunResult(BaseModel):
 
 
 def write_result(run_dir: Path, result: RunResult) -> None:
-    write_model(run_dir / RESULT_FILE, result)
+    write_json_model(run_dir / RESULT_FILE, result)
 
 
 def read_result(run_dir: Path) -> RunResult:
     """Raises UserError if the file is missing or breaks the schema."""
-    return read_model(RunResult, run_dir / RESULT_FILE)
+    return read_json_model(RunResult, run_dir / RESULT_FILE)
 
 
 class PlanLine(BaseModel):
@@ -234,7 +242,7 @@ def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:
     try:
         return [_METRICS_LINE.validate_json(line) for line in text.splitlines()]
     except ValidationError as error:
-        raise not_valid(source, error) from None
+        raise invalid_file_error(source, error) from None
 
 
 def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import write_model
+from common.platform.files import write_json_model
 from common.record.loggers import check_loggers
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 
@@ -59,5 +59,5 @@ def with_run_dir(experiment: Experiment, name: str) -> Experiment:
     resumed = resume == "auto" or (resume and run_dir and resume.absolute().is_relative_to(run_dir.absolute()))
     run_dir = prepare_run_dir(run_dir, f"{name}-{config.dataset}-{config.model}", bool(resumed))
     config = config.replace(run_dir=run_dir)
-    write_model(run_dir / CONFIG_FILE, config)
+    write_json_model(run_dir / CONFIG_FILE, config)
     return replace(experiment, config=config)

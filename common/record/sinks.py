@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.experiment import Experiment
-from common.platform.files import read_model, writing
+from common.platform.files import read_json_model, writing
 from common.platform.launch import Launch
 from common.record.profile import PROFILE_FILE, Profile
 from common.record.results import METRICS_FILE, EpochLine, PlanLine, RunResult, TurnLine, write_result
@@ -47,7 +47,7 @@ class Sink:
         """Called at the end in any case, also after an error."""
 
 
-class RunFiles(Sink):
+class RunFilesSink(Sink):
     """Writes `metrics.jsonl` during training, each line at once, and `result.json` at the end."""
 
     def __init__(self, run_dir: Path, implementation: str) -> None:
@@ -92,7 +92,7 @@ class RunFiles(Sink):
                 left = left[self._metrics.write(left) :]
 
 
-class TrainingProgress(Sink):
+class TrainingProgressSink(Sink):
     """Shows what is trained, then loss and speed, then the result: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, title: str, device_name: str, plan: Plan) -> None:
@@ -154,7 +154,7 @@ class TrainingProgress(Sink):
         self._line(f"results: {result.config.run_dir}")
 
     def _show_profile(self, run_dir: Path) -> None:
-        profile = read_model(Profile, run_dir / PROFILE_FILE)
+        profile = read_json_model(Profile, run_dir / PROFILE_FILE)
         self._line(f"profile: {profile.title}")
         for operation in profile.operations:
             milliseconds, calls = profile.milliseconds(operation.seconds), operation.calls / profile.num_steps

@@ -14,7 +14,7 @@ from common.spec.options import TrainConfig
 from common.spec.randomness import STREAM_AUGMENTATION, Integers, philox, positions
 
 
-class Draws(NamedTuple):
+class AugmentationDraws(NamedTuple):
     """What happens to each of n images: int64 (n,), and bool (n,) for `flipped`.
 
     Attributes:
@@ -58,14 +58,14 @@ class Augmentation:
             return None
         return cls(config.seed, config.random_crop, config.horizontal_flip, config.cutout)
 
-    def draws(self, visits: Integers, image_shape: tuple[int, ...]) -> Draws:
+    def draws(self, visits: Integers, image_shape: tuple[int, ...]) -> AugmentationDraws:
         """What happens to these images; `image_shape`: (H, W, C)."""
         height, width = image_shape[:2]
         vertical, horizontal, mirror, place = philox(self.seed, positions(visits), visits >> 32, 0, STREAM_AUGMENTATION)
         side = 2 * self.padding + 1
         # The upper 32 bits of a word times n are a random integer from 0 to n - 1. The lower half of the fourth word
         # gives the row of the square's centre, the upper half gives the column.
-        return Draws(
+        return AugmentationDraws(
             top=vertical * side >> 32,
             left=horizontal * side >> 32,
             flipped=(mirror >> 31 == 1) & self.flips,

@@ -61,7 +61,7 @@ def option(kind: str, default: Any, neutral: Any = ..., **details: Any) -> Any:
     return Field(default, json_schema_extra={"kind": kind, "neutral": neutral}, **details)
 
 
-def neutral_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
+def neutral_option_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
     """Name -> neutral value of the options of these kinds in `schema`, in their order."""
     extras = {name: field.json_schema_extra for name, field in schema.model_fields.items()}
     return {
@@ -69,9 +69,9 @@ def neutral_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
     }
 
 
-def fields_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
+def options_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
     """Names of the options of these kinds in `schema`, in their order."""
-    return list(neutral_values(schema, *kinds))
+    return list(neutral_option_values(schema, *kinds))
 
 
 # --- The options ---
@@ -598,11 +598,11 @@ class TrainConfig(TrainingOptions):
     def made_for(self, purpose: Purpose, **changes: Any) -> Self:
         """A validated copy for a run with this purpose: with what such a run resets reset, and some fields changed."""
         kinds = [kind for kind, purposes in RESET_IN.items() if purpose in purposes]
-        return self.replace(**{**neutral_values(type(self), *kinds), **changes})
+        return self.replace(**{**neutral_option_values(type(self), *kinds), **changes})
 
     def training_fields(self) -> dict[str, Any]:
         """The fields that determine what is trained and on how many devices, without paths, as JSON values."""
-        return self.model_dump(mode="json", exclude={*fields_of_kind(type(self), *UNTRAINED)})
+        return self.model_dump(mode="json", exclude={*options_of_kind(type(self), *UNTRAINED)})
 
     def sha256(self) -> str:
         """Hex digest over `training_fields`: equal if and only if two runs have the same values of these fields."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from common.platform.errors import UserError
-from common.platform.files import Arrays, read_arrays
+from common.platform.files import Arrays, read_safetensors
 from common.spec.networks import NetworkSpec, Weights
 from common.spec.update_rule import UpdateRule
 
@@ -79,7 +79,7 @@ class TrainState:
         Raises:
           UserError: the file can't be read, or does not fit the network and the update rule.
         """
-        arrays = read_arrays(path)
+        arrays = read_safetensors(path)
         trained = {parameter.name: parameter.shape for parameter in network.parameters if parameter.trainable}
         expected = {f"weights.{parameter.name}": parameter.shape for parameter in network.parameters}
         expected |= {f"slots.{slot}.{name}": shape for slot in rule.rule.slots for name, shape in trained.items()}

@@ -14,7 +14,7 @@ UNLIKELY = 0.001  # probability by chance
 SAME = 1e-12  # accuracies that differ by less are equal
 
 
-def is_unlikely(runs: Sequence[Run], others: Sequence[Run]) -> bool:
+def accuracies_differ_clearly(runs: Sequence[Run], others: Sequence[Run]) -> bool:
     """Whether chance would rarely make the accuracies of two rows as different as they are; False if nobody knows.
 
     From MIN_SEEDS seeds on, by Student's t test of the differences of runs with the same seed. With fewer, by McNemar's

@@ -10,14 +10,14 @@ from comparison.lockstep import different_settings
 from comparison.measure.columns import shown
 from comparison.measure.table import Row, Table
 from comparison.numbers import RATIO, points, rate, span
-from comparison.plan.jobs import in_brackets
+from comparison.plan.jobs import variant_in_brackets
 from comparison.prove.proof import Proof, judge_folders, proof_path
 from comparison.ratios import Ratio, unpaired_ratio
 
 BESIDE = "beside"  # the table of text of all changes
 
 
-def what_changed(tables: Sequence[Table], earlier: Sequence[Table]) -> list["Change"]:
+def changes_since_baseline(tables: Sequence[Table], earlier: Sequence[Table]) -> list["Change"]:
     """The change of each row with runs, in the order of the rows."""
     old = {(row.name, *row.variant.items()): row for table in reversed(earlier) for row in table.rows if row.runs}
     rows = (row for table in tables for row in table.rows if row.runs)
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def title(self) -> str:
-        return f"{self.now.title}{in_brackets(self.now.variant)}"
+        return f"{self.now.title}{variant_in_brackets(self.now.variant)}"
 
     @property
     def is_comparable(self) -> bool:

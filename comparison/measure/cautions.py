@@ -4,16 +4,16 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
-from comparison.measure.rounds import is_disturbed, other_load
+from comparison.measure.rounds import is_round_disturbed, other_load
 from comparison.measure.table import Row, Table
 from comparison.numbers import COUNT, RATIO, SHARE, between
-from comparison.plan.jobs import in_brackets
+from comparison.plan.jobs import variant_in_brackets
 from comparison.ratios import MIN_CYCLES, outliers, outlying
 from comparison.run.load_meter import BUSY, QUIETER
 from comparison.run.store import Run
 
 
-def find_warnings(
+def find_cautions(
     tables: Sequence[Table], runs: Sequence[Run], verified: bool, repeats: int, within: float | None = None
 ) -> list[str]:
     """All warnings, in the order in which a reader should see them.
@@ -29,7 +29,7 @@ def find_warnings(
         *_threads(tables),
         *_rate_searches(runs),
         *_sessions(tables),
-        *noise_warnings(tables, repeats),
+        *noise_cautions(tables, repeats),
         *_not_within(tables, within),
     ]
     measured = [row for table in tables for row in table.rows if row.images_per_second]
@@ -98,7 +98,7 @@ def _sessions(tables: Sequence[Table]) -> Iterator[str]:
         split = sum(len(sessions) > 1 for sessions in made.values())
         if split:
             yield (
-                f"{split} of {len(made)} rounds{in_brackets(table.variant)} were finished later (--resume):"
+                f"{split} of {len(made)} rounds{variant_in_brackets(table.variant)} were finished later (--resume):"
                 " their runs took place at different times and form no pairs, so ratios use only the other rounds"
             )
 
@@ -153,7 +153,7 @@ MOST_BETWEEN = 0.25  # seconds between training and evaluation, per second of bo
 THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
 
 
-def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
+def noise_cautions(tables: Sequence[Table], repeats: int) -> Iterator[str]:
     """The warnings, in the order in which a reader should see them.
 
     Args:
@@ -161,7 +161,7 @@ def noise_warnings(tables: Sequence[Table], repeats: int) -> Iterator[str]:
     """
     yield from _disturbed(tables, repeats)
     for table in tables:
-        where = in_brackets(table.variant)
+        where = variant_in_brackets(table.variant)
         for row in table.rows:
             who = f"{row.title}{where}"
             yield from _stalled(row, who)
@@ -212,7 +212,7 @@ def _most_load(run: Run) -> float:
 def why_not_measured(rows: Sequence[Row]) -> str | None:
     """`other programs used 97% of the cores`, if others have disturbed all rounds of these rows; else None."""
     runs = [run for row in rows for run in row.runs]
-    disturbed = [other_load(run) or 0.0 for run in runs if is_disturbed(run)]
+    disturbed = [other_load(run) or 0.0 for run in runs if is_round_disturbed(run)]
     if not disturbed or not all(row.leaves_out(run) for row in rows for run in row.runs):
         return None
     return f"other programs used {median(disturbed):{SHARE}} of the cores; {QUIETER}"
@@ -272,7 +272,7 @@ def _crowded(row: Row, who: str) -> Iterator[str]:
         return
     result = runs[0].result
     cores = result.config.nodes * result.machine.cores
-    if result.accelerator == "cpu" and (crowding := too_many(result.devices, result.threads_per_device, cores)):
+    if result.accelerator == "cpu" and (crowding := too_many_threads(result.devices, result.threads_per_device, cores)):
         yield f"{who}: {crowding}"
     elif runnable and fmean(runnable) > result.machine.cores + CROWDED:
         yield (
@@ -281,7 +281,7 @@ def _crowded(row: Row, who: str) -> Iterator[str]:
         )
 
 
-def too_many(devices: int, threads: int, cores: int) -> str | None:
+def too_many_threads(devices: int, threads: int, cores: int) -> str | None:
     """What to say of more threads than cores, before the runs and after them; None if there are enough cores."""
     if devices * threads <= cores:
         return None
@@ -344,8 +344,8 @@ def _not_within(tables: Sequence[Table], within: float | None) -> Iterator[str]:
             reached = math.sqrt(row.ratio_high / row.ratio_low) - 1
             if reached > within:
                 yield (
-                    f"{row.title}{in_brackets(table.variant)}: not within {100 * within:.3g}% (--ratio-within): after"
-                    f" {row.num_rounds} rounds the ends of the interval are {100 * reached:.3g}% from its middle; more"
+                    f"{row.title}{variant_in_brackets(table.variant)}: not within {100 * within:.3g}% (--ratio-within):"
+                    f" after {row.num_rounds} rounds the ends of the interval are {100 * reached:.3g}% from its middle; more"
                     " rounds (--resume DIR --repeats N) make it narrower"
                 )
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from common.record.results import EpochLine, RunResult, TurnLine
 from common.record.timeline import PHASES
-from common.spec.options import TRAINED, TrainConfig, fields_of_kind
+from common.spec.options import TRAINED, TrainConfig, options_of_kind
 from comparison.measure.columns import columns_of
 from comparison.measure.summary import Summary
 from comparison.measure.table import Row
@@ -22,7 +22,7 @@ from comparison.run.store import Run
 
 # Int64 and boolean are pandas' own types: whole numbers stay whole although some values are missing.
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "str"}
-OPTIONS = fields_of_kind(TrainConfig, *TRAINED)
+OPTIONS = options_of_kind(TrainConfig, *TRAINED)
 WHICH_RUN = {
     "run_dir": str,
     "table": int,

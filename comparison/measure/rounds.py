@@ -10,13 +10,13 @@ from comparison.measure.table import Row, Table, speed_ratio
 from comparison.plan.jobs import Job, Variant, contenders, first_rounds, jobs_of_round
 from comparison.plan.options import FIRST_ROUNDS, CompareConfig
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS
-from comparison.run.load_meter import disturbs
+from comparison.run.load_meter import load_disturbs
 from comparison.run.store import RoundKey, Run
 
 LEAST_QUIET = 0.25  # of a run's turns; where fewer are undisturbed, these may be disturbed, too, but too short to tell
 
 
-def is_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) -> bool:
+def is_round_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) -> bool:
     """Whether to make one more round.
 
     Args:
@@ -26,10 +26,10 @@ def is_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) -> boo
     """
     quiet = disturbed.count(False)
     enough = FIRST_ROUNDS if narrow else repeats
-    return quiet < enough and len(disturbed) < repeats + most_taken_again(repeats)
+    return quiet < enough and len(disturbed) < repeats + most_further_rounds(repeats)
 
 
-def is_disturbed(run: Run) -> bool:
+def is_round_disturbed(run: Run) -> bool:
     """Whether others may have slowed down a run's training; False if not known, as on several nodes with srun."""
     if len(run.turns) >= MIN_CYCLES:
         return len(run.quiet_turns) < max(MIN_CYCLES, LEAST_QUIET * len(run.turns))
@@ -37,7 +37,7 @@ def is_disturbed(run: Run) -> bool:
     if other is None or result is None:
         return False
     use, machine = result.cpu_utilisation, result.machine
-    return disturbs(other, None if use is None else use * machine.cores / machine.all_cores)
+    return load_disturbs(other, None if use is None else use * machine.cores / machine.all_cores)
 
 
 def other_load(run: Run) -> float | None:
@@ -48,10 +48,10 @@ def other_load(run: Run) -> float | None:
 
 def disturbed_rounds(runs: Sequence[Run]) -> frozenset[RoundKey]:
     """Seed and number of each round in which a run was disturbed; `runs`: of one variant."""
-    return frozenset((run.record.seed, run.record.round) for run in runs if is_disturbed(run))
+    return frozenset((run.record.seed, run.record.round) for run in runs if is_round_disturbed(run))
 
 
-def most_taken_again(repeats: int) -> int:
+def most_further_rounds(repeats: int) -> int:
     """How many more rounds a seed may get: half the number that was asked for, rounded up."""
     return math.ceil(repeats / 2)
 
@@ -79,11 +79,11 @@ def further_rounds(
             disturbed: list[bool] = []
             of_seed: list[Run] = []
             while True:
-                due = is_due(disturbed, options.repeats, _is_narrow(options, of_seed))
+                due = is_round_due(disturbed, options.repeats, _is_narrow(options, of_seed))
                 jobs = jobs_of_round(options, variant, seed, len(disturbed) + 1)
                 of_round = [run for job in jobs if (run := read(job))]
                 of_seed += of_round
-                disturbed.append(retakes and any(map(is_disturbed, of_round)))
+                disturbed.append(retakes and any(map(is_round_disturbed, of_round)))
                 if len(disturbed) > first:
                     runs += of_round
                     missing += [job for job in jobs if due and read(job) is None]

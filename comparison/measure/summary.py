@@ -7,8 +7,8 @@ from pathlib import Path
 
 from common.platform.errors import UserError, option_name
 from comparison.lockstep import different_settings
-from comparison.measure.baseline import Change, what_changed
-from comparison.measure.cautions import find_warnings
+from comparison.measure.baseline import Change, changes_since_baseline
+from comparison.measure.cautions import find_cautions
 from comparison.measure.rounds import disturbed_rounds, further_rounds
 from comparison.measure.table import Row, Table
 from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, rate_search_jobs, variant_name
@@ -86,11 +86,11 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
             earlier = Request.read(request.options.baseline, "--baseline")
             earlier_runs, _ = find_runs(request.options.baseline, earlier)
             earlier_tables = make_tables(request.options.baseline, earlier, earlier_runs)
-            changes = what_changed(tables, earlier_tables)
+            changes = changes_since_baseline(tables, earlier_tables)
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
             no_baseline = str(error)
     options = request.options
-    warnings = find_warnings(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
+    warnings = find_cautions(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
     warnings = [*corrections, *warnings]
     return Summary(folder, request, tables, list(runs), missing, warnings, changes, no_baseline)
 

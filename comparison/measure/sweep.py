@@ -15,7 +15,7 @@ Axis = Literal["devices", "batch-size", "other"]
 
 
 @dataclass(frozen=True)
-class StudyRow:
+class SweepRow:
     """One implementation in one variant.
 
     Attributes:
@@ -68,7 +68,7 @@ class Study:
 
     option: str
     kind: Axis
-    rows: list[StudyRow]
+    rows: list[SweepRow]
     test_count: int
 
     @property
@@ -77,7 +77,7 @@ class Study:
         return all(_is_number(row.x) for row in self.rows)
 
 
-def make_study(summary: Summary) -> Study | None:
+def make_sweep_study(summary: Summary) -> Study | None:
     """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
     tables = [table for table in summary.tables if table.variant and table.reference]
     if not tables:
@@ -96,7 +96,7 @@ def make_study(summary: Summary) -> Study | None:
             others = [value for name, value in table.variant.items() if name not in (axis, *scaled[:-1])]
             series = ", ".join([row.title, *others])
             speed_up = _speed_up(tables, row) if kind == "devices" else (None, None)
-            rows.append(StudyRow(row, x, series, *speed_up))
+            rows.append(SweepRow(row, x, series, *speed_up))
     return Study(axis, kind, rows, min(result.test_count for table in tables if (result := table.first_result)))
 
 

@@ -17,7 +17,7 @@ from common.resolve import describe_settings
 from common.spec.options import Mode
 from common.spec.update_rule import peak_rate
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.measure.accuracies import is_unlikely, runs_by_seed
+from comparison.measure.accuracies import accuracies_differ_clearly, runs_by_seed
 from comparison.measure.columns import Column, column, shown
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.numbers import (
@@ -37,7 +37,7 @@ from comparison.numbers import (
 from comparison.plan.jobs import Contender, Values
 from comparison.prove.audits import Audit, Audits, read_audits
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
-from comparison.prove.proof import CLOSER_DIR, FIRST_BATCH_DIR, Proof, is_of_others, judge, proof_path
+from comparison.prove.proof import CLOSER_DIR, FIRST_BATCH_DIR, Proof, judge, proof_path, why_proof_does_not_fit
 from comparison.ratios import (
     MIN_CYCLES,
     MIN_FOR_QUARTILES,
@@ -324,7 +324,7 @@ class Row:
         elif (
             self.in_table.verify
             and self.is_reference
-            and (note := is_of_others(self.in_table.folder, self.in_table.variant, self.runs))
+            and (note := why_proof_does_not_fit(self.in_table.folder, self.in_table.variant, self.runs))
         ):
             status = "not proved"
             notes.append(note)
@@ -367,7 +367,7 @@ class Row:
     def other_accuracy(self) -> str | None:
         """For people: that its accuracy differs from the first row's by more than chance explains; None otherwise."""
         reference = self.in_table.reference
-        if reference is None or self.is_reference or not is_unlikely(self.runs, reference.runs):
+        if reference is None or self.is_reference or not accuracies_differ_clearly(self.runs, reference.runs):
             return None
         shown = ", ".join(f"{row.title} {row.test_accuracy:{ACCURACY}}" for row in (self, reference))
         return f"accuracies differ by more than chance explains: {shown}"
@@ -813,7 +813,7 @@ def speed_ratio(reference: Row, row: Row) -> tuple[Ratio | None, int]:
     None if no round has both, or if other programs have disturbed all rounds.
     """
     pairs = paired_runs(reference, row)
-    if have_turns(reference, row):
+    if rows_have_turns(reference, row):
         rounds = _rounds_of_turns(reference, row)
         return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
     speeds = [
@@ -826,7 +826,7 @@ def speed_ratio(reference: Row, row: Row) -> tuple[Ratio | None, int]:
     return (paired_ratio(*zip(*speeds, strict=True)), len(speeds)) if speeds else (None, 0)
 
 
-def have_turns(reference: Row, row: Row) -> bool:
+def rows_have_turns(reference: Row, row: Row) -> bool:
     """Whether the ratio of two rows is from pairs of turns, and not of whole runs."""
     # Programs of different variants were not alive together: the turns of their runs are no pairs.
     return row.in_table.variant == reference.in_table.variant and any(
@@ -836,7 +836,7 @@ def have_turns(reference: Row, row: Row) -> bool:
 
 def num_pairs(reference: Row, row: Row) -> int:
     """The number of pairs of turns that the ratio of two rows is from; 0 without turns."""
-    if not have_turns(reference, row):
+    if not rows_have_turns(reference, row):
         return 0
     return sum(map(len, _rounds_of_turns(reference, row)))
 

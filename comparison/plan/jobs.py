@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.implementations import title_of
+from common.implementations import implementation_title
 from common.platform.errors import UserError, complaint, option_name
 from common.platform.machine import num_cores
-from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, fields_of_kind
+from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, options_of_kind
 from common.spec.update_rule import spelled_out
 from comparison.plan.options import FIRST_ROUNDS, CompareConfig
 
@@ -36,7 +36,7 @@ class Contender(NamedTuple):
     @property
     def title(self) -> str:
         """For people: `PyTorch`, `PyTorch tuned`."""
-        return self._replace(implementation=title_of(self.implementation)).name
+        return self._replace(implementation=implementation_title(self.implementation)).name
 
 
 def variant_name(values: Values) -> str:
@@ -54,7 +54,7 @@ def shown_variant(values: Values) -> str:
     return ", ".join(f"{option} {value}" for option, value in values.items())
 
 
-def in_brackets(values: Values) -> str:
+def variant_in_brackets(values: Values) -> str:
     """` (batch-size 32, devices 2)`, to follow a name; empty if nothing is swept."""
     return f" ({shown_variant(values)})" if values else ""
 
@@ -220,7 +220,7 @@ def _parse(item: str) -> tuple[str, list[str]]:
     values = [value.strip() for value in text.split(",")]
     if not field or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
-    swept = {*fields_of_kind(TrainingOptions, *TRAINED)}
+    swept = {*options_of_kind(TrainingOptions, *TRAINED)}
     # Seeds have an option of their own; a shape and stages are several values.
     if field not in swept - {"seed", "image_shape", "stages"}:
         others = {

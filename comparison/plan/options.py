@@ -19,8 +19,8 @@ from common.spec.options import (
     TrainConfig,
     TrainingOptions,
     check_mode,
-    fields_of_kind,
     option,
+    options_of_kind,
     outlives_rounding,
 )
 
@@ -202,7 +202,7 @@ class CompareConfig(TrainingOptions):
         except ValueError as error:
             raise ValueError(f"--launcher-options {self.launcher_options}: {error}") from None
         named = [
-            option_name(name) for name in fields_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
+            option_name(name) for name in options_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
         ]
         if len(named) > 1:
             raise ValueError(f"{named[0]} and {named[1]}: give only one of them")
@@ -256,7 +256,7 @@ class CompareConfig(TrainingOptions):
         given = {
             name: getattr(self, name)
             for name in self.model_fields_set
-            if name not in fields_of_kind(CompareConfig, "folder") and getattr(self, name) != getattr(stored, name)
+            if name not in options_of_kind(CompareConfig, "folder") and getattr(self, name) != getattr(stored, name)
         }
         stored_values = stored.model_dump(exclude_unset=True)
         if "seeds" in given:
@@ -278,7 +278,7 @@ class CompareConfig(TrainingOptions):
                 f"--repeats {given['repeats']}: the comparison in {folder} has {stored.repeats} already; give"
                 " that number or a larger one"
             )
-        allowed = {*fields_of_kind(CompareConfig, *kinds)}
+        allowed = {*options_of_kind(CompareConfig, *kinds)}
         if stored.sweep_learning_rate == "tune" and "repeating" in kinds:  # the chosen rates depend on these
             allowed -= {"seeds", "target_accuracy", "implementations", "mode"}
         for name in sorted(given.keys() - allowed):

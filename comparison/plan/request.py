@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import Text, lock_file, open_regular, read_model, write_text
+from common.platform.files import Text, lock_file, open_regular_file, read_json_model, write_text
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.plan.options import CompareConfig
@@ -44,7 +44,7 @@ class Request(BaseModel):
     @classmethod
     def read(cls, folder: Path, option: str) -> "Request":
         """Reads the request. Raises UserError, which names `option`, if the folder has no comparison."""
-        return read_model(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
+        return read_json_model(cls, folder / REQUEST_FILE, f"{option} {folder}: holds no comparison; ")
 
 
 LOCK_FILE = ".lock"
@@ -90,7 +90,7 @@ def hold(folder: Path, option: str) -> None:
     except FileNotFoundError:  # the next file that is written there will fail with a message
         return
     except BlockingIOError:
-        with open_regular(folder / LOCK_FILE) as lock:
+        with open_regular_file(folder / LOCK_FILE) as lock:
             holder = lock.read(100).decode(errors="replace").strip()
         raise UserError(f"{option} {folder}: another compare.py is at work there ({holder})") from None
     except OSError as error:

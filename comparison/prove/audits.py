@@ -23,9 +23,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import Arrays, Count, Natural, Text, read_arrays, read_metadata, read_model, write_model
-from common.record.audited_states import AUDITED, STATES_DIR, kept_steps, state_path
-from common.record.checkpoints import read_state, with_checkpoint
+from common.platform.files import (
+    Arrays,
+    Count,
+    Natural,
+    Text,
+    read_json_model,
+    read_safetensors,
+    read_safetensors_metadata,
+    write_json_model,
+)
+from common.record.audited_states import AUDITED, STATES_DIR, audited_state_path, audited_state_steps
+from common.record.checkpoints import read_checkpoint_state, with_checkpoint
 from common.record.predictions import Predictions
 from common.record.results import WEIGHTS_FILE, EpochLine, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
@@ -122,7 +131,7 @@ class Audits(BaseModel):
 MOST_OTHERS = 6  # further states that the cause of a difference is looked for in
 
 
-def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
+def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
     """The steps to be audited, the same for all runs of a round.
 
     They are the first step and the last one; the last one of an epoch, whose batch may be smaller, and the first one of
@@ -149,7 +158,7 @@ def choose_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ..
     return tuple(sorted([step for step in dict.fromkeys(wanted) if step in steps][:number]))
 
 
-def steps_around(plan: Plan, step: int) -> tuple[int, ...]:
+def audited_steps_around(plan: Plan, step: int) -> tuple[int, ...]:
     """The steps to be audited in a run that suddenly parts from another one at `step`, with some ends of epochs.
 
     A mistake shows in the loss of the step in which it is made, or of the next one.
@@ -162,7 +171,7 @@ def steps_around(plan: Plan, step: int) -> tuple[int, ...]:
 MOST_BYTES = 2**28  # of the states of a run in 64 bits
 
 
-def steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
+def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
     """The first steps of a run of these options, all of them if their states are not too large."""
     experiment = Experiment.make(config)
     state = 8 * experiment.network.num_parameters * (2 + len(experiment.update_rule.rule.slots))
@@ -216,7 +225,7 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
     folder = run_dir / STATES_DIR
     size = max((path.stat().st_size for path in folder.glob("*")), default=0)
     audits = Audits(steps=steps, evaluations=evaluations, state_bytes=size, seconds=time.monotonic() - begun)
-    write_model(run_dir / AUDITS_FILE, audits)
+    write_json_model(run_dir / AUDITS_FILE, audits)
     if not audits.different:
         shutil.rmtree(folder, ignore_errors=True)
     return audits
@@ -225,7 +234,7 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
 def read_audits(run_dir: Path) -> Audits | None:
     """The audits of a run; None if there are none. Raises UserError if they can't be read."""
     path = run_dir / AUDITS_FILE
-    return read_model(Audits, path) if path.exists() else None
+    return read_json_model(Audits, path) if path.exists() else None
 
 
 def _outputs(experiment: Experiment) -> int:
@@ -235,9 +244,9 @@ def _outputs(experiment: Experiment) -> int:
 
 def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
     """The first and the last step of each audited call, which mostly takes a single step."""
-    for step in kept_steps(run_dir):
-        path = state_path(run_dir, step)
-        text = read_metadata(path).get(AUDITED, "")
+    for step in audited_state_steps(run_dir):
+        path = audited_state_path(run_dir, step)
+        text = read_safetensors_metadata(path).get(AUDITED, "")
         if not text.isdecimal() or int(text) > step:
             raise UserError(f"{path}: {AUDITED} is {text!a}, should be a number from 0 to {step}")
         if int(text):
@@ -247,8 +256,8 @@ def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
 def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
     if step == experiment.plan.first_step - 1:
         return first_state(experiment)
-    path = state_path(run_dir, step)
-    state = read_state(experiment, path)
+    path = audited_state_path(run_dir, step)
+    state = read_checkpoint_state(experiment, path)
     if state.step != step:
         raise UserError(f"{path}: is of step {state.step}")
     return state
@@ -256,7 +265,7 @@ def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
 
 def _other_states(experiment: Experiment, run_dir: Path, *steps: int) -> Iterator[TrainState]:
     """Some states that the run has kept after other steps than these, the latest first."""
-    others = [step for step in kept_steps(run_dir) if step not in steps]
+    others = [step for step in audited_state_steps(run_dir) if step not in steps]
     for step in others[: -MOST_OTHERS - 1 : -1]:
         with suppress(UserError):  # it is damaged, so nothing can be said about it
             yield _state(experiment, run_dir, step)
@@ -385,7 +394,7 @@ EVALUATED_FLOPS = 4e9  # of the audit of an evaluation: with more, only the firs
 
 def _audit_evaluations(experiment: Experiment, run_dir: Path) -> list[Audit]:
     """Audits the last evaluation and, unless the test set is large, all after which a state was kept."""
-    kept, plan, lines = kept_steps(run_dir), experiment.plan, read_metrics(run_dir, EpochLine)
+    kept, plan, lines = audited_state_steps(run_dir), experiment.plan, read_metrics(run_dir, EpochLine)
     whole = len(experiment.dataset.test_images)
     count = min(whole, max(1, int(EVALUATED_FLOPS // experiment.network.flops_per_image)))
     audits = []
@@ -412,7 +421,7 @@ def _audit_evaluation(
     """
     step, config = experiment.plan.last_step(line.epoch), experiment.config
     span = {"first_step": step, "last_step": step, "of_evaluation": True}
-    weights = read_arrays(run_dir / WEIGHTS_FILE) if is_last or state is None else state.evaluated
+    weights = read_safetensors(run_dir / WEIGHTS_FILE) if is_last or state is None else state.evaluated
     wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.evaluated[name])]
     if wrong:
         words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"

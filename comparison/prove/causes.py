@@ -14,7 +14,7 @@ from common.experiment import Experiment
 from common.platform.files import Arrays
 from common.spec.optimizers import SGD, Adam, AdamW
 from common.spec.state import TrainState
-from comparison.lockstep import ROUNDOFF, in_use, suspects_of_evaluation, suspects_of_update
+from comparison.lockstep import ROUNDOFF, suspects_in_use, suspects_of_evaluation, suspects_of_update
 from comparison.prove.differences import MARGIN, Difference, norm, numbers, reference_steps
 from comparison.prove.reference import evaluate
 
@@ -114,7 +114,7 @@ class WrongStep:
             "how shards of different sizes are weighted": config.num_shards > 1,
             "replicas whose weights differ": config.num_shards > 1,
         }
-        return ", ".join(in_use(parts))
+        return ", ".join(suspects_in_use(parts))
 
     def _mistakes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Usual mistakes that may explain a wrong step, and what they change in the arguments of `reference_steps`."""
@@ -204,7 +204,7 @@ class WrongStep:
                 "their random draws": True,
                 "the network or its precision": True,
             }
-            return f"suspect {', '.join(in_use(parts))}"
+            return f"suspect {', '.join(suspects_in_use(parts))}"
         if all(name.startswith("average.") for name in beyond):
             return "suspect the moving average of the weights"
         if all(name.startswith("weights.") and name.endswith((".mean", ".variance")) for name in beyond):

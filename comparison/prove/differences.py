@@ -17,7 +17,7 @@ from common.platform.files import Arrays
 from common.spec.options import Precision, TrainConfig
 from common.spec.state import TrainState
 from comparison.lockstep import roundoff
-from comparison.prove.reference import take_step
+from comparison.prove.reference import take_reference_step
 
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger. In 64 bits the reference
@@ -109,10 +109,10 @@ def reference_steps(experiment: Experiment, state: TrainState, until: int, **mor
     """The numbers of the state after step `until`, and `loss`: those of the steps from `state` to there.
 
     Args:
-      more: see `take_step`.
+      more: see `take_reference_step`.
     """
     losses = []
     while state.step < until:
-        loss, state = take_step(experiment, state, **more)
+        loss, state = take_reference_step(experiment, state, **more)
         losses.append(loss)
     return numbers(state) | {"loss": np.array(losses)}

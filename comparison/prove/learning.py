@@ -25,7 +25,7 @@ from comparison.numbers import ACCURACY, LOSS, SHARE
 from comparison.plan.jobs import Values, row_path
 from comparison.ratios import CONFIDENCE
 from comparison.run.side_runs import SideRunner
-from comparison.run.store import FAILURE_FILE, Run, last_lines
+from comparison.run.store import FAILURE_FILE, Run, log_end
 
 Learned = Literal["fits", "underfits", "overfits", "learns nothing"]
 
@@ -44,7 +44,7 @@ def learning_path(variant: Values, name: str, step: str) -> Path:
     return row_path(LEARNING_DIR, variant, name) / step
 
 
-def finished_epochs(run_dir: Path) -> list[EpochLine]:
+def learning_run_epochs(run_dir: Path) -> list[EpochLine]:
     """The evaluations of a finished run; empty if the run is missing, has failed, or has damaged files."""
     try:
         read_result(run_dir)
@@ -75,9 +75,9 @@ class SmallSet:
 def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
     run_dir = folder / learning_path(variant, name, SMALL)
-    if failure := " ".join(last_lines(run_dir / FAILURE_FILE, 1)):
+    if failure := " ".join(log_end(run_dir / FAILURE_FILE, 1)):
         return SmallSet(None, None, f"failed on a few training images that it should memorise: {failure}")
-    epochs = finished_epochs(run_dir)
+    epochs = learning_run_epochs(run_dir)
     if not epochs:
         return None
     plan, count = read_result(run_dir).plan, epochs[0].test_count
@@ -179,7 +179,7 @@ def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> F
       runs: the row's measured runs; one of them must have the seed of the check, otherwise the result is None.
     """
     run_dir = folder / learning_path(variant, name, WHOLE)
-    train = finished_epochs(run_dir)
+    train = learning_run_epochs(run_dir)
     if not train:
         return None
     seed = read_result(run_dir).config.seed
@@ -234,13 +234,13 @@ def evaluated_on_training(config: TrainConfig) -> TrainConfig:
     return config.replace(evaluate_on="train", test_size=min(num_examples(config)))
 
 
-def make_small(runner: SideRunner) -> None:
+def make_memorising_runs(runner: SideRunner) -> None:
     """Makes the missing runs on a few images. Reports a failed run."""
     doing, path = "check of learning, memorising a few training images:", partial(learning_path, step=SMALL)
-    runner.make(doing, MISSING, path, by_heart, finished_epochs)
+    runner.make(doing, MISSING, path, by_heart, learning_run_epochs)
 
 
-def make_whole(runner: SideRunner) -> None:
+def make_whole_set_runs(runner: SideRunner) -> None:
     """Makes the missing runs on all training images. Reports a failed run."""
     doing, path = "check of learning, loss on all training images:", partial(learning_path, step=WHOLE)
-    runner.make(doing, MISSING, path, evaluated_on_training, finished_epochs)
+    runner.make(doing, MISSING, path, evaluated_on_training, learning_run_epochs)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import Text, read_model
+from common.platform.files import Text, read_json_model
 from common.record.results import (
     RESULT_FILE,
     EpochLine,
@@ -137,7 +137,7 @@ class Proof:
     note: str | None = None
 
 
-def check_complete(path: Path) -> None:
+def check_proof_complete(path: Path) -> None:
     """Raises UserError if the run of a proof is not complete: it must have all steps and evaluations of its plan."""
     plan, steps, epochs = read_result(path).plan, read_step_losses(path), read_metrics(path, EpochLine)
     if (len(steps), len(epochs)) != (plan.total_steps, plan.num_epochs):
@@ -150,12 +150,12 @@ def check_complete(path: Path) -> None:
 def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
     """The proof of the row `name` against the row `reference` of a variant; not known if it does not fit `runs`."""
     proof = judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
-    if proof.same is not None and (note := is_of_others(folder, variant, runs)):
+    if proof.same is not None and (note := why_proof_does_not_fit(folder, variant, runs)):
         return Proof(None, note=note)
     return proof
 
 
-def is_of_others(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
+def why_proof_does_not_fit(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
     """Why the proofs of a variant's rows do not fit `runs`; None if they do. Rows without a proof are not checked."""
     paths = {name: folder / proof_path(variant, name) for name in dict.fromkeys(run.record.name for run in runs)}
     try:
@@ -187,12 +187,12 @@ def judge_folders(reference: Path, other: Path) -> Proof:
     """The proof from the folders of two runs in 64 bits."""
     try:
         for path in (reference, other):
-            if failure := read_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
+            if failure := read_json_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
         departure = find_departure(reference, other, TOLERANCE)
         if departure is None:
             for path in (reference, other):
-                check_complete(path)
+                check_proof_complete(path)
         differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     except UserError as error:
         return Proof(None, note=str(error))

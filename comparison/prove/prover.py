@@ -14,30 +14,30 @@ from functools import cache
 from pathlib import Path
 
 from common.platform.errors import UserError
-from common.platform.files import read_model, write_model, writing
+from common.platform.files import read_json_model, write_json_model, writing
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.processes import user_cache
 from common.platform.processor import LIMIT_VARIABLES
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from comparison.lockstep import find_jump
+from comparison.lockstep import find_loss_jump
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
-from comparison.prove.audits import make_audits, read_audits, steps_around, steps_that_fit
+from comparison.prove.audits import audited_steps_around, audited_steps_that_fit, make_audits, read_audits
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
     PROOF_FILE,
     ProofJob,
     ProofRecord,
-    check_complete,
+    check_proof_complete,
     judge,
     proof_path,
 )
 from comparison.run.devices import list_gpus
 from comparison.run.integrity import check_name
-from comparison.run.launchers import Launcher, Quietly
+from comparison.run.launchers import Launcher, QuietFollower
 from comparison.run.program import Program
 from comparison.run.store import LOG_FILE, Run
 
@@ -98,7 +98,7 @@ class Prover:
                     failure = str(error)
             digest = digests[run_dir.relative_to(self.folder.absolute())]
             record = ProofRecord(schema_version=2, digest=digest, failure=failure)
-            write_model(run_dir / PROOF_FILE, record)
+            write_json_model(run_dir / PROOF_FILE, record)
             if failure is None:
                 for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the other files, and not needed
                     (run_dir / name).unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class Prover:
             )
             for job in jobs
         }
-        self._audit(again, steps_that_fit(jobs[0].config))
+        self._audit(again, audited_steps_that_fit(jobs[0].config))
 
     def look_closer(self, runs: Sequence[Run]) -> None:
         """Makes runs once more that suddenly part from the first row's, and audits the steps around; nothing is timed.
@@ -164,7 +164,7 @@ class Prover:
             assert run.result
             config = run.result.config.replace(resume=None, logger=())
             again[self._proof_dir(run) / CLOSER_DIR] = run.record.implementation, config
-        steps = {around for _, step in others for around in steps_around(first.result.plan, step)}
+        steps = {around for _, step in others for around in audited_steps_around(first.result.plan, step)}
         self._audit(again, tuple(sorted(steps)))
 
     def _audit(self, programs: dict[Path, tuple[str, TrainConfig]], steps: tuple[int, ...]) -> None:
@@ -202,7 +202,7 @@ class Prover:
             threads = 1 if at_once > 1 else config.threads_per_device
             config = config.replace(run_dir=run_dir, threads_per_device=threads)
             made.append(Program.of(self.request, implementation, config, audited_steps=audited_steps))
-        self.launcher.run([[program] for program in made], at_once, self.request.options.timeout, Quietly(ended))
+        self.launcher.run([[program] for program in made], at_once, self.request.options.timeout, QuietFollower(ended))
 
     def _digest(self, job: ProofJob) -> str:
         """Hex digest over everything that the losses of a proof depend on."""
@@ -237,7 +237,7 @@ def jump_between(first: Run, other: Run) -> int | None:
     plan = first.result.plan
     of_first, of_other = ({plan.last_step(line.epoch): line.test_loss for line in run.epochs} for run in (first, other))
     configs = first.result.config, other.result.config
-    return find_jump((first.losses, other.losses), (of_first, of_other), configs)
+    return find_loss_jump((first.losses, other.losses), (of_first, of_other), configs)
 
 
 def _shows_layers(config: TrainConfig) -> bool:
@@ -248,8 +248,8 @@ def _shows_layers(config: TrainConfig) -> bool:
 def _is_proof(path: Path, digest: str) -> bool:
     """Whether the folder has a complete, successful proof with this digest."""
     try:
-        record = read_model(ProofRecord, path / PROOF_FILE)
-        check_complete(path)
+        record = read_json_model(ProofRecord, path / PROOF_FILE)
+        check_proof_complete(path)
     except UserError:
         return False
     return record.digest == digest and record.failure is None

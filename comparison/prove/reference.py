@@ -314,7 +314,7 @@ class Evaluation:
 
 
 def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Evaluation:
-    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `take_step`."""
+    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `take_reference_step`."""
     data = experiment.dataset
     network = Pass(_in_64_bits(weights), trains=False, roundoff=roundoff, random=np.random.default_rng(seed))
     parts = []
@@ -348,7 +348,7 @@ def batch_positions(experiment: Experiment, step: int, epoch: int) -> list[list[
     return [[order[start:stop] for start, stop, _ in batch] for batch in rows]
 
 
-def take_step(
+def take_reference_step(
     experiment: Experiment,
     before: TrainState,
     roundoff: float = 0.0,

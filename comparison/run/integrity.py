@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from common.platform.errors import UserError
-from common.platform.files import read_bytes, read_model
+from common.platform.files import read_bytes, read_json_model
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochLine, RunResult, TurnLine
 from common.spec.options import TrainConfig
@@ -73,7 +73,7 @@ def check_files(
     _check_process(path, record, result)
     if len(losses) != result.num_steps:
         raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
-    if read_model(TrainConfig, run_dir / CONFIG_FILE) != result.config:
+    if read_json_model(TrainConfig, run_dir / CONFIG_FILE) != result.config:
         raise UserError(f"{run_dir / CONFIG_FILE}: is not the configuration of {RESULT_FILE}")
     last = epochs[-1] if epochs else None
     totals = (result.test_correct, result.test_count, result.test_loss)

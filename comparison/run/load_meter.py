@@ -10,7 +10,7 @@ from statistics import fmean
 import psutil
 
 from common.platform.control_groups import cpu_periods
-from common.record.monitor import busy_seconds
+from common.record.monitor import machine_busy_seconds
 from common.record.results import TurnLine
 from comparison.run.program import Ended, Program, now
 
@@ -20,7 +20,7 @@ BUSY, IDLE = 0.10, 0.25
 QUIETER = "end other programs, leave them a core (--threads-per-device 1), or see docs/noise.md"
 
 
-def disturbs(other: float, own: float | None) -> bool:
+def load_disturbs(other: float, own: float | None) -> bool:
     """Whether the load of other programs may slow down a run.
 
     Args:
@@ -32,10 +32,10 @@ def disturbs(other: float, own: float | None) -> bool:
 
 def quiet(turns: Sequence[TurnLine]) -> list[TurnLine]:
     """The turns that no other program has disturbed."""
-    return [turn for turn in turns if not disturbs(turn.other_load or 0.0, turn.own_load)]
+    return [turn for turn in turns if not load_disturbs(turn.other_load or 0.0, turn.own_load)]
 
 
-def busiest_others(seconds: float = 0.5) -> list[str]:
+def busiest_programs(seconds: float = 0.5) -> list[str]:
     """The programs of others that use most of the cores now: `python3 (1.0 cores)`; three at most.
 
     Neither this process nor its descendants are among them.
@@ -74,7 +74,12 @@ class LoadMeter:
 
     def __init__(self) -> None:
         self.trains = False
-        self._began, self._started, self._busy, self._own = now(), time.monotonic(), busy_seconds(), _own_seconds()
+        self._began, self._started, self._busy, self._own = (
+            now(),
+            time.monotonic(),
+            machine_busy_seconds(),
+            _own_seconds(),
+        )
         self._periods = cpu_periods()
         self._runnable: list[int] = []
 
@@ -85,7 +90,7 @@ class LoadMeter:
 
     def ended(self, program: Program, failure: str | None) -> Ended:
         seconds = time.monotonic() - self._started
-        other = busy_seconds() - self._busy - (_own_seconds() - self._own)
+        other = machine_busy_seconds() - self._busy - (_own_seconds() - self._own)
         here = not program.starter  # processes started by srun do not count as the program's own
         return Ended(
             started=self._began,

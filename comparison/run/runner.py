@@ -71,13 +71,13 @@ def run_process(
     try:
         _watch(process, MetricsTail(program.run_dir), timeout, look_on, tick)
     finally:
-        end_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
-    if failure := failure_of(process.returncode):
+        end_process_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
+    if failure := exit_failure(process.returncode):
         raise UserError(failure)
 
 
 # A program, its process, how long it may still take, and the meter of the machine's load.
-Running = tuple[Program, "subprocess.Popen[bytes]", "Patience", LoadMeter]
+Running = tuple[Program, "subprocess.Popen[bytes]", "TimeLimit", LoadMeter]
 
 
 def run_side_by_side(
@@ -94,7 +94,7 @@ def run_side_by_side(
             while waiting and len(running) < at_once:
                 program, load = make_run_dir(waiting.pop(0)), LoadMeter()
                 try:
-                    running.append((program, start(program), Patience(timeout), load))
+                    running.append((program, start(program), TimeLimit(timeout), load))
                 except UserError as error:
                     ended(program, Ended.unknown(str(error)))
             for entry in list(running):
@@ -102,12 +102,14 @@ def run_side_by_side(
                 late = patience.is_over()
                 if process.poll() is None and not late:
                     continue
-                end_group(process)
+                end_process_group(process)
                 running.remove(entry)
-                ended(program, load.ended(program, too_late(timeout) if late else failure_of(process.returncode)))
+                ended(
+                    program, load.ended(program, timeout_message(timeout) if late else exit_failure(process.returncode))
+                )
             time.sleep(POLL_SECONDS / 2)
     finally:
-        end_groups([process for _, process, *_ in running])
+        end_process_groups([process for _, process, *_ in running])
 
 
 def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
@@ -143,18 +145,18 @@ def with_our_code(environment: dict[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
-def failure_of(status: int) -> str | None:
+def exit_failure(status: int) -> str | None:
     """An exit status in words; None for 0."""
     if status < 0:
         return f"ended by {describe_signal(-status)}"
     return f"exit status {status}" if status else None
 
 
-def too_late(timeout: float) -> str:
+def timeout_message(timeout: float) -> str:
     return f"still running after --timeout {timeout:g} seconds"
 
 
-class Patience:
+class TimeLimit:
     """The seconds that a program may take. Time in which compare.py was stopped, as by Ctrl-Z, does not count.
 
     Attributes:
@@ -204,7 +206,7 @@ def _watch(
     tick: Callable[[], None],
 ) -> None:
     """Waits until the process has ended. Raises UserError if it takes too long, or if its metrics are not valid."""
-    patience = Patience(timeout)
+    patience = TimeLimit(timeout)
     while True:
         ended = process.poll() is not None  # checked first: all that was written before the end is then read below
         for line in metrics.read():
@@ -212,7 +214,7 @@ def _watch(
         if ended:
             return
         if patience.is_over():
-            raise UserError(too_late(timeout))
+            raise UserError(timeout_message(timeout))
         tick()
         try:
             process.wait(POLL_SECONDS)
@@ -220,22 +222,22 @@ def _watch(
             continue
 
 
-def end_groups(processes: Sequence["subprocess.Popen[bytes]"], grace: float = GRACE_SECONDS) -> None:
-    """Ends several groups at the same time; see `end_group`."""
+def end_process_groups(processes: Sequence["subprocess.Popen[bytes]"], grace: float = GRACE_SECONDS) -> None:
+    """Ends several groups at the same time; see `end_process_group`."""
     interrupt = None
     for process in processes:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGTERM)  # asks all at once; below it waits for each
     for process in processes:
         try:
-            end_group(process, grace)
+            end_process_group(process, grace)
         except KeyboardInterrupt as error:
             interrupt = error
     if interrupt is not None:
         raise interrupt
 
 
-def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
+def end_process_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
     """Ends all that is left of the process's group: asks the processes to end, and kills them later.
 
     An interrupt meanwhile, such as Ctrl-C, kills them at once. It is raised again when the group has ended.

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.platform.errors import UserError
-from common.platform.files import read_model, write_text, writing
+from common.platform.files import read_json_model, write_text, writing
 from common.record.profile import PROFILE_FILE, Profile
 from common.record.recorder import WARMUP_STEPS
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Values, Variant, contenders, row_path
 from comparison.plan.request import Request
-from comparison.run.launchers import Launcher, Quietly
+from comparison.run.launchers import Launcher, QuietFollower
 from comparison.run.program import Program
-from comparison.run.store import FAILURE_FILE, LOG_FILE, last_lines
+from comparison.run.store import FAILURE_FILE, LOG_FILE, log_end
 
 PROFILES_DIR = "profiles"
 
@@ -71,11 +71,11 @@ class SideRunner:
             if failure is not None:
                 log = run_dir.relative_to(self.folder.absolute()) / LOG_FILE
                 run_dir.mkdir(parents=True, exist_ok=True)
-                write_text(run_dir / FAILURE_FILE, ": ".join([failure, *last_lines(run_dir / LOG_FILE, 1)]))
+                write_text(run_dir / FAILURE_FILE, ": ".join([failure, *log_end(run_dir / LOG_FILE, 1)]))
                 self.say(f"{missing} {titles[run_dir]}: {failure}; see {log}")
 
         groups = [[program] for program in programs.values()]
-        self.launcher.run(groups, 1, self.request.options.timeout, Quietly(ended))
+        self.launcher.run(groups, 1, self.request.options.timeout, QuietFollower(ended))
 
 
 # --- Profiles: a profiler would slow down a measured run ---
@@ -93,7 +93,7 @@ def read_profile(folder: Path, variant: Values, name: str) -> Profile | None:
 
 def _read(run_dir: Path) -> Profile | None:
     try:
-        return read_model(Profile, run_dir / PROFILE_FILE)
+        return read_json_model(Profile, run_dir / PROFILE_FILE)
     except UserError:  # not requested, or the run has failed, which was reported then
         return None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.platform.errors import UserError, printable
-from common.platform.files import read_end, read_model, write_model
+from common.platform.files import read_file_end, read_json_model, write_json_model
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.timeline import SHOWN_PHASES, Phase
@@ -127,13 +127,13 @@ class Run:
         return self.run_dir / LOG_FILE
 
     def last_log_lines(self, count: int = 5) -> list[str]:
-        return last_lines(self.log, count)
+        return log_end(self.log, count)
 
 
-def last_lines(log: Path, count: int) -> list[str]:
+def log_end(log: Path, count: int) -> list[str]:
     """Of a log that may be missing; without empty ones. A log that can't be read has one line, which says why."""
     try:
-        lines = read_end(log).splitlines()
+        lines = read_file_end(log).splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -164,14 +164,14 @@ def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
     if not (run_dir / RECORD_FILE).exists():
         return None
     try:
-        record = read_model(Record, run_dir / RECORD_FILE)
+        record = read_json_model(Record, run_dir / RECORD_FILE)
         check_job(record, job, run_dir / RECORD_FILE)
     except UserError as error:  # the record is not valid, so nothing in it can be used
         return Run(Record.failed(job, str(error)), run_dir)
     return load_run(run_dir, record)
 
 
-def record_run(job: Job, program: Program, ended: Ended) -> Run:
+def store_run(job: Job, program: Program, ended: Ended) -> Run:
     """Writes the record of a run that has just ended, and returns the run.
 
     A run has succeeded if and only if it exited with 0 and its files are valid.
@@ -181,7 +181,7 @@ def record_run(job: Job, program: Program, ended: Ended) -> Run:
         with suppress(UserError):  # a file is missing, which `load_run` will find
             record = record.model_copy(update={"files_sha256": files_sha256(program.run_dir)})
     run = load_run(program.run_dir, record)
-    write_model(run.run_dir / RECORD_FILE, run.record)
+    write_json_model(run.run_dir / RECORD_FILE, run.record)
     return run
 
 

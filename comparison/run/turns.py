@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from common.platform.control_groups import memory_left
+from common.platform.control_groups import control_group_memory_left
 from common.platform.errors import UserError
 from common.record.monitor import free_gpu_memory
 from common.record.results import PlanLine, StepLine
@@ -37,13 +37,13 @@ from comparison.run.runner import (
     GRACE_SECONDS,
     POLL_SECONDS,
     MetricsTail,
-    Patience,
-    end_group,
-    end_groups,
-    failure_of,
+    TimeLimit,
+    end_process_group,
+    end_process_groups,
+    exit_failure,
     make_run_dir,
     start,
-    too_late,
+    timeout_message,
 )
 from comparison.run.store import run_again_dir
 
@@ -80,14 +80,14 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
     if group > 1:
         again = first.config.replace(run_dir=run_again_dir(first.run_dir, group))
         first = first.model_copy(update={"config": again})
-    members: list[Member] = []
+    members: list[TurnsMember] = []
     needed: dict[str, int] = {}  # the most that a program has used so far
     free = free_memory(first)
     try:
         for program in [first, *others]:
             if len(members) > 1 and any(free[kind] < MARGIN * needed[kind] for kind in free):
                 break
-            member = Member(program, timeout, follower, group)
+            member = TurnsMember(program, timeout, follower, group)
             members.append(member)
             follower.started(member.program)
             member.start()
@@ -103,14 +103,14 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
 
 def free_memory(program: Program) -> dict[str, int]:
     """Bytes of memory that further programs like `program` can use: of the machine, and of each of its GPUs."""
-    limit, available = memory_left(), psutil.virtual_memory().available
+    limit, available = control_group_memory_left(), psutil.virtual_memory().available
     memory = {"memory": available if limit is None else min(limit, available)}
     config = program.config
     gpus = config.devices if config.accelerator == "gpu" and isinstance(config.devices, int) else 0
     return memory | {f"GPU {index}": free for index, free in enumerate(free_gpu_memory(gpus))}
 
 
-def _train(members: list["Member"]) -> None:
+def _train(members: list["TurnsMember"]) -> None:
     """Gives the members turns until all have taken their last step."""
     if not members:
         return
@@ -128,7 +128,7 @@ def _train(members: list["Member"]) -> None:
         done = max(turn.until, *(member.done for member in members))
 
 
-def next_turn(cycle: int, done: int, most: float, members: Sequence["Member"]) -> Turn:
+def next_turn(cycle: int, done: int, most: float, members: Sequence["TurnsMember"]) -> Turn:
     """The turn of the next cycle, after step `done`.
 
     Where epochs are short, a turn is one of them or more: then a program waits between the training of an epoch and
@@ -162,16 +162,16 @@ def _is_of_this_user(connection: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-def _end_all(members: Sequence["Member"]) -> None:
+def _end_all(members: Sequence["TurnsMember"]) -> None:
     for member in members:
         member.hang_up()
     saves = any(member.program.config.checkpoint_every for member in members)
     alive = [member.process for member in members if member.process]
-    end_groups(alive, CHECKPOINT_SECONDS if saves else GRACE_SECONDS)
+    end_process_groups(alive, CHECKPOINT_SECONDS if saves else GRACE_SECONDS)
 
 
 @dataclass
-class Member:
+class TurnsMember:
     """A program of a round.
 
     Attributes:
@@ -195,7 +195,7 @@ class Member:
     _waiting: dict[socket.socket, bool] = field(default_factory=dict)  # by connection
 
     def __post_init__(self) -> None:
-        self._patience = Patience(self.timeout)
+        self._patience = TimeLimit(self.timeout)
         self.program = make_run_dir(self.program)
         self._load, self._tail = LoadMeter(), MetricsTail(self.program.run_dir)
         self._selector = selectors.DefaultSelector()
@@ -258,7 +258,7 @@ class Member:
                 self._receive(poll)
                 self._see()
                 if self._patience.is_over():
-                    raise UserError(too_late(self.timeout))
+                    raise UserError(timeout_message(self.timeout))
             self._see()
         except UserError as error:
             failure = str(error)
@@ -320,8 +320,10 @@ class Member:
         """Called when the program has ended, or must end because of a failure."""
         self.hang_up()
         if self.process:
-            end_group(self.process, CHECKPOINT_SECONDS if self.program.config.checkpoint_every else GRACE_SECONDS)
-            failure = failure or failure_of(self.process.returncode)
+            end_process_group(
+                self.process, CHECKPOINT_SECONDS if self.program.config.checkpoint_every else GRACE_SECONDS
+            )
+            failure = failure or exit_failure(self.process.returncode)
             self.process = None
         ended = self._load.ended(self.program, failure)
         self.follower.ended(self.program, ended.model_copy(update={"other_load": None, "group": self.group}))

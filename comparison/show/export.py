@@ -18,7 +18,7 @@ from common.record.results import RunResult
 from comparison.measure.columns import columns_of
 from comparison.measure.frames import rows_frame, runs_frame
 from comparison.measure.summary import Summary
-from comparison.measure.sweep import make_study
+from comparison.measure.sweep import make_sweep_study
 from comparison.measure.table import MAIN, Row
 from comparison.run.program import Record
 from comparison.show.sentences import changes, conclusions, remarks, study_conclusions, what_was_compared
@@ -115,7 +115,7 @@ MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 def to_markdown(summary: Summary) -> str:
     lines = [*_fenced(summary.request.commands[-1:]), ""]
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     if study:
         for cells in study_tables(study):
             lines += [*markdown_grid(cells), ""]

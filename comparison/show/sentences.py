@@ -8,17 +8,17 @@ from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import option_name
 from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
-from common.spec.options import MODES, TrainConfig, fields_of_kind, neutral_values
+from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import peak_rate
 from comparison.measure.baseline import Change
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.summary import Summary
-from comparison.measure.sweep import Study, StudyRow
-from comparison.measure.table import Row, Table, have_turns, num_pairs, speed_ratio
+from comparison.measure.sweep import Study, SweepRow
+from comparison.measure.table import Row, Table, num_pairs, rows_have_turns, speed_ratio
 from comparison.numbers import ACCURACY, COUNT, DIFFERENCE, RATIO, SHARE, between, difference, least_most
-from comparison.plan.jobs import in_brackets, shown_variant
+from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
 from comparison.run.load_meter import QUIETER
@@ -81,7 +81,7 @@ def _regularisation(config: TrainConfig) -> list[str]:
     """`regularisation: random crop 4, horizontal flip`, without weight decay, which belongs to the update rule."""
     parts = [
         _shown(name, value)
-        for name, neutral in neutral_values(TrainConfig, "regularisation").items()
+        for name, neutral in neutral_option_values(TrainConfig, "regularisation").items()
         if (value := getattr(config, name)) != neutral and not hasattr(RULES[config.optimizer], name)
     ]
     return [f"regularisation: {', '.join(parts)}"] if parts else []
@@ -94,7 +94,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def _swept_settings(table: Table) -> bool:
-    return any(option_name(field)[2:] in table.variant for field in fields_of_kind(TrainConfig, "setting"))
+    return any(option_name(field)[2:] in table.variant for field in options_of_kind(TrainConfig, "setting"))
 
 
 def _settings(table: Table) -> str:
@@ -118,7 +118,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
         for row in table.rows:
             if row.note:
                 status = "" if row.status == "ok" else f" {row.status}:"
-                lines.append(f"{row.title}{in_brackets(table.variant)}:{status} {row.note}")
+                lines.append(f"{row.title}{variant_in_brackets(table.variant)}:{status} {row.note}")
             lines += _log_lines(row)
     return lines
 
@@ -272,7 +272,7 @@ def study_conclusions(study: Study) -> list[str]:
     return lines
 
 
-def _scaled(study: Study, study_row: StudyRow) -> str:
+def _scaled(study: Study, study_row: SweepRow) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
     assert study_row.speed_up
     efficiency = least_most(study_row.efficiencies[0], study_row.efficiencies[-1], SHARE)
@@ -289,7 +289,7 @@ def _scaled(study: Study, study_row: StudyRow) -> str:
     return f"{study_row.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
-def _extremes(option: str, members: Sequence[StudyRow]) -> str:
+def _extremes(option: str, members: Sequence[SweepRow]) -> str:
     """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
     by_speed = sorted(members, key=lambda member: member.row.images_per_second or 0.0)
     slowest, fastest = by_speed[0], by_speed[-1]
@@ -435,7 +435,7 @@ def _why_no_ratio(table: Table) -> str | None:
         return why
     if all(row.status in ("different training", "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
-    if any(have_turns(reference, row) for row in others):
+    if any(rows_have_turns(reference, row) for row in others):
         return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"
     if not any(run.images_per_second for row in (reference, *others) for run in row.runs):
         return "training is too short to measure a speed; make it longer (--epochs)"
@@ -497,7 +497,7 @@ def _next_step(summary: Summary, table: Table, why: str | None) -> str:
             return f"On a quieter machine, {again} runs more rounds; {DIR}."
         return "Remove that cause, and begin a new comparison."
     reference, others = _compared(table)
-    enough = 2 if any(have_turns(reference, row) for row in others) else MIN_ROUNDS
+    enough = 2 if any(rows_have_turns(reference, row) for row in others) else MIN_ROUNDS
     if others and _num_rounds(table) < enough:
         return f"{again} runs more rounds; {DIR}."
     if any(row.verdict == "no difference shown" for row in table.rows):

@@ -10,7 +10,7 @@ from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.baseline import BESIDE, Change
 from comparison.measure.columns import Column, columns_of
-from comparison.measure.sweep import Study, StudyRow
+from comparison.measure.sweep import Study, SweepRow
 from comparison.measure.table import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row, Table
 
 ABOUT_MAIN = (
@@ -70,7 +70,7 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
     tables = [text_table(columns_of(Row, name), rows, names) for name in SWEEP_TABLES]
-    scaling = text_table(columns_of(StudyRow, SWEEP_SPEED), study.rows, names)
+    scaling = text_table(columns_of(SweepRow, SWEEP_SPEED), study.rows, names)
     tables[0] = pd.concat([tables[0], scaling], axis=1)
     return [table for table in tables if not table.empty]
 

@@ -10,7 +10,7 @@ from rich.table import Table as TextTable
 
 from common.platform.errors import printable
 from comparison.measure.summary import Summary
-from comparison.measure.sweep import Study, make_study
+from comparison.measure.sweep import Study, make_sweep_study
 from comparison.measure.table import Row
 from comparison.show.sentences import (
     conclusions,
@@ -28,7 +28,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
     Args:
       details: whether to print all tables, and not only the main one.
     """
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     if study:
         _print_study(console, summary, study)
     else:
@@ -60,7 +60,7 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
 
 def print_conclusions(console: Console, summary: Summary) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     lines = study_conclusions(study) if study else []
     for table in () if study else summary.tables:
         lines += conclusions(table)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from common.data.arrays import write_description
-from common.data.datasets import images_nbytes, load_dataset
+from common.data.arrays import write_arrays_info
+from common.data.datasets import dataset_nbytes, load_dataset
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.resolve import (
@@ -91,7 +91,7 @@ def test_the_size_is_that_of_the_images_that_are_then_read(options, request, tmp
         for part, count in (("train", 6), ("test", 2)):
             np.save(tmp_path / f"{part}_images.npy", np.arange(count * 12, dtype=np.uint8).reshape(count, 2, 2, 3))
             np.save(tmp_path / f"{part}_labels.npy", np.zeros(count, np.int64))
-        write_description(tmp_path, ["a", "b"])
+        write_arrays_info(tmp_path, ["a", "b"])
         config = config.replace(data_dir=tmp_path)
     dataset = load_dataset(config)
-    assert images_nbytes(config) == dataset.train_images.nbytes + dataset.test_images.nbytes
+    assert dataset_nbytes(config) == dataset.train_images.nbytes + dataset.test_images.nbytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.experiment import Experiment
-from common.platform.files import arrays_sha256, write_model
+from common.platform.files import arrays_sha256, write_json_model
 from common.platform.launch import Launch
 from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
@@ -128,7 +128,7 @@ def write_run(folder, job, truth, number):
         step = Audit(
             first_step=7, last_step=7, same=wrong is None, difference=0.5 if wrong else 0, explained=1e-5, note=wrong
         )
-        write_model(run_dir / AUDITS_FILE, Audits(steps=[step], evaluations=[], state_bytes=1, seconds=0.1))
+        write_json_model(run_dir / AUDITS_FILE, Audits(steps=[step], evaluations=[], state_bytes=1, seconds=0.1))
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 
 
@@ -243,5 +243,5 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "code_sha256": "0" * 64,
     }
     result = RunResult(**{**fields, **(truth.changes or {})})
-    write_model(run_dir / CONFIG_FILE, result.config)
+    write_json_model(run_dir / CONFIG_FILE, result.config)
     write_result(run_dir, result)

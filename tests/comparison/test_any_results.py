@@ -17,7 +17,7 @@ from comparison.measure.frames import epochs_frame, rows_frame, runs_frame, turn
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.request import LOCK_FILE, Request, take
 from comparison.run.program import RECORD_FILE
-from comparison.run.store import last_lines
+from comparison.run.store import log_end
 from comparison.show.export import to_markdown
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.page import table_charts
@@ -212,7 +212,7 @@ def test_a_log_that_is_a_link_is_not_shown(tmp_path):
     (tmp_path / "secret").write_text("my secret\n")
     log = tmp_path / "log.txt"
     log.symlink_to(tmp_path / "secret")
-    assert last_lines(log, 5) == ["log.txt cannot be read: is a link to another file"]
+    assert log_end(log, 5) == ["log.txt cannot be read: is a link to another file"]
     log.unlink()
     log.write_bytes(b"x" * 2**20 + b"\n\n \x1b[31m\tred\xff\n")
-    assert last_lines(log, 1) == [" \\x1b[31m  red\ufffd"]
+    assert log_end(log, 1) == [" \\x1b[31m  red\ufffd"]

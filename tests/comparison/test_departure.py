@@ -3,7 +3,7 @@ import pytest
 from made_up import comparison
 
 from common.platform.errors import UserError
-from common.platform.files import write_arrays
+from common.platform.files import write_safetensors
 from common.spec.options import TrainConfig
 from comparison.lockstep import find_departure, loss_differences, roundoff
 
@@ -26,6 +26,6 @@ def test_the_coarsest_precision_counts():
 @pytest.mark.parametrize("array", [np.ones(2, np.int64), np.zeros((0, 3), np.float32)])
 def test_a_first_batch_without_floats_is_refused(tmp_path, array):
     (run,) = comparison(tmp_path, implementations=["pt"], verify="never").runs
-    write_arrays(run.run_dir / "first_batch.safetensors", {"activation.dense1": array})
+    write_safetensors(run.run_dir / "first_batch.safetensors", {"activation.dense1": array})
     with pytest.raises(UserError, match=f"first_batch.safetensors: activation.dense1 is {array.dtype} "):
         find_departure(run.run_dir, run.run_dir, 1e-9)

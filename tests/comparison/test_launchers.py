@@ -17,7 +17,7 @@ from comparison.run import runner
 from comparison.run.launchers import queued
 from comparison.run.launchers.choosing import check_launcher, make_launcher
 from comparison.run.launchers.job_folder import JobFolder
-from comparison.run.launchers.queued import Queued
+from comparison.run.launchers.queued import QueuedLauncher
 from comparison.run.launchers.slurm import Slurm
 from comparison.run.launchers.this_machine import ThisMachine
 from comparison.run.program import Program
@@ -111,7 +111,7 @@ def program(folder, name, implementation="one", session=1, **options):
 def test_a_group_is_one_job_that_runs_its_programs_in_a_row(queue, tmp_path):
     notes, said = Notes(), []
     groups = [[program(tmp_path, "a"), program(tmp_path, "b", "two")], [program(tmp_path, "c")]]
-    Queued(queue, tmp_path, said.append).run(groups, 1, 60, notes)
+    QueuedLauncher(queue, tmp_path, said.append).run(groups, 1, 60, notes)
     assert said == ["Processes: job 1, runs/a and 1 more", "Processes: job 2, runs/c"]
     for name in "abc":
         told = notes.of(name)
@@ -123,7 +123,7 @@ def test_a_group_is_one_job_that_runs_its_programs_in_a_row(queue, tmp_path):
 def test_a_job_that_ends_before_its_time_is_reported_with_its_last_words(queue, tmp_path):
     notes = Notes()
     groups = [[program(tmp_path, "a", "hang"), program(tmp_path, "b")]]
-    launcher = Queued(queue, tmp_path, lambda text: None)
+    launcher = QueuedLauncher(queue, tmp_path, lambda text: None)
 
     def see(program, line):
         queue.jobs["1"].kill()
@@ -142,7 +142,7 @@ def test_a_folder_that_the_job_cannot_see_is_named(queue, tmp_path):
     notes = Notes()
     start = queue.start
     queue.start = lambda number, folder: start(number, folder) or (folder / "job.json").unlink()
-    Queued(queue, tmp_path, lambda text: None).run([[program(tmp_path, "a")]], 1, 60, notes)
+    QueuedLauncher(queue, tmp_path, lambda text: None).run([[program(tmp_path, "a")]], 1, 60, notes)
     (failure, _) = notes[-1]
     assert failure.startswith("Processes: job 1 ended with 2: comparison.run.launchers.on_node: error: ")
     assert failure.endswith("job.json: missing")
@@ -151,7 +151,7 @@ def test_a_folder_that_the_job_cannot_see_is_named(queue, tmp_path):
 def test_a_program_that_fails_is_reported_as_on_this_machine(queue, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "REPOSITORY", queue.project)
     told = []
-    for launcher in (Queued(queue, tmp_path, lambda text: None), ThisMachine(tmp_path)):
+    for launcher in (QueuedLauncher(queue, tmp_path, lambda text: None), ThisMachine(tmp_path)):
         notes = Notes()
         launcher.run([[program(tmp_path, "a", "crash")], [program(tmp_path, "b")]], 1, 60, notes)
         told.append(sorted(notes.without_steps()))
@@ -165,7 +165,7 @@ def test_jobs_of_a_compare_py_that_is_gone_are_followed(queue, tmp_path):
     folder.mark_submitted("slurm", queue.submit(folder.path, groups[0], 60))
     notes, said = Notes(), []
     later = [[program(tmp_path, name, session=2) for name in "abc"]]
-    Queued(queue, tmp_path, said.append).run(later, 1, 60, notes)
+    QueuedLauncher(queue, tmp_path, said.append).run(later, 1, 60, notes)
     assert said == ["Processes: job 1 of an earlier compare.py: waiting for it", "Processes: job 2, runs/c"]
     assert notes.sessions == {"a": 1, "b": 1, "c": 2} and len(queue.jobs) == 2
     assert {step for step in notes.without_steps() if step[0] == "done"} == {("done", name) for name in "abc"}
@@ -212,7 +212,7 @@ def test_being_interrupted_cancels_the_jobs(queue, tmp_path):
     notes.see = see
     groups = [[program(tmp_path, "a", "hang")], [program(tmp_path, "b", "hang")]]
     with pytest.raises(KeyboardInterrupt):
-        Queued(queue, tmp_path, said.append).run(groups, 1, 60, notes)
+        QueuedLauncher(queue, tmp_path, said.append).run(groups, 1, 60, notes)
     assert said[-1] == "Processes: cancelling jobs 1, 2"
     assert all(process.poll() is not None for process in queue.jobs.values())
 
@@ -226,11 +226,11 @@ def test_a_queue_that_is_full_or_silent_is_waited_for(queue, tmp_path):
 
     notes.started = started
     groups = [[program(tmp_path, name)] for name in "abc"]
-    Queued(queue, tmp_path, said.append).run(groups, 1, 60, notes)
+    QueuedLauncher(queue, tmp_path, said.append).run(groups, 1, 60, notes)
     assert notes.without_steps() == [("done", "a"), ("done", "b"), ("done", "c")]
     queue.places = 0
     with pytest.raises(UserError, match="no more places"):
-        Queued(queue, tmp_path, said.append).run([[program(tmp_path, "d")]], 1, 60, notes)
+        QueuedLauncher(queue, tmp_path, said.append).run([[program(tmp_path, "d")]], 1, 60, notes)
 
 
 def test_a_job_that_comes_back_leaves_out_what_has_ended(queue, tmp_path):

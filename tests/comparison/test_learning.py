@@ -21,8 +21,8 @@ from comparison.prove.learning import (
     by_heart,
     evaluated_on_training,
     learning_path,
-    make_small,
-    make_whole,
+    make_memorising_runs,
+    make_whole_set_runs,
     read_fit,
     read_small_set,
 )
@@ -184,8 +184,8 @@ def checked(folder, launcher, **options):
     request = comparison(folder, check_learning=True, **options).request
     variants = make_variants(request.options, request.config)
     runner = SideRunner(folder, launcher, request, variants, said.append)
-    make_small(runner)
-    make_whole(runner)
+    make_memorising_runs(runner)
+    make_whole_set_runs(runner)
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing)), said, runner
 
@@ -200,7 +200,7 @@ def test_each_row_is_checked_once(tmp_path):
     assert len(launcher.programs) == 6
     assert {program.config.seed for program in launcher.programs} == {3}
     assert {run.result.config.evaluate_on for run in summary.runs} == {"test"}  # the measured ones
-    make_small(runner)
+    make_memorising_runs(runner)
     assert len(launcher.programs) == 6  # all are there
 
 
@@ -251,7 +251,7 @@ def test_a_check_with_damaged_files_is_made_again(tmp_path):
     damaged = tmp_path / learning_path({}, "pt", WHOLE)
     (damaged / "predictions.safetensors").write_bytes(b"damaged")
     assert read_fit(tmp_path, {}, "pt", summary.tables[0].rows[1].runs) is None
-    make_whole(runner)
+    make_whole_set_runs(runner)
     assert [program.run_dir for program in launcher.programs[6:]] == [damaged]
     assert read_fit(tmp_path, {}, "pt", summary.tables[0].rows[1].runs).verdict == "underfits"
 

@@ -10,7 +10,7 @@ from conftest import REPOSITORY, run
 from made_up import MadeUp, comparison
 
 from common.platform.errors import UserError
-from common.spec.options import TRAINED, TrainConfig, fields_of_kind
+from common.spec.options import TRAINED, TrainConfig, options_of_kind
 from comparison import load
 from comparison.measure.frames import WHICH_RUN
 from comparison.show.export import write_tables
@@ -107,7 +107,7 @@ def test_the_page_names_every_column_in_order(found):
     assert which == [*WHICH_RUN]
     assert make_page() == PAGE, "python docs/columns.py makes it again"
     assert documented("rows") == [*found.rows.columns]
-    options = {*fields_of_kind(TrainConfig, *TRAINED)}
+    options = {*options_of_kind(TrainConfig, *TRAINED)}
     assert documented("runs") == [name for name in found.runs.columns if name not in {*which, *options}]
     assert options < {*found.runs.columns}
     assert [*which, *documented("turns")] == [*found.turns.columns]

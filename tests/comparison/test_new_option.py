@@ -26,7 +26,7 @@ from common.spec.options import TrainConfig
 from common.command import parse_command
 from comparison.measure.frames import runs_frame
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
-from comparison.prove.learning import make_small, make_whole
+from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.lockstep import different_settings
 from comparison.plan.options import CompareConfig
 from comparison.run.side_runs import make_profiles
@@ -62,7 +62,8 @@ configs["proof"] = proof_jobs(variants[:1], contenders(options), 0)[0].config
 summary = comparison(folder, mixup=0.2, journal="diary", implementations=["pt"])
 launcher, request = Launcher(), summary.request
 runner = SideRunner(folder, launcher, request, make_variants(request.options, request.config), lambda text: None)
-for name, make in {"memorise": make_small, "whole": make_whole, "profile": lambda one: make_profiles(one, 3)}.items():
+profiles = {"profile": lambda one: make_profiles(one, 3)}
+for name, make in {"memorise": make_memorising_runs, "whole": make_whole_set_runs, **profiles}.items():
     make(runner)
     configs[name] = launcher.program.config
 

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from simulation import Machine, burst, busy, in_turns, quiet, rounds, row, run, short_burst, steal
 
-from comparison.measure.rounds import is_disturbed, is_due, most_taken_again
+from comparison.measure.rounds import is_round_disturbed, is_round_due, most_further_rounds
 from comparison.measure.table import speed_ratio
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, outliers, paired_ratio
-from comparison.run.load_meter import BUSY, IDLE, disturbs
+from comparison.run.load_meter import BUSY, IDLE, load_disturbs
 
 OWN = 0.95  # share of the cores that a run itself uses
 
 
 def compare(rng, repeats, ratio, others):
     """The ratio found by a comparison with `--repeats`, and the number of its disturbed rounds."""
-    most = repeats + most_taken_again(repeats)
+    most = repeats + most_further_rounds(repeats)
     pairs = np.stack(rounds(rng, most, ratio, noise=0.04), axis=1)
     slower, share = (other.reshape(most, 2) for other in others(rng, 2 * most))
     pairs = pairs * np.exp(-slower)
     disturbed = []
-    while is_due(disturbed, repeats):
-        disturbed.append(any(disturbs(one, OWN) for one in share[len(disturbed)]))
+    while is_round_due(disturbed, repeats):
+        disturbed.append(any(load_disturbs(one, OWN) for one in share[len(disturbed)]))
     left = pairs[: len(disturbed)][~np.array(disturbed)]
     return (paired_ratio(*left.T) if len(left) else None), sum(disturbed)
 
@@ -117,7 +117,7 @@ def test_a_disturbed_turn_is_left_out_and_its_round_counts():
     speeds, load = np.full(20, 2.0), np.zeros(20)
     speeds[:8], load[:8] = 0.5, 0.6
     one = run("pt", 1, speeds, load)
-    assert not is_disturbed(one) and len(one.quiet_turns) == 12 and one.images_per_second == pytest.approx(2)
+    assert not is_round_disturbed(one) and len(one.quiet_turns) == 12 and one.images_per_second == pytest.approx(2)
     reference = row(run("tf", 1, np.ones(20)))
     ratio, number = speed_ratio(reference, row(one))
     assert ratio.estimate == pytest.approx(2) and number == 1
@@ -130,7 +130,7 @@ def test_a_round_with_too_few_quiet_turns_is_disturbed():
     enough = run("pt", 1, np.ones(20), np.where(quiet_turns, 0, 0.6))
     few = run("pt", 1, np.ones(20), np.where(quiet_turns[::-1] & (np.arange(20) > 15), 0, 0.6))
     assert len(few.quiet_turns) == MIN_CYCLES - 1
-    assert is_disturbed(few) and not is_disturbed(enough)
+    assert is_round_disturbed(few) and not is_round_disturbed(enough)
     reference = row(run("tf", 1, np.ones(20)))
     assert speed_ratio(reference, row(few)) == (None, 0)
 
@@ -143,23 +143,23 @@ def test_turns_with_the_start_of_an_epoch_have_their_share_of_a_ratio():
 
 
 def test_what_disturbs():
-    assert disturbs(BUSY + 0.01, 0.95) and not disturbs(BUSY - 0.01, 0.95)
-    assert not disturbs(0.2, 1 - IDLE - 0.2 - 0.01)  # there are enough cores for both
-    assert disturbs(0.2, None)
+    assert load_disturbs(BUSY + 0.01, 0.95) and not load_disturbs(BUSY - 0.01, 0.95)
+    assert not load_disturbs(0.2, 1 - IDLE - 0.2 - 0.01)  # there are enough cores for both
+    assert load_disturbs(0.2, None)
 
 
 def test_rounds_are_taken_again_and_not_for_ever():
     disturbed = [True, False, True]
-    assert is_due(disturbed, 3) and is_due([*disturbed, True], 3)
-    assert not is_due([False] * 3, 3)
-    assert not is_due([*disturbed, True, True], 3)  # at most half as many extra rounds as requested, rounded up
-    assert not is_due([True] * 8, 5) and is_due([True] * 7, 5)
+    assert is_round_due(disturbed, 3) and is_round_due([*disturbed, True], 3)
+    assert not is_round_due([False] * 3, 3)
+    assert not is_round_due([*disturbed, True, True], 3)  # at most half as many extra rounds as requested, rounded up
+    assert not is_round_due([True] * 8, 5) and is_round_due([True] * 7, 5)
 
 
 def test_rounds_end_when_intervals_are_narrow_but_not_before_the_third():
-    assert is_due([False] * 2, 10, narrow=True) and not is_due([False] * 3, 10, narrow=True)
-    assert is_due([False, True, False], 10, narrow=True)
-    assert is_due([False] * 9, 10) and not is_due([False] * 10, 10)
+    assert is_round_due([False] * 2, 10, narrow=True) and not is_round_due([False] * 3, 10, narrow=True)
+    assert is_round_due([False, True, False], 10, narrow=True)
+    assert is_round_due([False] * 9, 10) and not is_round_due([False] * 10, 10)
 
 
 def test_too_few_rounds_have_no_ratio_but_least_and_most():

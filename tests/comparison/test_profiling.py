@@ -2,7 +2,7 @@
 
 from made_up import MadeUp, comparison
 
-from common.record.profile import Operation, Profile
+from common.record.profile import Profile, ProfiledOperation
 from comparison.plan.jobs import make_variants
 from comparison.run.side_runs import SideRunner, make_profiles, profile_path, read_profile
 from comparison.show.report.page import write_report
@@ -18,7 +18,9 @@ class Launcher:
         for program in self.programs:
             program.run_dir.mkdir(parents=True)
             if program.implementation != "pt":
-                operations = [Operation(name=f"<conv {number}>", calls=6, seconds=number) for number in range(20)]
+                operations = [
+                    ProfiledOperation(name=f"<conv {number}>", calls=6, seconds=number) for number in range(20)
+                ]
                 Profile.make(program.implementation, 11, 3, 0.6, operations).write(program.run_dir)
 
 

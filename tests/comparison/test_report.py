@@ -21,7 +21,7 @@ from comparison.measure.lines_of_code import count_lines, lines_of_training
 from comparison.show.report.charts import draw
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.page import table_charts, write_report
-from comparison.show.report.training_code import training_steps
+from comparison.show.report.training_code import training_code_of_rows
 from comparison.show.report.turn_figures import MAX_TURNS, ticks
 from comparison.show.sentences import findings
 from comparison.show.tables import decision, row_tables
@@ -470,7 +470,7 @@ def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
     monkeypatch.setattr("comparison.show.report.training_code.code_sha256", lambda: "0" * 64)
     names = ["pt", "keras", "ptl", "tf"]
     summary = comparison(tmp_path / "then", lambda job: MadeUp(), implementations=names, repeats=1)
-    steps = training_steps(summary.tables[0])
+    steps = training_code_of_rows(summary.tables[0])
     assert [step.title for step in steps] == ["PyTorch", "Keras", "Lightning", "TensorFlow"]
     for step, words in zip(steps, ("backward", "train_step", "training_step", "GradientTape"), strict=True):
         code = html.unescape(re.sub("<[^>]*>", "", step.html))
@@ -478,7 +478,7 @@ def test_the_training_steps_are_the_code_that_was_run(tmp_path, monkeypatch):
     write_report(summary)
     assert "The training steps that were run" in (tmp_path / "then" / "report.html").read_text()
     monkeypatch.setattr("comparison.show.report.training_code.code_sha256", lambda: "1" * 64)  # the code has changed
-    assert training_steps(summary.tables[0]) == []
+    assert training_code_of_rows(summary.tables[0]) == []
 
 
 def test_lines_of_code_are_those_that_do_something():

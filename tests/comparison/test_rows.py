@@ -8,8 +8,8 @@ from conftest import read_csv
 from made_up import MACHINE, MadeUp, comparison, made_up_turns
 
 from common.data.datasets import load_dataset
-from common.implementations import title_of
-from common.platform.files import write_model
+from common.implementations import implementation_title
+from common.platform.files import write_json_model
 from common.resolve import Settings
 from common.spec.options import TrainConfig
 from comparison.measure.summary import find_runs, summarise
@@ -155,11 +155,11 @@ def test_losses_that_part_in_64_bits_accuse_nobody_if_every_step_is_right(tmp_pa
         again = tmp_path / "proofs" / name / FIRST_BATCH_DIR
         again.mkdir()
         audit = right.model_copy(update={"last_step": steps})
-        write_model(again / AUDITS_FILE, Audits(steps=[audit], evaluations=[right], state_bytes=1, seconds=1))
+        write_json_model(again / AUDITS_FILE, Audits(steps=[audit], evaluations=[right], state_bytes=1, seconds=1))
     request = Request.read(tmp_path, "")
     runs, missing = find_runs(tmp_path, request)
     assert summarise(tmp_path, request, runs, len(missing)).rows[1].status == "different training"  # one is not proved
-    write_model(again / AUDITS_FILE, Audits(steps=[right], evaluations=[right], state_bytes=1, seconds=1))
+    write_json_model(again / AUDITS_FILE, Audits(steps=[right], evaluations=[right], state_bytes=1, seconds=1))
     assert [row.status for row in summarise(tmp_path, request, runs, len(missing)).rows] == ["ok"] * 3
 
 
@@ -208,7 +208,7 @@ def test_runs_of_other_code_or_versions_than_the_proof_are_not_proved(tmp_path, 
 
     (table,) = comparison(tmp_path, make, implementations=["tf", "pt"], repeats=2).tables
     tf, pt = table.rows
-    what, title = "code" if "code_sha256" in changes else "versions", title_of(changed)
+    what, title = "code" if "code_sha256" in changes else "versions", implementation_title(changed)
     for row in (tf, pt) if changed == "tf" else (pt,):
         assert (
             row.status == "not proved" and f"the proof of {title} was made with other {what} than its runs" in row.note

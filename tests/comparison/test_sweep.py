@@ -1,7 +1,7 @@
 import pytest
 from made_up import MadeUp, comparison
 
-from comparison.measure.sweep import make_study
+from comparison.measure.sweep import make_sweep_study
 from comparison.measure.table import paired_runs
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.sentences import study_conclusions
@@ -17,7 +17,7 @@ def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path
     summary = comparison(
         tmp_path, make, sweep=["devices=1,2,4"], repeats=4, implementations=["pt"], threads_per_device=1
     )
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     found = {(row.x, row.series): (row.speed_up.estimate, row.ideal, *row.efficiencies) for row in study.rows}
     assert study.kind == "devices" and study.numeric
     assert found == {
@@ -39,7 +39,7 @@ def test_variants_whose_disturbed_rounds_differ_have_a_speed_up(tmp_path):
         return MadeUp(speed=1000 * float(devices), other_load=0.5 if (devices, job.round) in disturbed else 0.0)
 
     options = {"repeats": 4, "implementations": ["pt"], "threads_per_device": 1, "scaling": "strong"}
-    study = make_study(comparison(tmp_path, make, sweep=["devices=1,2"], **options))
+    study = make_sweep_study(comparison(tmp_path, make, sweep=["devices=1,2"], **options))
     pairs = paired_runs(*(row.row for row in study.rows))
     assert [(run.record.round, other.record.round) for run, other in pairs] == [(1, 2), (2, 3), (4, 4)]
     assert study.rows[1].speed_up.estimate == pytest.approx(2.0)
@@ -54,7 +54,7 @@ def test_nodes_are_swept_as_devices_are(tmp_path):
 
     options = {"repeats": 4, "implementations": ["pt"], "devices": 2, "threads_per_device": 1}
     summary = comparison(tmp_path, make, sweep=["num-nodes=1,2"], **options)
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     found = {(row.x, row.series): (row.speed_up.estimate, row.ideal, *row.efficiencies) for row in study.rows}
     assert (study.kind, study.option) == ("devices", "num-nodes")
     assert found == {
@@ -76,7 +76,7 @@ def test_nodes_times_devices_is_what_counts(tmp_path):
         return MadeUp(speed=1000 * (int(values["num-nodes"]) * int(values["devices"])) ** 0.5)
 
     options = {"repeats": 3, "implementations": ["pt"], "threads_per_device": 1, "scaling": "strong"}
-    study = make_study(comparison(tmp_path, make, sweep=["num-nodes=1,2", "devices=1,2"], **options))
+    study = make_sweep_study(comparison(tmp_path, make, sweep=["num-nodes=1,2", "devices=1,2"], **options))
     assert study.option == "total devices"
     assert {(row.series, row.x): (row.speed_up.estimate, row.ideal) for row in study.rows} == {
         ("PyTorch, 1, strong", "1"): (1, 1),
@@ -93,7 +93,7 @@ def test_other_options_swept_with_the_devices_keep_their_own_base(tmp_path):
         return MadeUp(speed=1000 * int(values["devices"]) * (5 if values["momentum"] == "0" else 1))
 
     options = {"implementations": ["pt"], "scaling": "strong", "threads_per_device": 1}
-    study = make_study(comparison(tmp_path, make, sweep=["momentum=0,0.9", "devices=1,2"], repeats=3, **options))
+    study = make_sweep_study(comparison(tmp_path, make, sweep=["momentum=0,0.9", "devices=1,2"], repeats=3, **options))
     assert study.option == "devices"
     assert {(row.series, row.x): row.speed_up.estimate for row in study.rows} == {
         ("PyTorch, 0, strong", "1"): 1,
@@ -104,10 +104,10 @@ def test_other_options_swept_with_the_devices_keep_their_own_base(tmp_path):
 
 
 def test_any_option_can_be_swept_and_nothing_is_one_without_a_sweep(tmp_path):
-    study = make_study(comparison(tmp_path / "a", sweep=["schedule=constant,cosine"]))
+    study = make_sweep_study(comparison(tmp_path / "a", sweep=["schedule=constant,cosine"]))
     assert (study.option, study.kind, study.numeric) == ("schedule", "other", False)
     assert [row.x for row in study.rows] == ["constant"] * 3 + ["cosine"] * 3
-    assert make_study(comparison(tmp_path / "b")) is None
+    assert make_sweep_study(comparison(tmp_path / "b")) is None
 
 
 def test_a_sweep_is_reported_in_sentences(tmp_path):
@@ -122,7 +122,7 @@ def test_a_sweep_is_reported_in_sentences(tmp_path):
         "scaling": "strong",
         "threads_per_device": 1,
     }
-    study = make_study(comparison(tmp_path / "devices", make, **options))
+    study = make_sweep_study(comparison(tmp_path / "devices", make, **options))
     assert study_conclusions(study) == [
         "TensorFlow, strong: 2.00 times as fast with 4 devices (2.00 to 2.00), 50% of the ideal",
         "PyTorch, strong: 2.00 times as fast with 4 devices (2.00 to 2.00), 50% of the ideal",
@@ -137,7 +137,7 @@ def test_a_sweep_is_reported_in_sentences(tmp_path):
         return MadeUp(speed=speeds[job.implementation][batch], accuracies=(0.5, accuracy))
 
     options = {"implementations": ["tf", "pt"], "sweep": ["batch-size=16,32"]}
-    study = make_study(comparison(tmp_path / "batches", make, **options))
+    study = make_sweep_study(comparison(tmp_path / "batches", make, **options))
     ends = "test accuracy from 80.00% (32) to 90.14% (16)"
     assert study_conclusions(study)[:3] == [
         f"TensorFlow: fastest with batch-size 32 (2,000 images/s), slowest with 16 (900); {ends}",

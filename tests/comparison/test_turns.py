@@ -157,7 +157,7 @@ def test_programs_whose_compare_py_is_gone_train_on(project, tmp_path, monkeypat
     monkeypatch.setattr(runner, "REPOSITORY", project)
     config = TrainConfig(epochs=2, train_size=500, batch_size=20, accelerator="cpu", run_dir=tmp_path / "one")
     program = Program(implementation="one", interpreter=sys.executable, config=config)
-    member = turns.Member(program, 60, Notes())
+    member = turns.TurnsMember(program, 60, Notes())
     member.start()
     assert member.waits and member.done == 10
     process = member.process
@@ -169,7 +169,7 @@ def test_programs_whose_compare_py_is_gone_train_on(project, tmp_path, monkeypat
 def test_time_in_which_compare_py_is_stopped_does_not_count(monkeypatch):
     moments = iter((0.0, 1.0, 2.0, 3602.0, 3603.0))
     monkeypatch.setattr(time, "monotonic", lambda: next(moments))
-    patience = runner.Patience(20)
+    patience = runner.TimeLimit(20)
     for _ in range(4):
         assert not patience.is_over()
     assert patience.seconds == 20 - 1 - 1 - runner.STOPPED_SECONDS - 1

@@ -10,8 +10,8 @@ import pytest
 from conftest import REPOSITORY
 
 from common.platform.errors import UserError
-from common.platform.files import read_model
-from common.record.profile import COSTLIEST, PROFILE_FILE, Operation, Profile, profiled_steps
+from common.platform.files import read_json_model
+from common.record.profile import COSTLIEST, PROFILE_FILE, Profile, ProfiledOperation, profiled_steps
 from common.record.results import read_result, read_step_losses
 from common.spec.batches import Plan
 
@@ -34,7 +34,7 @@ def test_each_framework_profiles_its_own_steps(implementation, devices, tmp_path
     options = ("--train-size", "1280", "--devices", str(devices))
     done = train(implementation, tmp_path / "r", *options, "--profile", "6")
     assert done.returncode == 0, done.stderr
-    profile = read_model(Profile, tmp_path / "r" / PROFILE_FILE)
+    profile = read_json_model(Profile, tmp_path / "r" / PROFILE_FILE)
     assert (profile.implementation, profile.first_step, profile.num_steps) == (implementation, 11, 6)
     assert 0 < len(profile.operations) <= COSTLIEST and profile.wall_seconds > 0 and profile.computation_seconds > 0
     seconds = [operation.seconds for operation in profile.operations]
@@ -96,4 +96,4 @@ def test_that_line_is_what_the_program_says(tmp_path):
     ],
 )
 def test_communication_is_distinguished_from_computation(name, kind):
-    assert Operation(name=name, calls=1, seconds=1.0).kind == kind
+    assert ProfiledOperation(name=name, calls=1, seconds=1.0).kind == kind

@@ -10,10 +10,10 @@ from conftest import CPU, IMPLEMENTATIONS, run, train
 from PIL import Image
 
 from common.command import Command, PredictConfig, UseConfig, parse_command
-from common.data.arrays import write_description
+from common.data.arrays import write_arrays_info
 from common.data.datasets import data_spec, load_dataset
 from common.platform.errors import DivergedError, UserError
-from common.platform.files import write_arrays, write_model
+from common.platform.files import write_json_model, write_safetensors
 from common.platform.launch import Launch
 from common.record.predictions import Predictions
 from common.record.results import TRAINED_ON, read_result
@@ -164,8 +164,10 @@ def save_arrays(folder, dataset, names):
     for part in ("train", "test"):
         for kind in ("images", "labels"):
             np.save(folder / f"{part}_{kind}.npy", getattr(dataset, f"{part}_{kind}"))
-    info = write_description(folder, list(names))
-    write_model(folder / "dataset.json", info.model_copy(update={"mean": [0.1] * 3}))  # not what it was trained with
+    info = write_arrays_info(folder, list(names))
+    write_json_model(
+        folder / "dataset.json", info.model_copy(update={"mean": [0.1] * 3})
+    )  # not what it was trained with
     return "--dataset", "arrays", "--data-dir", folder
 
 
@@ -211,7 +213,7 @@ def test_one_process_puts_a_network_to_use(trained):
 
 def test_a_network_trained_on_several_nodes_is_used_on_one_device(tmp_path):
     config = TrainConfig(num_nodes=2, devices=4, strategy="ddp", compile=True, resume="auto")
-    write_model(tmp_path / "config.json", config)
+    write_json_model(tmp_path / "config.json", config)
     (tmp_path / "model.safetensors").touch()
     use = parse_command("pt_impl", "about", ["evaluate", "--weights", str(tmp_path / "model.safetensors")]).config
     use = resolve_devices(use, "PyTorch", 0, Launch.read(), ("ddp",))
@@ -233,7 +235,7 @@ def test_a_network_trained_on_several_nodes_is_used_on_one_device(tmp_path):
 def test_what_makes_no_sense_in_a_file_of_weights_is_refused(tmp_path, values, message):
     path = tmp_path / "model.safetensors"
     trained_on = {**data_spec(TrainConfig()).model_dump(), **values}
-    write_arrays(path, {}, {TRAINED_ON: json.dumps(trained_on)})
+    write_safetensors(path, {}, {TRAINED_ON: json.dumps(trained_on)})
     with pytest.raises(UserError, match=f"model.safetensors: not valid: {message}"):
         read_trained_on(path)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.predictions import Predictions
 from common.record.results import EpochLine, read_metrics, read_step_losses
 
@@ -13,7 +13,7 @@ def assert_the_same(reference, other, tolerance, steps):
     losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert len(losses) == len(others) == steps
     assert np.max(np.abs(losses - others) / losses) <= tolerance
-    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (reference, other))
+    weights, other_weights = (read_safetensors(folder / "model.safetensors") for folder in (reference, other))
     assert weights.keys() == other_weights.keys()
     for name, array in weights.items():
         assert np.max(np.abs(array - other_weights[name])) <= tolerance * max(1.0, np.max(np.abs(array))), name

@@ -15,12 +15,19 @@ from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
-from common.platform.files import read_arrays, read_metadata, write_arrays
-from common.record.audited_states import AUDITED, STATES_DIR, STEPS_VARIABLE, AuditedStates, kept_steps, state_path
+from common.platform.files import read_safetensors, read_safetensors_metadata, write_safetensors
+from common.record.audited_states import (
+    AUDITED,
+    STATES_DIR,
+    STEPS_VARIABLE,
+    AuditedStates,
+    audited_state_path,
+    audited_state_steps,
+)
 from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
-from comparison.lockstep import find_jump
-from comparison.prove.audits import PROVABLE, choose_steps, make_audits, steps_around
+from comparison.lockstep import find_loss_jump
+from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, make_audits
 
 SMALL = ("--train-size", 340, "--batch-size", 32, "--epochs", 3)  # 11 steps an epoch; the last one has 20 examples
 STEPS = (1, 9, 11, 12, 33)
@@ -139,7 +146,7 @@ def test_of_two_hundred_settings_none_is_accused(tmp_path, number):
     without = 0  # a result: refused combinations, and trainings that diverge
     for index in range(10):
         implementation, options = draw(chance)
-        steps = choose_steps(Experiment.make(parse_options(TrainConfig, "", "", options)), chance)
+        steps = choose_audited_steps(Experiment.make(parse_options(TrainConfig, "", "", options)), chance)
         try:
             audits = audited(implementation, tmp_path / str(index), *options, steps=steps)
         except AssertionError as error:
@@ -178,25 +185,27 @@ def test_the_states_of_a_difference_are_kept_and_the_place_is_named(kept, tmp_pa
     }
     for number, (words, (name, factor)) in enumerate(wrong.items()):
         copy = shutil.copytree(kept, tmp_path / str(number))
-        path = state_path(copy, 12)
-        arrays, metadata = read_arrays(path), read_metadata(path)
-        write_arrays(path, arrays | {name: arrays[name] * np.float32(1 + factor)}, metadata)
+        path = audited_state_path(copy, 12)
+        arrays, metadata = read_safetensors(path), read_safetensors_metadata(path)
+        write_safetensors(path, arrays | {name: arrays[name] * np.float32(1 + factor)}, metadata)
         audits = make_audits(copy, (1, 12, 33))
         assert [audit.last_step for audit in audits.different] == [12] and words in audits.different[0].note
-        assert kept_steps(copy) == [1, 11, 12, 32, 33]
+        assert audited_state_steps(copy) == [1, 11, 12, 32, 33]
 
 
 def test_damaged_states_prove_nothing_or_are_reported(kept, tmp_path):
     copy = shutil.copytree(kept, tmp_path / "run")
-    path = state_path(copy, 12)
-    arrays, metadata = read_arrays(path), read_metadata(path)
-    write_arrays(path, arrays | {"weights.dense2.bias": arrays["weights.dense2.bias"] * np.float32(np.nan)}, metadata)
+    path = audited_state_path(copy, 12)
+    arrays, metadata = read_safetensors(path), read_safetensors_metadata(path)
+    write_safetensors(
+        path, arrays | {"weights.dense2.bias": arrays["weights.dense2.bias"] * np.float32(np.nan)}, metadata
+    )
     audits = make_audits(copy, (1, 12, 33))
     (unproved,) = [audit for audit in audits.steps if audit.same is None]
     assert unproved.first_step == 12 and "weights.dense2.bias contains NaN or infinity" in unproved.note
     for steps in ("13", "-1", "x"):
         copy = shutil.copytree(kept, tmp_path / steps)
-        write_arrays(state_path(copy, 12), arrays, {AUDITED: steps})
+        write_safetensors(audited_state_path(copy, 12), arrays, {AUDITED: steps})
         with pytest.raises(UserError, match="should be a number from 0 to 12"):
             make_audits(copy, (1, 12, 33))
 
@@ -204,15 +213,15 @@ def test_damaged_states_prove_nothing_or_are_reported(kept, tmp_path):
 def test_evaluations_of_other_weights_than_those_after_the_step_fail(kept, tmp_path):
     wrong = shutil.copytree(kept, tmp_path / "weights")
     more = np.linspace(0, 1e-3, 10, dtype=np.float32)
-    weights = read_arrays(wrong / WEIGHTS_FILE)
-    write_arrays(wrong / WEIGHTS_FILE, weights | {"dense2.bias": weights["dense2.bias"] + more})
+    weights = read_safetensors(wrong / WEIGHTS_FILE)
+    write_safetensors(wrong / WEIGHTS_FILE, weights | {"dense2.bias": weights["dense2.bias"] + more})
     audits = make_audits(wrong, (1, 12, 33))
     assert audits.different == [audits.evaluations[-1]]
     assert f"{WEIGHTS_FILE} has other weights than those after the last step" in audits.evaluations[-1].note
     wrong = shutil.copytree(kept, tmp_path / "state")
-    path = state_path(wrong, 11)  # the end of an epoch
-    state, metadata = read_arrays(path), read_metadata(path)
-    write_arrays(path, state | {"weights.dense2.bias": state["weights.dense2.bias"] + more}, metadata)
+    path = audited_state_path(wrong, 11)  # the end of an epoch
+    state, metadata = read_safetensors(path), read_safetensors_metadata(path)
+    write_safetensors(path, state | {"weights.dense2.bias": state["weights.dense2.bias"] + more}, metadata)
     audits = make_audits(wrong, (1, 12, 33))
     assert [audit.what for audit in audits.different] == ["step 12", "evaluation after step 11"]
     assert "the test loss is" in audits.different[1].note and "how the test set is sharded" in audits.different[1].note
@@ -287,35 +296,35 @@ def test_losses_that_part_by_rounding_alone_accuse_nobody(tmp_path, mode):
 def test_the_steps_to_audit():
     experiment = Experiment.make(TrainConfig(epochs=9, schedule="step", step_size=4, checkpoint_every=50))
     plan = experiment.plan
-    chosen = [set(choose_steps(experiment, random.Random(seed))) for seed in range(200)]
+    chosen = [set(choose_audited_steps(experiment, random.Random(seed))) for seed in range(200)]
     assert all(len(steps) == 7 and {1, plan.total_steps} < steps <= set(range(1, 208)) for steps in chosen)
     ends = {plan.last_step(epoch) for epoch in range(1, 9)}
     assert all(any({end, end + 1} <= steps for end in ends) for steps in chosen)
     assert all(steps & {93, 185} and steps & {51, 101, 151, 201} for steps in chosen)  # the rate changes; checkpoints
     assert len(set().union(*chosen)) > 100
     resumed = replace(experiment, plan=replace(plan, first_step=200))
-    assert all(200 in choose_steps(resumed, random.Random(seed)) for seed in range(20))
+    assert all(200 in choose_audited_steps(resumed, random.Random(seed)) for seed in range(20))
     large = replace(experiment, network=replace(experiment.network, flops_per_image=10**10))
-    assert {choose_steps(large, random.Random(seed)) for seed in range(20)} == {(1,), (plan.total_steps,)}
+    assert {choose_audited_steps(large, random.Random(seed)) for seed in range(20)} == {(1,), (plan.total_steps,)}
     tiny = Experiment.make(TrainConfig(max_steps=1))
-    assert choose_steps(tiny, random.Random(0)) == (1,)
+    assert choose_audited_steps(tiny, random.Random(0)) == (1,)
 
 
 def test_losses_that_part_suddenly_are_looked_at_closer():
     configs = (TrainConfig(precision="32", tf32=False),) * 2
     first = [1.0] * 60
     grows = [1 + min(1e-2, 1e-7 * 2**step) for step in range(60)]  # as rounding errors do
-    assert find_jump((first, grows), ({}, {}), configs) is None
+    assert find_loss_jump((first, grows), ({}, {}), configs) is None
     jumps = first[:40] + [1.001] * 20
-    assert find_jump((first, jumps), ({}, {}), configs) == 41
+    assert find_loss_jump((first, jumps), ({}, {}), configs) == 41
     evaluations = ({23: 0.5, 46: 0.4}, {23: 0.5, 46: 0.401})
-    assert find_jump((first, first), evaluations, configs) == 46
-    assert find_jump((first, grows), evaluations, configs) is None  # no more than the losses before it
+    assert find_loss_jump((first, first), evaluations, configs) == 46
+    assert find_loss_jump((first, grows), evaluations, configs) is None  # no more than the losses before it
     half = tuple(config.replace(precision="bf16-mixed") for config in configs)
-    assert find_jump((first, jumps), ({}, {}), half) is None
+    assert find_loss_jump((first, jumps), ({}, {}), half) is None
     plan = TrainConfig(epochs=6).plan(1437)
-    assert steps_around(plan, 94) == (23, 46, 69, 92, 93, 94, 95, 115)
-    assert steps_around(plan, plan.total_steps)[-1] == plan.total_steps and 1 in steps_around(plan, 2)
+    assert audited_steps_around(plan, 94) == (23, 46, 69, 92, 93, 94, 95, 115)
+    assert audited_steps_around(plan, plan.total_steps)[-1] == plan.total_steps and 1 in audited_steps_around(plan, 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.results import read_result, read_step_losses
 from common.spec.batches import epoch_order
 from common.spec.randomness import kept, visits
@@ -72,7 +72,7 @@ def test_every_step_agrees(reference, tmp_path, scenario, implementation, mode, 
     message = find_departure(reference(scenario), other, TOLERANCE)
     assert message is None, message
     for file in ("model.safetensors", "first_batch.safetensors"):
-        arrays, others = read_arrays(reference(scenario) / file), read_arrays(other / file)
+        arrays, others = read_safetensors(reference(scenario) / file), read_safetensors(other / file)
         assert arrays.keys() == others.keys()
         for name, array in arrays.items():
             assert np.max(np.abs(array - others[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
@@ -125,7 +125,7 @@ def test_the_first_steps_agree_in_half_precision(reference, tmp_path, implementa
 @pytest.mark.xdist_group("dropout")
 def test_what_is_dropped_is_what_the_specification_says(reference, layer, stream, rate):
     before = {"dropout1": "pool", "dropout2": "dense1"}[layer]
-    arrays = read_arrays(reference("dropout") / "first_batch.safetensors")
+    arrays = read_safetensors(reference("dropout") / "first_batch.safetensors")
     values, dropped = arrays[f"activation.{before}"], arrays[f"activation.{layer}"]
     config = read_result(reference("dropout")).config
     examples = visits(1, epoch_order(config.seed, 1, config.train_size)[: config.batch_size])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, MODES, run, train
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
 from comparison.lockstep import find_departure
 
@@ -129,7 +129,7 @@ def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, imple
     differences = np.abs(losses - other_losses) / losses
     assert differences.max() <= TOLERANCE, f"step {differences.argmax() + 1}: {differences.max():.1e}"
 
-    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (reference, other))
+    weights, other_weights = (read_safetensors(folder / "model.safetensors") for folder in (reference, other))
     assert weights.keys() == other_weights.keys()
     for name, array in weights.items():
         assert array.dtype == np.float64
@@ -172,7 +172,9 @@ def test_every_update_rule_and_schedule_is_the_same(rule_reference, tmp_path, ru
     assert read_result(other).num_steps >= 100 and read_result(other).config.optimizer == rule
     message = find_departure(rule_reference(rule), other, TOLERANCE)
     assert message is None, message
-    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (rule_reference(rule), other))
+    weights, other_weights = (
+        read_safetensors(folder / "model.safetensors") for folder in (rule_reference(rule), other)
+    )
     assert max(relative(array, other_weights[name]) for name, array in weights.items()) <= TOLERANCE
 
 
@@ -205,7 +207,7 @@ def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode
 @cases(*RUNS)
 def test_logits_and_gradients_agree_on_the_first_batch(runs, scenario, implementation, mode, devices):
     folders = (runs(scenario, "64", *case) for case in (REFERENCE, (implementation, mode, devices)))
-    arrays, other = (read_arrays(folder / "first_batch.safetensors") for folder in folders)
+    arrays, other = (read_safetensors(folder / "first_batch.safetensors") for folder in folders)
     assert arrays.keys() == other.keys()
     gradients = [name for name in arrays if name.startswith("gradient.")]
     assert len(gradients) == 8 and "activation.dense2" in arrays
@@ -220,7 +222,7 @@ def test_the_first_ten_steps_agree_in_float32(runs, scenario, implementation, mo
     losses, other = (np.array(read_step_losses(folder)[:10]) for folder in folders)
     differences = np.abs(losses - other) / losses
     assert len(differences) == 10 and differences.max() <= 1e-5, differences
-    arrays, other = (read_arrays(folder / "first_batch.safetensors") for folder in folders)
+    arrays, other = (read_safetensors(folder / "first_batch.safetensors") for folder in folders)
     for name in arrays:
         assert arrays[name].dtype == np.float32 and relative(arrays[name], other[name]) <= 1e-5, name
 

@@ -55,7 +55,7 @@ MUTATIONS = {
     ),
     "weights loaded in another flatten order": (
         *("ptl", 1, "pt_impl/weights.py"),
-        "array = reorder(array, parameter.flattened, (2, 0, 1))",
+        "array = reorder_first_axis(array, parameter.flattened, (2, 0, 1))",
         "pass",
         ["first batch: activation.dense1 differs", "the layers before it agree"],
     ),

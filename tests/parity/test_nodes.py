@@ -16,7 +16,7 @@ from agreement import assert_the_same
 from conftest import CPU, REPOSITORY, changed_code, needs_slurm, run, start_process, steps_taken, train, wait_for
 from nodes import NAMES, Nodes
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.results import read_result
 
 pytestmark = [
@@ -182,7 +182,7 @@ def test_the_first_batch_is_that_of_all_nodes(nodes, tmp_path, start, implementa
     one = train("pt", tmp_path / "one", *options)
     statuses, said = run_on(nodes, *start(implementation, nodes, 1, (*options, "--run-dir", tmp_path / "r")))
     assert set(statuses) == {0}, said
-    arrays, expected = (read_arrays(folder / "first_batch.safetensors") for folder in (tmp_path / "r", one))
+    arrays, expected = (read_safetensors(folder / "first_batch.safetensors") for folder in (tmp_path / "r", one))
     assert set(arrays) == set(expected)
     for name, array in expected.items():
         np.testing.assert_allclose(arrays[name], array, rtol=0, atol=TOLERANCE, err_msg=name)

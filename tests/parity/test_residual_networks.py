@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.predictions import Predictions
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import OTHER_SETTINGS, find_departure
@@ -77,7 +77,7 @@ def test_losses_statistics_and_evaluations_agree(references, tmp_path, implement
     losses, other_losses = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert np.max(np.abs(losses - other_losses) / losses) <= TOLERANCE
     for file in ("model.safetensors", "first_batch.safetensors"):
-        arrays, others = read_arrays(reference / file), read_arrays(other / file)
+        arrays, others = read_safetensors(reference / file), read_safetensors(other / file)
         assert arrays.keys() == others.keys()
         for name, array in arrays.items():
             assert np.max(np.abs(array - others[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
@@ -96,7 +96,7 @@ TORCHVISIONS = """
 import json, sys, torch, torchvision
 from pathlib import Path
 from common.data.datasets import load_dataset
-from common.platform.files import write_arrays
+from common.platform.files import write_safetensors
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from pt_impl.data import Normalise
@@ -107,7 +107,7 @@ network.train()(torch.randn(4, 3, 64, 64).double())  # statistics that are not t
 config = TrainConfig(dataset="synthetic", image_shape=(64, 64, 3), train_size=2, test_size=5, model="resnet50")
 spec, dataset = NetworkSpec.make("resnet50", (64, 64, 3), 10), load_dataset(config)
 folder = Path(sys.argv[1])
-write_arrays(folder / "weights.safetensors", get_weights(network, spec))
+write_safetensors(folder / "weights.safetensors", get_weights(network, spec))
 with torch.inference_mode():
     logits = network.eval()(Normalise(dataset, "64")(torch.from_numpy(dataset.test_images)))
 loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(dataset.test_labels)).item()

@@ -8,7 +8,7 @@ import pytest
 from agreement import assert_the_same
 from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
@@ -124,7 +124,7 @@ def test_statistics_are_not_averaged_and_are_of_one_batch_at_a_time(tmp_path, im
     other = train(implementation, tmp_path / "b", *options, "--mode", mode)
     message = find_departure(reference, other, TOLERANCE)
     assert message is None, message
-    weights, others = (read_arrays(folder / "model.safetensors") for folder in (reference, other))
+    weights, others = (read_safetensors(folder / "model.safetensors") for folder in (reference, other))
     for name, array in weights.items():
         assert np.max(np.abs(array - others[name])) <= TOLERANCE * max(1.0, np.max(np.abs(array))), name
 
@@ -137,13 +137,13 @@ def test_gradients_are_clipped_by_the_written_rule(tmp_path):
         train("pt", tmp_path / "b", *options, "--learning-rate", 1e-30),
         train("pt", tmp_path / "a", *options),
     )
-    arrays = read_arrays(after / "first_batch.safetensors")
+    arrays = read_safetensors(after / "first_batch.safetensors")
     gradients = {
         name.removeprefix("gradient."): array for name, array in arrays.items() if name.startswith("gradient.")
     }
     norm = np.sqrt(sum((array**2).sum() for array in gradients.values()))
     assert norm > 0.5
-    weights, changed = (read_arrays(folder / "model.safetensors") for folder in (before, after))
+    weights, changed = (read_safetensors(folder / "model.safetensors") for folder in (before, after))
     for name, gradient in gradients.items():
         expected = weights[name] - 0.5 * gradient * 0.25 / (norm + 1e-6)
         assert np.allclose(changed[name], expected, rtol=1e-13, atol=1e-15), name
@@ -154,11 +154,11 @@ def test_gradients_are_clipped_by_the_written_rule(tmp_path):
 def test_weights_are_averaged_by_the_written_rule(tmp_path, implementation):
     options = (*DATA, "--precision", 64, "--schedule", "constant")
     after = [
-        read_arrays(train(implementation, tmp_path / str(n), *options, "--max-steps", n) / "model.safetensors")
+        read_safetensors(train(implementation, tmp_path / str(n), *options, "--max-steps", n) / "model.safetensors")
         for n in (1, 2, 3)
     ]
     folder = train(implementation, tmp_path / "average", *options, "--max-steps", 3, "--ema-decay", 0.75)
-    for name, array in read_arrays(folder / "model.safetensors").items():
+    for name, array in read_safetensors(folder / "model.safetensors").items():
         expected = 0.75 * (0.75 * after[0][name] + 0.25 * after[1][name]) + 0.25 * after[2][name]
         assert np.allclose(array, expected, rtol=1e-13, atol=1e-15), name
         assert not np.allclose(array, after[2][name], rtol=1e-6, atol=0) or not array.any()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import IMPLEMENTATIONS, run, train
 
-from common.platform.files import read_arrays
+from common.platform.files import read_safetensors
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import read_result
 from comparison.lockstep import find_departure
@@ -61,7 +61,7 @@ def test_tutorials_are_the_same_training(reference, tmp_path, scenario, implemen
     message = find_departure(wanted, other, TOLERANCE)
     assert message is None, message
     assert read_result(other).test_correct == read_result(wanted).test_correct
-    weights, other_weights = (read_arrays(folder / "model.safetensors") for folder in (wanted, other))
+    weights, other_weights = (read_safetensors(folder / "model.safetensors") for folder in (wanted, other))
     for name, array in weights.items():
         assert np.max(np.abs(array - other_weights[name])) <= TOLERANCE * np.max(np.abs(array)), name
 

@@ -54,7 +54,7 @@ class Launcher(Protocol):
 
 
 @dataclass(frozen=True)
-class Quietly(Follower):
+class QuietFollower(Follower):
     """A `Follower` that only reports the ends: it calls `on_end` with the run folder and the failure, if any."""
 
     on_end: Callable[[Path, str | None], None]

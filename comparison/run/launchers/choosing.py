@@ -9,7 +9,7 @@ from comparison.plan.jobs import Variant
 from comparison.plan.options import CompareConfig
 from comparison.run.launchers import Launcher
 from comparison.run.launchers.job_folder import JobFolder
-from comparison.run.launchers.queued import Queue, Queued
+from comparison.run.launchers.queued import Queue, QueuedLauncher
 from comparison.run.launchers.ray_jobs import RayJobs
 from comparison.run.launchers.slurm import Slurm
 from comparison.run.launchers.this_machine import ThisMachine
@@ -23,7 +23,7 @@ def make_launcher(options: CompareConfig, folder: Path, say: Callable[[str], Non
         _check_none_runs(folder)
         return ThisMachine(folder)
     _check_none_runs(folder, besides=options.launcher)
-    return Queued(_queue(options.launcher, options.launcher_options), folder, say)
+    return QueuedLauncher(_queue(options.launcher, options.launcher_options), folder, say)
 
 
 def check_launcher(options: CompareConfig, base: TrainConfig, variants: list[Variant]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from common.platform.files import read_model, write_model, writing
+from common.platform.files import read_json_model, write_json_model, writing
 from comparison.run.launchers import Group
 from comparison.run.program import Ended, Program
 
@@ -51,7 +51,7 @@ class JobFolder:
         with writing(folder.path):
             shutil.rmtree(folder.path, ignore_errors=True)
             folder.path.mkdir(parents=True)
-        write_model(folder.path / WORK_FILE, Work(programs=list(group), timeout=timeout, turns=turns))
+        write_json_model(folder.path / WORK_FILE, Work(programs=list(group), timeout=timeout, turns=turns))
         return folder
 
     @classmethod
@@ -60,24 +60,24 @@ class JobFolder:
         return [cls(path.parent) for path in sorted((comparison.absolute() / JOBS_DIR).rglob(NUMBER_FILE))]
 
     def work(self) -> Work:
-        return read_model(Work, self.path / WORK_FILE)
+        return read_json_model(Work, self.path / WORK_FILE)
 
     def submitted(self) -> Submitted:
-        return read_model(Submitted, self.path / NUMBER_FILE)
+        return read_json_model(Submitted, self.path / NUMBER_FILE)
 
     def mark_submitted(self, launcher: str, number: str) -> None:
-        write_model(self.path / NUMBER_FILE, Submitted(launcher=launcher, number=number))
+        write_json_model(self.path / NUMBER_FILE, Submitted(launcher=launcher, number=number))
 
     def write_ended(self, place: int, ended: Ended) -> None:
         """Called by the job: stores how the program at `place`, counted from 0, has ended."""
-        write_model(self._ended(place), ended)
+        write_json_model(self._ended(place), ended)
 
     def ended(self, place: int) -> Ended | None:
         """How the program has ended; None before its end, and None again after `take_note`."""
         # Listing the folder makes network disks check again whether a file is there.
         if self._ended(place).name not in [path.name for path in self.path.iterdir()]:
             return None
-        return read_model(Ended, self._ended(place))
+        return read_json_model(Ended, self._ended(place))
 
     def take_note(self, place: int) -> None:
         """Renames the file that says how the program has ended: the run has its own record now."""

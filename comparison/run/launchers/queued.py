@@ -77,7 +77,7 @@ class _Followed:
 
 
 @dataclass
-class Queued:
+class QueuedLauncher:
     """A `Launcher` that runs programs on the machines of an engine.
 
     Args:

@@ -26,7 +26,7 @@ COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 SPARE_MINUTES = 2  # added to the time limits of a job's programs, for the time limit of the job
 
 
-def literal(path: Path) -> str:
+def slurm_path_pattern(path: Path) -> str:
     """The path as a filename pattern of sbatch(1), in which %j, for one, means the number of the job."""
     return str(path) if "\\" in str(path) else str(path).replace("%", "%%")
 
@@ -50,7 +50,13 @@ class Slurm:
     def submit(self, folder: Path, group: Group, timeout: float) -> str:
         config, tasks = group[0].config, max(program.processes_per_node for program in group)
         words = [
-            *("sbatch", "--parsable", "--requeue", "--open-mode=append", f"--output={literal(folder / OUTPUT_FILE)}"),
+            *(
+                "sbatch",
+                "--parsable",
+                "--requeue",
+                "--open-mode=append",
+                f"--output={slurm_path_pattern(folder / OUTPUT_FILE)}",
+            ),
             *(f"--job-name={'-'.join(group[0].run_dir.parts[-3:-1])}", f"--chdir={Path.cwd()}"),
             *(f"--nodes={config.nodes}", f"--ntasks-per-node={tasks}"),
             f"--time={math.ceil(timeout * len(group) / 60) + SPARE_MINUTES}",

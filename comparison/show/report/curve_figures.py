@@ -17,7 +17,7 @@ from comparison.measure.table import Row
 from comparison.run.store import Run
 from comparison.show.report.charts import FOR_POINTERS, INK, Chart
 from comparison.show.report.looks import Looks, pointer_line, switch
-from comparison.show.report.speed_figures import looks_of
+from comparison.show.report.speed_figures import looks_of_rows
 
 MAX_POINTS = 400  # of a line; more points would be less than a pixel apart
 LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one image looks unimportant
@@ -73,7 +73,7 @@ def _over_seconds(rows: Sequence[Row], quantity: Quantity) -> Chart:
         for line, second in zip(run.epochs, seconds.tolist(), strict=True):
             for kind, value in (("training", quantity.train(line)), ("test", quantity.test(line))):
                 data.append({"row": row.title, "set": kind, "x": second, "value": value, "epoch": line.epoch})
-    table, looks = pd.DataFrame(data), looks_of(rows)
+    table, looks = pd.DataFrame(data), looks_of_rows(rows)
     axis = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("epoch:Q")]
     tooltip += [alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
@@ -97,7 +97,7 @@ def _over_epochs(rows: Sequence[Row], quantity: Quantity) -> Chart:
                     {"row": row.title, "key": f"{kind}{number}", "set": kind, "x": line.epoch}
                     | {"value": mean, "low": low, "high": high}
                 )
-    table, looks = pd.DataFrame(data), looks_of(rows)
+    table, looks = pd.DataFrame(data), looks_of_rows(rows)
     axis = epoch_axis(table)
     layers = [lines_of(table, axis, rows, quantity, looks)]
     if (table["low"] < table["high"]).any():
@@ -187,7 +187,7 @@ def lockstep(rows: Sequence[Row]) -> Iterator[Chart]:
         columns = {"row": row.title, "key": f"row{number}", "x": steps, "value": largest, "drawn": drawn}
         data.append(pd.DataFrame(columns))
         words.append(f"{row.title} at most {differences.max():{numbers.DIFFERENCE}}")
-    table, looks = pd.concat(data), looks_of(rows)
+    table, looks = pd.concat(data), looks_of_rows(rows)
     looks = Looks({row.title: looks.of[row.title] for row, _ in others})
     axis = alt.X("x:Q", title="Step").scale(nice=False)
     if len(others[0][1]) > 200:
@@ -245,7 +245,7 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
         words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
     if not data:
         return
-    table, looks = pd.DataFrame(data), looks_of(rows)
+    table, looks = pd.DataFrame(data), looks_of_rows(rows)
     x, y = epoch_axis(table), value_axis(rows, LOSS, table)
     tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
     tooltip += [alt.Tooltip("value:Q", title="loss", format=numbers.LOSS)]

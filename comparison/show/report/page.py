@@ -12,13 +12,13 @@ import pandas as pd
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from common.implementations import title_of
+from common.implementations import implementation_title
 from common.platform.errors import FileError, UserError
 from common.platform.files import write_text
 from common.platform.processes import user_cache
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.measure.summary import Summary
-from comparison.measure.sweep import make_study
+from comparison.measure.sweep import make_sweep_study
 from comparison.measure.table import Row, Table
 from comparison.plan.jobs import shown_variant
 from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
@@ -27,9 +27,9 @@ from comparison.show.report.charts import FIGURE_FILES, Chart, draw
 from comparison.show.report.confusion import confusions
 from comparison.show.report.curve_figures import curves, learning_curves, lockstep
 from comparison.show.report.gallery import Mistake, find_mistakes
-from comparison.show.report.speed_figures import breakdown, ratios, throughput, time_to_target
+from comparison.show.report.speed_figures import breakdown, ratios, throughput, time_to_target_figure
 from comparison.show.report.sweep_figures import study_charts
-from comparison.show.report.training_code import training_steps
+from comparison.show.report.training_code import training_code_of_rows
 from comparison.show.report.turn_figures import turns
 from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import (
@@ -108,7 +108,7 @@ def write_report(summary: Summary) -> None:
     for path in folder.iterdir():
         if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
             path.unlink()
-    study = make_study(summary)
+    study = make_sweep_study(summary)
     study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
@@ -137,7 +137,7 @@ def write_report(summary: Summary) -> None:
         study_found=study_conclusions(study) if study else [],
         decision=decision(first) if first else None,
         sections=sections,
-        steps=training_steps(first) if first else [],
+        steps=training_code_of_rows(first) if first else [],
         beside=_grid(beside, None) if not (beside := baseline_table(summary.changes)).empty else None,
         study=study,
         study_grids=study_grids,
@@ -167,7 +167,7 @@ def write_report(summary: Summary) -> None:
 
 def _title(summary: Summary) -> str:
     config = summary.request.config
-    names = [title_of(name) for name in summary.request.options.implementations]
+    names = [implementation_title(name) for name in summary.request.options.implementations]
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
@@ -201,7 +201,7 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     versions: dict[str, dict[str, dict[str, None]]] = {}
     names: dict[str, None] = {}
     for run in summary.runs:
-        name = title_of(run.record.implementation)
+        name = implementation_title(run.record.implementation)
         for package, version in run.result.versions.items() if run.result else ():
             names[name] = None
             versions.setdefault(package, {}).setdefault(name, {})[version] = None
@@ -216,7 +216,7 @@ def table_charts(table: Table) -> Iterator[Chart]:
     yield from throughput(rows)
     yield from ratios(rows)
     yield from turns(rows)
-    yield from time_to_target(rows)
+    yield from time_to_target_figure(rows)
     yield from breakdown(rows)
     yield from curves(rows)
     yield from learning_curves(rows)

@@ -20,7 +20,7 @@ LINE = 36  # height in pixels of a row in a bar chart
 AXIS = 50  # height in pixels of the axis below the rows
 
 
-def looks_of(rows: Sequence[Row]) -> Looks:
+def looks_of_rows(rows: Sequence[Row]) -> Looks:
     return Looks.make([row.name for row in rows], [row.title for row in rows])
 
 
@@ -46,12 +46,12 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         "Throughput",
         about,
         f"Images per second, a bar for each implementation: {', '.join(words)}",
-        _bars(medians, dots, looks_of(rows), "Images per second", COUNT),
+        _bars(medians, dots, looks_of_rows(rows), "Images per second", COUNT),
         AXIS + LINE * len(shown),
     )
 
 
-def time_to_target(rows: Sequence[Row]) -> Iterator[Chart]:
+def time_to_target_figure(rows: Sequence[Row]) -> Iterator[Chart]:
     """Like `throughput`, for the seconds until the target accuracy is reached; of rows whose runs all reached it."""
     shown = [row for row in rows if row.target_seconds is not None]
     if not shown:
@@ -70,7 +70,7 @@ def time_to_target(rows: Sequence[Row]) -> Iterator[Chart]:
         "Time to the target accuracy",
         about,
         f"Seconds until a test accuracy of {target}, a bar for each implementation: {', '.join(words)}",
-        _bars(means, dots if len(dots) > len(shown) else [], looks_of(rows), "Seconds", SECONDS),
+        _bars(means, dots if len(dots) > len(shown) else [], looks_of_rows(rows), "Seconds", SECONDS),
         AXIS + LINE * len(shown),
     )
 
@@ -118,7 +118,7 @@ def ratios(rows: Sequence[Row]) -> Iterator[Chart]:
             | {"verdict": row.verdict, "rounds": row.num_rounds}
         )
         words.append(f"{row.title} {row.ratio:{RATIO}}, {between(row.ratio_low, row.ratio_high)}, {row.verdict}")
-    looks = looks_of(rows)
+    looks = looks_of_rows(rows)
     table = pd.DataFrame(data)
     low, high = min(1.0, table["low"].min()), max(1.0, table["high"].max())
     value = alt.X("low:Q", title=f"Times as fast as {rows[0].title}").scale(zero=False, nice=True)
@@ -167,7 +167,7 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
         alt.Chart(pd.DataFrame(data))
         .mark_bar(size=22)
         .encode(
-            looks_of(rows).place,
+            looks_of_rows(rows).place,
             alt.X("seconds:Q", title="Seconds, from the start of the process to its end"),
             alt.Color(
                 "phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=3, symbolType="square")

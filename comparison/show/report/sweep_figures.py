@@ -10,14 +10,14 @@ import altair as alt
 import pandas as pd
 
 from comparison import numbers
-from comparison.measure.sweep import Study, StudyRow
+from comparison.measure.sweep import Study, SweepRow
 from comparison.show.report.charts import HEIGHT, INK, Chart
 from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks, pointer_line, switch
 
 REACHED = "Means over the runs, where all of them reached the target."
-Value = Callable[[StudyRow], float | None]
-Spread = Callable[[StudyRow], tuple[float | None, float | None]]
+Value = Callable[[SweepRow], float | None]
+Spread = Callable[[SweepRow], tuple[float | None, float | None]]
 
 
 @dataclass(frozen=True)
@@ -167,25 +167,25 @@ def _looks(study: Study) -> Looks:
     return Looks(looks, points=True)
 
 
-def _also_in(row: StudyRow, series: str, study: Study) -> bool:
+def _also_in(row: SweepRow, series: str, study: Study) -> bool:
     """Whether a row is also the first one of weak scaling: with one device, strong and weak are the same experiment."""
     strong = re.sub(r"\bweak$", "strong", series)
     has_first = any(other.series == series and other.x == "1" for other in study.rows)
     return study.kind == "devices" and row.x == "1" and row.series == strong != series and not has_first
 
 
-def _speed_up(row: StudyRow) -> float | None:
+def _speed_up(row: SweepRow) -> float | None:
     """The speed-up. With too few rounds for a ratio: the geometric mean of the lowest and the highest one."""
     ratio = row.speed_up
     return (ratio.estimate or math.sqrt(ratio.least * ratio.most)) if ratio else None
 
 
-def _efficiency(row: StudyRow) -> float | None:
+def _efficiency(row: SweepRow) -> float | None:
     speed_up = _speed_up(row)
     return speed_up / row.ideal if speed_up and row.ideal else None
 
 
-def _speed_up_spread(row: StudyRow) -> tuple[float | None, float | None]:
+def _speed_up_spread(row: SweepRow) -> tuple[float | None, float | None]:
     ratio = row.speed_up
     if ratio is None:
         return None, None

@@ -8,7 +8,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from common.implementations import title_of
+from common.implementations import implementation_title
 from common.platform.machine import REPOSITORY, code_sha256
 from comparison.measure.table import Table
 
@@ -22,7 +22,7 @@ STEPS = {
 
 
 @dataclass(frozen=True)
-class ShownStep:
+class ShownCode:
     """The training step of an implementation: its file, and its code as HTML."""
 
     title: str
@@ -30,7 +30,7 @@ class ShownStep:
     html: str
 
 
-def training_steps(table: Table, repository: Path = REPOSITORY) -> list[ShownStep]:
+def training_code_of_rows(table: Table, repository: Path = REPOSITORY) -> list[ShownCode]:
     """The steps in the order of the rows. An implementation is left out if the code has changed since its runs."""
     now = code_sha256()
     results = {row.implementation: row.results for row in table.rows if row.results}
@@ -41,7 +41,7 @@ def training_steps(table: Table, repository: Path = REPOSITORY) -> list[ShownSte
             definitions = pieces(path.read_text())
             code = "\n\n\n".join(definitions[step] for step in STEPS[name])
             html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
-            steps.append(ShownStep(title_of(name), f"{name}_impl/train.py", html))
+            steps.append(ShownCode(implementation_title(name), f"{name}_impl/train.py", html))
     return steps
 
 

@@ -17,7 +17,7 @@ from comparison.ratios import MIN_CYCLES
 from comparison.run.store import Run
 from comparison.show.report.charts import INK, Chart
 from comparison.show.report.looks import Looks, switch
-from comparison.show.report.speed_figures import looks_of
+from comparison.show.report.speed_figures import looks_of_rows
 
 MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large
 PANEL_HEIGHT = 160  # pixels
@@ -37,7 +37,7 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     every = math.ceil(max(sum(len(run.turns) for run in row.runs) for row in rows) / MAX_TURNS)
     speeds = pd.DataFrame(mark for row in rows for mark in _speeds(row, clock, every))
     compared = [row for row in rows[1:] if row.ratio_low is not None]
-    looks, chosen = replace(looks_of(rows), points=True), switch()
+    looks, chosen = replace(looks_of_rows(rows), points=True), switch()
     axis = alt.X("x:Q", title="Seconds, without the time between rounds")
     axis = axis.scale(domain=[0, clock.seconds], nice=False).axis(grid=False, tickCount=6)
     marks = _marks(speeds, axis, _log_axis(speeds, "Images per second"), looks).transform_filter(chosen)

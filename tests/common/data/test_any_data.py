@@ -11,12 +11,12 @@ from fuzzing import damaged, how_many, line_or_result, try_out
 from hypothesis import strategies as st
 from PIL import Image
 
-from common.data.arrays import array_path, open_array, read_arrays_folder, write_description
+from common.data.arrays import array_path, open_array, read_arrays_folder, write_arrays_info
 from common.data.formats import CIFAR_SHAPE, parse_cifar_binary, parse_cifar_pickle, parse_idx
 from common.data.image_files import read_image
 from common.data.image_listing import SUFFIXES
 from common.platform.errors import UserError
-from common.platform.files import read_arrays, write_arrays
+from common.platform.files import read_safetensors, write_safetensors
 from common.spec.networks import NetworkSpec
 
 
@@ -132,7 +132,7 @@ def folder_of_arrays(folder: Path):
     for part, number in (("train", 4), ("test", 2)):
         np.save(array_path(folder, part, "images"), np.full((number, 3, 3, 1), number, np.uint8))
         np.save(array_path(folder, part, "labels"), np.arange(number, dtype=np.int64) % 2)
-    write_description(folder, ["a", "b"])
+    write_arrays_info(folder, ["a", "b"])
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -162,14 +162,14 @@ def test_weights(cases, tmp_path):
     network = NetworkSpec.make("cnn", (4, 4, 1), 2)
     small = {name: array.astype(np.float32) for name, array in network.initial_weights(0).items()}
     path = tmp_path / "model.safetensors"
-    write_arrays(path, small)
+    write_safetensors(path, small)
     whole = path.read_bytes()
     types = [b"F32", b"F64", b"F16", b"BF16", b"I64", b"BOOL", b"F8_E4M3", b"C64", b"ABC"]
 
     def check(content, kind):
         path.write_bytes(content.replace(b"F32", kind, 1))
         with line_or_result():
-            weights = network.check(read_arrays(path, "--weights "), f"--weights {path}")
+            weights = network.check(read_safetensors(path, "--weights "), f"--weights {path}")
             assert {name: array.shape for name, array in weights.items()} == {
                 name: array.shape for name, array in small.items()
             }

@@ -16,7 +16,7 @@ from conftest import REPOSITORY, remount, run
 from PIL import Image
 from rich.console import Console
 
-from common.data.arrays import DATASET_FILE, array_path, check_content, read_arrays_folder
+from common.data.arrays import DATASET_FILE, array_path, check_arrays_checksum, read_arrays_folder
 from common.data.datasets import load_dataset
 from common.data.image_files import Assumed, read_image
 from common.data.image_folder import LISTING_FILE, STATUS_FILE, UNREADABLE_FILE, convert
@@ -270,13 +270,13 @@ def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, 
     assert line.startswith(f"make_dataset.py: error: {output}") and "No space left on device" in line
     remount(output.parent, "size=100M")
     run(sys.executable, "make_dataset.py", *options)
-    check_content(output)
+    check_arrays_checksum(output)
     fault("no space for data", "make_dataset.py", 1, line, "with space a second try works")
 
 
 def test_arrays_that_were_changed_are_distinguished_from_those_described(images):
     output = make(images)
-    check_content(output)
+    check_arrays_checksum(output)
     path = array_path(output, "test", "images")
     array = np.load(path)
     array[0, 0, 0, 0] ^= 1

@@ -11,7 +11,7 @@ from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
 
 from common.platform import processor
 from common.platform.errors import UserError
-from common.platform.processor import FINDING_VARIABLE, LIMIT_VARIABLES, LIMITS, limit_in_force, processor_note
+from common.platform.processor import FINDING_VARIABLE, LIMIT_VARIABLES, LIMITS, cpu_instruction_limit, processor_note
 from common.record.results import read_result
 from common.resolve import Settings, prepare_processor, resolve_settings
 from common.spec.options import TrainConfig
@@ -54,7 +54,7 @@ class Machine:
         for name in () if child else (*LIMIT_VARIABLES, FINDING_VARIABLE):
             os.environ.pop(name, None)
         prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), package, "pt_impl.probe")
-        return limit_in_force()
+        return cpu_instruction_limit()
 
     @property
     def probed(self):

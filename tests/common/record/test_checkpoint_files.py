@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from common.experiment import Experiment
 from common.platform.errors import FileError, UserError
-from common.platform.files import read_arrays, write_arrays
+from common.platform.files import read_safetensors, write_safetensors
 from common.record import checkpoints
 from common.record.checkpoints import (
     CHECKSUMS_FILE,
@@ -22,7 +22,7 @@ from common.record.checkpoints import (
     find_checkpoint,
     has_whole_checkpoint,
     read_checkpoint,
-    read_state,
+    read_checkpoint_state,
     with_checkpoint,
     write_checkpoint,
 )
@@ -153,7 +153,7 @@ def other_data(folder):
 
 def other_arrays(change):
     def write_changed(folder):
-        write_arrays(folder / "state.safetensors", change(read_arrays(folder / "state.safetensors")))
+        write_safetensors(folder / "state.safetensors", change(read_safetensors(folder / "state.safetensors")))
         seal(folder)
 
     return write_changed
@@ -292,7 +292,7 @@ def test_any_bytes(cases, tmp_path):
         try:
             with line_or_result():
                 checkpoint, losses = read_checkpoint(folder)
-                state = read_state(made, folder / STATE_FILE)
+                state = read_checkpoint_state(made, folder / STATE_FILE)
                 assert isinstance(checkpoint, Checkpoint) and len(losses) == checkpoint.step
                 assert {name: array.shape for name, array in state.weights.items()} == sizes
                 assert all(np.isfinite(array).all() for array in state.slots["square"].values())

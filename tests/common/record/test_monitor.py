@@ -8,7 +8,14 @@ from conftest import run
 
 from common.platform.machine import num_cores
 from common.record import monitor
-from common.record.monitor import EnergyMeter, Monitor, cpu_counters, free_gpu_memory, gpu_counters, visible_gpus
+from common.record.monitor import (
+    EnergyMeter,
+    Monitor,
+    cpu_energy_counters,
+    free_gpu_memory,
+    gpu_energy_counters,
+    visible_gpus,
+)
 
 
 def test_the_processor_time_of_children_counts():
@@ -70,7 +77,7 @@ def test_joules_are_those_of_the_packages_between_resume_and_pause(tmp_path):
     second = zone(tmp_path, "intel-rapl:1", "package-1", 0)
     part = zone(tmp_path, "intel-rapl:0:0", "core", 0)
     whole = zone(tmp_path, "intel-rapl:2", "psys", 0)
-    meter = EnergyMeter(cpu_counters(tmp_path))
+    meter = EnergyMeter(cpu_energy_counters(tmp_path))
     assert meter.source == "RAPL" and meter.joules == 0
     first.write_text("950000")
     meter.resume()
@@ -92,7 +99,7 @@ def test_energy_is_unknown_where_the_machine_does_not_tell(tmp_path):
     unreadable = zone(tmp_path, "intel-rapl:0", "psys", 0)
     assert unreadable.exists()
     for folder in (tmp_path, tmp_path / "none"):
-        meter = EnergyMeter(cpu_counters(folder))
+        meter = EnergyMeter(cpu_energy_counters(folder))
         meter.resume()
         meter.pause()
         assert meter.joules is None and meter.source is None
@@ -156,7 +163,7 @@ def test_the_gpus_are_those_that_cuda_sees(monkeypatch, listed, count, found):
 
 def test_gpus_that_do_not_count_energy_leave_it_unknown(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(counts=False))
-    assert gpu_counters(["0"]) == []
+    assert gpu_energy_counters(["0"]) == []
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     assert visible_gpus(1) == [] and free_gpu_memory(1) == []
     watch = Monitor(os.getpid(), 1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from common.platform.errors import UserError
-from common.platform.files import read_arrays, write_arrays
+from common.platform.files import read_safetensors, write_safetensors
 from common.record.predictions import MAX_WRONG_IMAGES, Predictions
 
 
@@ -32,7 +32,7 @@ def test_they_are_read_as_they_were_written_and_refused_when_not_whole(tmp_path)
     for name in ("labels", "guesses", "scores", "wrong_indices", "wrong_images"):
         assert np.array_equal(getattr(made, name), getattr(again, name))
         assert getattr(made, name).dtype == getattr(again, name).dtype
-    write_arrays(tmp_path / "predictions.safetensors", {"labels": made.labels})
+    write_safetensors(tmp_path / "predictions.safetensors", {"labels": made.labels})
     with pytest.raises(UserError, match="holds"):
         Predictions.read(tmp_path)
     with pytest.raises(UserError, match="not a readable"):
@@ -69,7 +69,7 @@ def test_arrays_of_another_kind_or_with_other_values_are_refused(tmp_path, chang
     Predictions.make(np.eye(3)[[0, 1, 0]], np.array([0, 1, 1]), np.zeros((3, 2, 2, 1), np.uint8)).write(tmp_path)
     assert Predictions.read(tmp_path, 3).wrong_indices.tolist() == [2]
     path = tmp_path / "predictions.safetensors"
-    write_arrays(path, read_arrays(path) | change)
+    write_safetensors(path, read_safetensors(path) | change)
     with pytest.raises(UserError, match=rf"^{path}: (has|its|{next(iter(change))} is) "):
         Predictions.read(tmp_path, 3)
 

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from common.record import sinks
-from common.record.sinks import TrainingProgress
+from common.record.sinks import TrainingProgressSink
 from common.spec.batches import Plan
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
@@ -18,7 +18,7 @@ def test_a_launcher_that_collects_output_gets_no_bar(monkeypatch, capsys, variab
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     plan = Plan.make(100, 10, epochs=1, max_steps=-1)
-    shown = TrainingProgress("PyTorch", "cpu", plan)
+    shown = TrainingProgressSink("PyTorch", "cpu", plan)
     shown._bar.start()
     shown.steps(5, [1.5], None)
     shown.close()

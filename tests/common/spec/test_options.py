@@ -6,7 +6,7 @@ from conftest import REPOSITORY
 
 from common.platform.cli import parse_options, to_arguments
 from common.platform.errors import UserError, option_name
-from common.spec.options import RESET_IN, TrainConfig, fields_of_kind
+from common.spec.options import RESET_IN, TrainConfig, options_of_kind
 from comparison.plan import options as compare_options
 from comparison.plan.options import CompareConfig
 
@@ -204,10 +204,10 @@ def test_configurations_that_ship_are_whole_and_for_all_programs(path):
 
 def test_every_option_says_what_kind_it_is():
     kinds = tuple(RESET_IN)
-    assert fields_of_kind(TrainConfig, *kinds) == list(TrainConfig.model_fields)
-    assert fields_of_kind(CompareConfig, *kinds, *get_args(compare_options.Kind)) == list(CompareConfig.model_fields)
+    assert options_of_kind(TrainConfig, *kinds) == list(TrainConfig.model_fields)
+    assert options_of_kind(CompareConfig, *kinds, *get_args(compare_options.Kind)) == list(CompareConfig.model_fields)
     for kind in kinds:
-        assert fields_of_kind(TrainConfig, kind), kind
+        assert options_of_kind(TrainConfig, kind), kind
 
 
 def test_places_and_output_are_no_part_of_the_training(tmp_path):
