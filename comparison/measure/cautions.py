@@ -345,8 +345,8 @@ def _not_within(tables: Sequence[Table], within: float | None) -> Iterator[str]:
             if reached > within:
                 yield (
                     f"{row.title}{variant_in_brackets(table.variant)}: not within {100 * within:.3g}% (--ratio-within):"
-                    f" after {row.num_rounds} rounds the ends of the interval are {100 * reached:.3g}% from its middle; more"
-                    " rounds (--resume DIR --repeats N) make it narrower"
+                    f" after {row.num_rounds} rounds the ends of the interval are {100 * reached:.3g}% from its middle;"
+                    " more rounds (--resume DIR --repeats N) make it narrower"
                 )
 
 
