@@ -72,7 +72,7 @@ MISTAKES = {
         "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
         "change = average / first / tf.sqrt(root * root + tf.cast(rule.epsilon, dtype))",
         ("--optimizer", "adam"),
-        "how the update rule makes the weights from them",
+        "how the update rule computes the weights from them",
     ),
     "weight decay that ends": (
         *("pt_impl/train.py", STEP),
