@@ -7,7 +7,7 @@ Between fetches the training loop only appends to a list.
 import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,16 @@ class Framework(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Waits until this process's devices have finished their work."""
+
+
+def names_that_differ(own: Mapping[str, float], sums: Sequence[float]) -> list[str]:
+    """Names of the numbers that are not the same in all processes.
+
+    Args:
+      own: this process's numbers; the first is a 1, whose sum counts the processes.
+      sums: over all processes; maybe followed by others.
+    """
+    return [name for name, total in zip(own, sums, strict=False) if total != sums[0] * own[name]]
 
 
 class Recorder:
@@ -234,7 +244,7 @@ class Recorder:
         """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
         steps, own = self.pending or self.latest, {} if self.have_agreed else self._digests()
         numbers, sums = self.fetch(steps, [*own.values(), *self.checkpointer.votes(self.steps_done)])
-        if differ := [name for name, total in zip(own, sums, strict=False) if total != sums[0] * own[name]]:
+        if differ := names_that_differ(own, sums):
             raise UserError(f"the processes of this run differ in {' and '.join(differ)}: all nodes need the same")
         self.latest, self.have_agreed, votes = steps[-1:], True, sums[len(own) :]
         self.checkpointer.agree(self.steps_done, votes)
@@ -372,16 +382,13 @@ class Recorder:
     def _compare_replicas(self, state: TrainState) -> None:
         """Notes in which trained parameters the replicas have different values: in each process, and between them."""
         self.compared_after = state.step
-        names = [parameter.name for parameter in self.experiment.network.parameters if parameter.trainable]
-        own = [float(zlib.crc32(state.weights[name].tobytes())) for name in names]
-        numbers = [1.0, *own, *(float(name in state.differ) for name in names)]
-        processes, *sums = self.fetch(self.pending[-1:] or self.latest, numbers)[1]
-        digests, differ = sums[: len(own)], sums[len(own) :]
-        wrong = [
-            name
-            for name, digest, total, within in zip(names, own, digests, differ, strict=True)
-            if total != processes * digest or within
-        ]
+        own = {"count": 1.0}
+        for parameter in self.experiment.network.parameters:
+            if parameter.trainable:
+                digest = float(zlib.crc32(state.weights[parameter.name].tobytes()))
+                # Not a number: then the sum is no number either, in every process.
+                own[parameter.name] = math.nan if parameter.name in state.differ else digest
+        wrong = names_that_differ(own, self.fetch(self.pending[-1:] or self.latest, [*own.values()])[1])
         if wrong and not self.replicas_differ:
             more = f" and {len(wrong) - 1} others" if wrong[1:] else ""
             self.replicas_differ = f"after step {state.step}, replicas have different weights in {wrong[0]}{more}"
