@@ -43,7 +43,7 @@ from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
 from comparison.lockstep import ROUNDOFF, suspects_of_evaluation
 from comparison.prove.causes import WrongStep, cause_of_evaluation
-from comparison.prove.differences import Difference, compare, norm, numbers, reference_steps
+from comparison.prove.differences import Difference, compare, compute_steps, finish_steps, norm, numbers
 from comparison.prove.reference import evaluate
 
 AUDITS_FILE = "audits.json"
@@ -134,8 +134,9 @@ MOST_OTHERS = 6  # further states that the cause of a difference is looked for i
 def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
     """The steps to be audited, the same for all runs of a round.
 
-    They are the first step and the last one; the last one of an epoch, whose batch may be smaller, and the first one of
-    the next; a step in which the learning rate changes, and one after a checkpoint; and others at random.
+    They are the first step and the last one, or one of the two by chance if the network allows a single audit; the last
+    one of an epoch, whose batch may be smaller, and the first one of the next; a step in which the learning rate
+    changes, and one after a checkpoint; and others at random.
     """
     plan, config = experiment.plan, experiment.config
     steps = range(plan.first_step, plan.total_steps + 1)
@@ -309,14 +310,15 @@ def _audit_step(
     flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, after.step)
     more = max(LEAST_SAMPLES, min(MOST_SAMPLES, int(10 * MOST_FLOPS // flops))) if thorough else 1
 
-    def reference(roundoff: float, seed: int) -> Arrays:
-        return reference_steps(experiment, before, after.step, roundoff=roundoff, seed=seed)
+    def compute(roundoff: float, seed: int) -> Arrays:
+        return compute_steps(experiment, before, after.step, roundoff=roundoff, seed=seed)
+
+    def finish(computed: Arrays) -> Arrays:
+        return finish_steps(experiment, before, after.step, computed)
 
     # Each step rounds its results when it computes them, and when it stores them.
     stored = 2 * ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
-    wanted = reference(0.0, 0)
-    least = {name: stored * norm(array) for name, array in wanted.items()}
-    differences = compare(reference, wanted, actual, old, experiment.config, more, least)
+    wanted, differences = compare(compute, finish, actual, old, experiment.config, more, stored, {})
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
@@ -427,7 +429,7 @@ def _audit_evaluation(
         words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"
         return Audit(**span, same=False, difference=1, explained=0, note=words)
 
-    def reference(roundoff: float, seed: int) -> Arrays:
+    def compute(roundoff: float, seed: int) -> Arrays:
         evaluation = evaluate(experiment, weights, count, roundoff, seed)
         arrays = {"scores": evaluation.scores} if is_last else {}
         if count == len(experiment.dataset.test_images):
@@ -437,11 +439,10 @@ def _audit_evaluation(
     actual = {"loss": np.array([line.test_loss]), "correct": np.array([float(line.test_correct)])}
     if is_last:
         actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
-    wanted = reference(0.0, 0)
-    least = {name: 2 * ROUNDOFF["32"] * norm(array) for name, array in wanted.items()}
-    if "correct" in least:
-        least["correct"] = 1  # a single answer may be near a tie
-    differences = compare(reference, wanted, actual, {}, config, MOST_SAMPLES, least)
+    least = {"correct": 1.0}  # a single answer may be near a tie
+    wanted, differences = compare(
+        compute, dict, actual, {}, config, MOST_SAMPLES, stored=2 * ROUNDOFF["32"], least=least
+    )
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note: str | None = None
     if worst.is_beyond:

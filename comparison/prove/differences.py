@@ -3,6 +3,10 @@
 How much rounding explains is estimated by computing the reference several times with random errors in all sums and
 products, of the size of the run's number format, as TTrace does (arXiv 2506.09280). A ReLU unit or a maximum near a tie
 turns a rounding error into a jump; the random errors do the same.
+
+The first step of Adam and of some other rules takes only the sign of a gradient, so a small error of a gradient near
+zero changes a weight as much as a step can. Hence the differences of gradients are multiplied by a margin, and the
+update rule says what that changes in the weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,15 +21,14 @@ from common.platform.files import Arrays
 from common.spec.options import Precision, TrainConfig
 from common.spec.state import TrainState
 from comparison.lockstep import roundoff
-from comparison.prove.reference import take_reference_step
+from comparison.prove.reference import apply_gradients, compute_gradients
 
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger. In 64 bits the reference
 # itself rounds as much as a framework. With 16 units, an audit of a sound step missed the bound by a tenth (a running
-# statistic of Keras). With 16 in 32 bits, hardly any error changes a sign that rounding in PyTorch has changed (a
-# gradient of resnet18 in Adam's first step, which takes only the sign).
+# statistic of Keras).
 ERRORS: dict[Precision, float] = {"64": 1024, "32": 32, "16-mixed": 2, "bf16-mixed": 1}
-MARGIN = 2.0  # times the largest difference that the errors have shown
+MARGIN = 2.0  # times the largest difference that the errors have shown in what they change
 
 
 @dataclass(frozen=True)
@@ -58,42 +61,52 @@ def norm(array: NDArray[Any]) -> float:
 
 
 def compare(
-    reference: Callable[[float, int], Arrays],
-    wanted: Arrays,
+    compute: Callable[[float, int], Arrays],
+    finish: Callable[[Arrays], Arrays],
     actual: Arrays,
     old: Arrays,
     config: TrainConfig,
     more: int,
+    stored: float,
     least: Mapping[str, float],
-) -> list[Difference]:
-    """The differences of each array from the reference, with what rounding explains.
+) -> tuple[Arrays, list[Difference]]:
+    """The arrays of the reference, and the differences of each from them, with what rounding explains.
 
     Args:
-      reference: from the size of the random errors and the seed of their random numbers to the arrays.
-      wanted: the arrays without errors.
+      compute: from the size of the random errors and the seed of their random numbers to what these errors change.
+      finish: from that to the arrays that are compared.
       old: the arrays before the step; what is not in it was zero.
       more: how often the reference is computed with errors at most, until they explain the differences.
-      least: of each array, the difference that is explained in any case, besides that by the errors.
+      stored: the difference that is explained in any case, as a share of each array.
+      least: of some arrays, the difference that is explained in any case.
     """
     assert config.precision != "auto"
     errors = ERRORS[config.precision] * roundoff(config)
+    exact = compute(0.0, 0)
+    wanted = finish(exact)
     differences: list[Difference] = []
-    largest = {name: np.zeros_like(array) for name, array in wanted.items()}  # of all samples, for each number
+    largest = {name: np.zeros_like(array) for name, array in exact.items()}  # of all samples, for each number
     for seed in range(more):
-        rounded = reference(errors, seed)
-        largest = {name: np.maximum(most, np.abs(rounded[name] - wanted[name])) for name, most in largest.items()}
+        rounded = compute(errors, seed)
+        largest = {name: np.maximum(most, np.abs(rounded[name] - exact[name])) for name, most in largest.items()}
+        above, below = (
+            finish({name: array + margin * largest[name] for name, array in exact.items()})
+            for margin in (MARGIN, -MARGIN)
+        )
         differences = [
             Difference(
                 name,
                 norm(actual[name] - array),
-                least[name] + MARGIN * norm(largest[name]),
+                stored * norm(array)
+                + least.get(name, 0.0)
+                + norm(np.maximum(np.abs(above[name] - array), np.abs(below[name] - array))),
                 norm(array - old.get(name, np.zeros_like(array))),
             )
             for name, array in wanted.items()
         ]
         if not any(difference.is_beyond for difference in differences):
             break
-    return differences
+    return wanted, differences
 
 
 # --- Steps as arrays ---
@@ -105,14 +118,41 @@ def numbers(state: TrainState) -> Arrays:
     return {name: array.astype(np.float64) for name, array in arrays.items() if name not in ("step", "scale")}
 
 
-def reference_steps(experiment: Experiment, state: TrainState, until: int, **more: Any) -> Arrays:
+def compute_steps(experiment: Experiment, state: TrainState, until: int, **more: Any) -> Arrays:
+    """What the steps from `state` to `until` compute before their updates.
+
+    Args:
+      more: see `compute_gradients`.
+
+    Returns:
+      `STEP.NAME`, the gradients and running statistics of each step, and `loss`, those of all.
+    """
+    arrays: Arrays = {}
+    losses = []
+    while state.step < until:
+        computed = compute_gradients(experiment, state, **more)
+        losses.append(computed.loss)
+        state = apply_gradients(experiment, state, computed.gradients, computed.statistics)
+        arrays |= {f"{state.step}.{name}": array for name, array in (computed.gradients | computed.statistics).items()}
+    return arrays | {"loss": np.array(losses)}
+
+
+def finish_steps(experiment: Experiment, state: TrainState, until: int, computed: Arrays) -> Arrays:
     """The numbers of the state after step `until`, and `loss`: those of the steps from `state` to there.
 
     Args:
-      more: see `take_reference_step`.
+      computed: see `compute_steps`.
     """
-    losses = []
+    trained = {parameter.name for parameter in experiment.network.parameters if parameter.trainable}
     while state.step < until:
-        loss, state = take_reference_step(experiment, state, **more)
-        losses.append(loss)
-    return numbers(state) | {"loss": np.array(losses)}
+        own = f"{state.step + 1}."
+        arrays = {name.removeprefix(own): array for name, array in computed.items() if name.startswith(own)}
+        gradients = {name: array for name, array in arrays.items() if name in trained}
+        statistics = {name: array for name, array in arrays.items() if name not in trained}
+        state = apply_gradients(experiment, state, gradients, statistics)
+    return numbers(state) | {"loss": computed["loss"]}
+
+
+def reference_steps(experiment: Experiment, state: TrainState, until: int, **more: Any) -> Arrays:
+    """The numbers after the steps from `state` to `until`, see `finish_steps`; `more` is that of `compute_steps`."""
+    return finish_steps(experiment, state, until, compute_steps(experiment, state, until, **more))

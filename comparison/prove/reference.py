@@ -314,7 +314,7 @@ class Evaluation:
 
 
 def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Evaluation:
-    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `take_reference_step`."""
+    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `compute_gradients`."""
     data = experiment.dataset
     network = Pass(_in_64_bits(weights), trains=False, roundoff=roundoff, random=np.random.default_rng(seed))
     parts = []
@@ -348,7 +348,22 @@ def batch_positions(experiment: Experiment, step: int, epoch: int) -> list[list[
     return [[order[start:stop] for start, stop, _ in batch] for batch in rows]
 
 
-def take_reference_step(
+@dataclass(frozen=True)
+class Gradients:
+    """What a step computes before it updates the weights. Loss scaling changes nothing here.
+
+    Attributes:
+      loss: mean over the examples of the step.
+      gradients: of the trained parameters, by canonical name, clipped.
+      statistics: new running statistics of batch normalisation, by canonical name.
+    """
+
+    loss: float
+    gradients: Weights
+    statistics: Weights
+
+
+def compute_gradients(
     experiment: Experiment,
     before: TrainState,
     roundoff: float = 0.0,
@@ -357,8 +372,8 @@ def take_reference_step(
     drops: bool = True,
     only_shard: int | None = None,
     factors: tuple[float, float] = (1.0, 1.0),
-) -> tuple[float, TrainState]:
-    """The loss of the step after `before`, and the state after it, in 64 bits. Loss scaling changes nothing here.
+) -> Gradients:
+    """The forward and backward pass of the step after `before`, in 64 bits.
 
     The last four arguments are mistakes that audits look for.
 
@@ -375,8 +390,8 @@ def take_reference_step(
     count = sum(len(shard) for batch in batches for shard in batch)
     # Batch normalisation takes the statistics of each replica's shard, unless it is synchronised.
     together = config.sync_batchnorm or not experiment.network.normalises
-    weights = _in_64_bits(before.weights)
-    new, gradients, loss = dict(weights), dict[str, Array](), 0.0
+    weights, gradients, loss = _in_64_bits(before.weights), dict[str, Array](), 0.0
+    new: Weights = {}
     random = np.random.default_rng(seed)
     for batch in batches:
         shards = batch if only_shard is None else [batch[only_shard]]
@@ -384,7 +399,7 @@ def take_reference_step(
         statistics: Weights = {}
         for shard in shards:
             labels, seen = data.train_labels[shard].astype(np.int64), visits(epoch, shard)
-            network = Pass(new, True, drops, config.seed, seen, roundoff, random, gradients)
+            network = Pass(weights | new, True, drops, config.seed, seen, roundoff, random, gradients)
             inputs = _inputs(experiment, data.train_images[shard], seen)
             logits, backward = network.through(LAYERS[config.model], network.rounded(inputs))
             losses, gradient = network.cross_entropy(logits, labels, config.label_smoothing)
@@ -397,6 +412,14 @@ def take_reference_step(
         norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
         factor = min(1.0, rule.largest_norm / (norm + NORM_EPSILON))
         gradients = {name: gradient * factor for name, gradient in gradients.items()}
+    return Gradients(loss, gradients, new)
+
+
+def apply_gradients(experiment: Experiment, before: TrainState, gradients: Weights, statistics: Weights) -> TrainState:
+    """The state after the step after `before`, in 64 bits."""
+    rule, step = experiment.update_rule, before.step + 1
+    weights = _in_64_bits(before.weights)
+    new = weights | statistics
     rate = float(rule.learning_rates[step - 1])
     slots: dict[str, Weights] = {slot: {} for slot in before.slots}
     for name, gradient in gradients.items():
@@ -408,7 +431,7 @@ def take_reference_step(
     if rule.ema_decay is not None:
         old = _in_64_bits(before.average) if before.step else new
         average = {name: rule.ema_decay * old[name] + (1 - rule.ema_decay) * new[name] for name in gradients}
-    return loss, TrainState(step, new, slots, average)
+    return TrainState(step, new, slots, average)
 
 
 def _inputs(experiment: Experiment, images: NDArray[np.uint8], seen: NDArray[np.int64] | None) -> Array:

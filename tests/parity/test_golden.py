@@ -19,7 +19,7 @@ from common.platform.cli import parse_options
 from common.record.results import read_result, read_step_losses
 from common.spec.options import TrainConfig
 from comparison.prove.audits import first_state
-from comparison.prove.reference import take_reference_step
+from comparison.prove.differences import reference_steps
 
 FILE = Path(__file__).with_name("golden_losses.json")
 STEPS = 10
@@ -64,10 +64,7 @@ def golden(setting):
 )
 def test_plain_formulas_give_the_golden_losses(setting):
     experiment = Experiment.make(parse_options(TrainConfig, "", "", options_of(setting)).replace(devices=1))
-    state, losses = first_state(experiment), []
-    while state.step < STEPS:
-        loss, state = take_reference_step(experiment, state)
-        losses.append(loss)
+    losses = reference_steps(experiment, first_state(experiment), STEPS)["loss"]
     np.testing.assert_allclose(losses, golden(setting), rtol=TOLERANCE)
 
 
