@@ -5,8 +5,8 @@ products, of the size of the run's number format, as TTrace does (arXiv 2506.092
 turns a rounding error into a jump; the random errors do the same.
 
 The first step of Adam and of some other rules takes only the sign of a gradient, so a small error of a gradient near
-zero changes a weight as much as a step can. Hence the differences of gradients are multiplied by a margin, and the
-update rule says what that changes in the weights.
+zero changes a weight as much as a step can. Hence not only the differences of the arrays are multiplied by a margin,
+but also those of the gradients, for which the update rule says what that changes in the arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -85,7 +85,9 @@ def compare(
     exact = compute(0.0, 0)
     wanted = finish(exact)
     differences: list[Difference] = []
-    largest = {name: np.zeros_like(array) for name, array in exact.items()}  # of all samples, for each number
+    # Of all samples, for each number.
+    largest = {name: np.zeros_like(array) for name, array in exact.items()}
+    explained = {name: np.zeros_like(array) for name, array in wanted.items()}
     for seed in range(more):
         rounded = compute(errors, seed)
         largest = {name: np.maximum(most, np.abs(rounded[name] - exact[name])) for name, most in largest.items()}
@@ -93,13 +95,16 @@ def compare(
             finish({name: array + margin * largest[name] for name, array in exact.items()})
             for margin in (MARGIN, -MARGIN)
         )
+        # The slots' squares may change more between these two than at them, so the sample itself counts, too.
+        for arrays, margin in ((finish(rounded), MARGIN), (above, 1.0), (below, 1.0)):
+            explained = {
+                name: np.maximum(most, margin * np.abs(arrays[name] - wanted[name])) for name, most in explained.items()
+            }
         differences = [
             Difference(
                 name,
                 norm(actual[name] - array),
-                stored * norm(array)
-                + least.get(name, 0.0)
-                + norm(np.maximum(np.abs(above[name] - array), np.abs(below[name] - array))),
+                stored * norm(array) + least.get(name, 0.0) + norm(explained[name]),
                 norm(array - old.get(name, np.zeros_like(array))),
             )
             for name, array in wanted.items()
