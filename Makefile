@@ -2,33 +2,56 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-# The tested versions, where they were tested; elsewhere the newest that requirements.txt allows.
+# The tested versions, where they were tested; elsewhere the newest that the requirements allow.
 CONSTRAINTS = $(shell $(PYTHON) -c 'import platform as p, sys; v = sys.version_info[:2]; \
 	print("-c constraints.txt" if (v, sys.platform, p.machine()) == ((3, 11), "linux", "x86_64") else "")')
+# uv installs in half a minute what takes pip two.
+ifneq ($(shell command -v uv),)
+INSTALL = uv pip install --quiet --python $(@D) $(CONSTRAINTS)
+else
+INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off $(CONSTRAINTS)
+endif
+# With an NVIDIA GPU, TensorFlow has an environment of its own: its CUDA libraries and PyTorch's exclude each other.
+ifneq ($(shell nvidia-smi -L 2> /dev/null | grep '^GPU '),)
+REQUIREMENTS = requirements-torch.txt
+ENVIRONMENTS = $(VENV)/.installed $(VENV)-tensorflow/.installed
+else
+REQUIREMENTS = requirements.txt
+ENVIRONMENTS = $(VENV)/.installed
+endif
 
-compare: $(VENV)/.installed
+compare: $(ENVIRONMENTS)
 	$(VENV)/bin/python compare.py $(ARGS)
 
-test: $(VENV)/.installed-dev
+test: $(ENVIRONMENTS) $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 # The long runs: MNIST to its accuracy, and whatever else is marked slow; one at a time, since some measure time.
-test-slow: $(VENV)/.installed-dev
+test-slow: $(ENVIRONMENTS) $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m slow -n 0 $(ARGS)
 
-$(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	$(PYTHON) -m venv $(VENV)
+environments: $(ENVIRONMENTS)
 
-$(VENV)/.installed: $(VENV)/bin/python requirements.txt constraints.txt
-	$(VENV)/bin/python -m pip install -r requirements.txt $(CONSTRAINTS)
-	touch $@
+$(VENV)/bin/python $(VENV)-tensorflow/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(@D)/..
+
+$(VENV)/.installed: $(VENV)/bin/python requirements.txt requirements-torch.txt requirements-common.txt constraints.txt
+	@echo "installing $(REQUIREMENTS) in $(@D): 5 to 8 GB, half a minute with uv, two minutes or more with pip"
+	@$(INSTALL) -r $(REQUIREMENTS)
+	@touch $@
+
+$(VENV)-tensorflow/.installed: $(VENV)-tensorflow/bin/python requirements-tensorflow.txt requirements-common.txt constraints.txt
+	@echo "installing requirements-tensorflow.txt in $(@D): 6 GB, half a minute with uv, two minutes or more with pip"
+	@$(INSTALL) -r requirements-tensorflow.txt
+	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
-	$(VENV)/bin/python -m pip install -r requirements-dev.txt $(CONSTRAINTS)
-	touch $@
+	@echo "installing requirements-dev.txt in $(@D)"
+	@$(INSTALL) -r requirements-dev.txt
+	@touch $@
 
-.PHONY: compare test test-slow
+.PHONY: compare environments test test-slow

@@ -1,6 +1,8 @@
 """The implementations: a folder `NAME_impl` each, and a line here."""
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,16 @@ IMPLEMENTATIONS = {
 def implementation_title(name: str) -> str:
     """The title of an implementation; its name if it has no line here."""
     return IMPLEMENTATIONS[name].title if name in IMPLEMENTATIONS else name
+
+
+def interpreter_of(name: str) -> str:
+    """Path of the Python in whose environment an implementation runs.
+
+    It is this one, unless the framework has an environment beside this one: `.venv-tensorflow` beside `.venv`. CUDA's
+    libraries for PyTorch and for TensorFlow can't be installed in the same environment.
+    """
+    if name in IMPLEMENTATIONS:
+        own = Path(f"{sys.prefix}-{IMPLEMENTATIONS[name].package}", "bin", "python")
+        if own.exists():
+            return str(own)
+    return sys.executable

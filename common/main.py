@@ -1,6 +1,8 @@
 """The program of every implementation, `python -m NAME_impl`: train, evaluate or predict."""
 
 import importlib
+import sys
+from types import ModuleType
 
 import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.ending import as_program
@@ -31,8 +33,8 @@ def main(name: str) -> None:
             prepare_processor(command.config, implementation.package, implementation.probe)
         # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
         if command.config.mode == "tuned":
-            importlib.import_module(f"{name}_impl.tuning")  # first, since it may shorten the framework's own imports
-        backend = importlib.import_module(f"{name}_impl.backend").BACKEND
+            _import(name, "tuning")  # first, since it may shorten the framework's own imports
+        backend = _import(name, "backend").BACKEND
         if used is None:
             backend.run(command.config)
             return
@@ -41,3 +43,19 @@ def main(name: str) -> None:
         with out_of_memory_as_user_error(experiment.config, device_name, backend.ran_out_of_memory, trains=False):
             logits = backend.classify(experiment)
         show(command, name, used, logits)
+
+
+def _import(name: str, module: str) -> ModuleType:
+    """A module of an implementation. Raises UserError if its framework is not installed."""
+    from common.implementations import IMPLEMENTATIONS, interpreter_of
+    from common.platform.errors import UserError
+
+    package = IMPLEMENTATIONS[name].package
+    try:
+        return importlib.import_module(f"{name}_impl.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        own = interpreter_of(name)
+        cure = f"start it with {own}" if own != sys.executable else "install what requirements.txt lists"
+        raise UserError(f"{package} is not installed in {sys.prefix}; {cure}") from None

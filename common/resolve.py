@@ -7,6 +7,7 @@ from typing import Any
 
 from common.data.datasets import dataset_nbytes
 from common.platform.errors import UserError
+from common.platform.gpus import has_gpu, why_no_gpu
 from common.platform.launch import Launch
 from common.platform.machine import num_cores
 from common.platform.processor import (
@@ -23,6 +24,9 @@ from common.spec.update_rule import spelled_out
 
 # --- Devices, nodes and strategy ---
 
+WARNING = "warning: "
+BLIND = "{} sees no GPU, although this machine has one"
+
 # How an implementation is started on several nodes.
 LAUNCHERS = {
     "PyTorch": "torchrun, srun or mpirun",
@@ -32,7 +36,12 @@ LAUNCHERS = {
 
 
 def resolve_devices(
-    config: TrainConfig, title: str, num_gpus: int, launch: Launch, strategies: Sequence[Strategy]
+    config: TrainConfig,
+    title: str,
+    num_gpus: int,
+    launch: Launch,
+    strategies: Sequence[Strategy],
+    cuda: str | None = None,
 ) -> TrainConfig:
     """Returns `config` with every "auto" of its device options replaced.
 
@@ -41,6 +50,7 @@ def resolve_devices(
       num_gpus: number of GPUs that the framework can use on this node.
       strategies: the framework's strategies for several devices. With "auto" the first one is used. Processes that a
         launcher has started use multi_worker_mirrored instead if the strategies include mirrored.
+      cuda: the version of CUDA that the framework is built for; None: it is built without.
 
     Raises:
       UserError: the accelerator, strategy, number of devices or number of nodes is not available.
@@ -49,7 +59,7 @@ def resolve_devices(
     if strategy not in ("auto", "single_device", *strategies):
         raise UserError(f"--strategy {strategy}: {title} does not have it; use single_device, {', '.join(strategies)}")
     nodes = _resolve_nodes(config, title, launch)
-    accelerator = _resolve_accelerator(config, title, num_gpus)
+    accelerator = _resolve_accelerator(config, title, num_gpus, cuda, launch)
     devices: int | str
     if launch.world_size is not None:
         strategy, devices = _launched(config, title, num_gpus if accelerator == "gpu" else 0, launch, strategies)
@@ -74,15 +84,24 @@ def resolve_devices(
     return config.replace(threads_per_device=threads)
 
 
-def _resolve_accelerator(config: TrainConfig, title: str, num_gpus: int) -> Accelerator:
-    """The accelerator. Raises UserError if a GPU is asked for and there is none."""
+def _resolve_accelerator(
+    config: TrainConfig, title: str, num_gpus: int, cuda: str | None, launch: Launch
+) -> Accelerator:
+    """The accelerator. Raises UserError if a GPU is asked for and the framework sees none.
+
+    With "auto", a machine whose GPU the framework can't use is worth a warning: it trains on the CPU.
+    """
     accelerator = config.accelerator
     if config.stages:
         accelerator = "gpu" if "gpu" in config.stages else "cpu"
     elif accelerator == "auto":
         accelerator = "gpu" if num_gpus else "cpu"
+        if not num_gpus and launch.is_first and has_gpu():
+            print(f"{WARNING}{BLIND.format(title)}: {why_no_gpu(cuda)}", flush=True)
     if accelerator == "gpu" and not num_gpus:
         option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
+        if has_gpu():
+            raise UserError(f"{option}: {BLIND.format(title)}: {why_no_gpu(cuda)}")
         raise UserError(f"{option}: {title} sees no GPU on this machine")
     return accelerator
 

@@ -66,13 +66,17 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
-    config = same_devices(config, given.interpreters(), given.timeout, console)
+    config, warnings = same_devices(config, given.interpreters(), given.timeout)
+    for warning in warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
     if not given.mode:
         given = given.with_mode(*default_modes(given, config, console))
         config = config.replace(mode=given.mode[0])
     _say_too_many(given, config, console)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    request = Request(schema_version=2, created=now, commands=[command], options=given, config=config)
+    request = Request(
+        schema_version=2, created=now, commands=[command], options=given, config=config, warnings=warnings
+    )
     request.write(folder)
     return folder, request
 

@@ -52,7 +52,9 @@ class Torch(Backend):
     device: torch.device
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
-        config = resolve_devices(config, self.title, torch.cuda.device_count(), Launch.read(), self.strategies)
+        config = resolve_devices(
+            config, self.title, torch.cuda.device_count(), Launch.read(), self.strategies, torch.version.cuda
+        )
         config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
         check_compiler(config)
         if replicas.has_group(config) and Launch.read().world_size is None:

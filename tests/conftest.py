@@ -76,8 +76,14 @@ def pytest_unconfigure():
         shutil.rmtree(os.environ["XDG_CACHE_HOME"])
 
 
-def in_plain_mode(command):
-    """The command of a comparison with a row for each implementation, unless it says which modes it wants."""
+def as_started(command):
+    """The command with the interpreter of the implementation that it starts.
+
+    A comparison has a row for each implementation, unless the command says which modes it wants.
+    """
+    started = [word.removesuffix("_impl") for word in map(str, command) if word.endswith("_impl")]
+    if command[0] == sys.executable and started:
+        command = (implementations.interpreter_of(started[0]), *command[1:])
     compares = len(command) > 1 and str(command[1]).endswith("compare.py")
     if compares and not {"--mode", "--report-only", "--resume", "--help"} & {*command}:
         return (*command, "--mode", "plain")
@@ -89,7 +95,7 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
 
     Fails with the whole output if the exit status is not `expect`. compare.py runs through preloaded.py.
     """
-    command = in_plain_mode(command)
+    command = as_started(command)
     if command[:2] == (sys.executable, "compare.py") and not environment:
         done = run_preloaded("compare", command[2:], cwd, timeout)
     else:
@@ -109,7 +115,7 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
 def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment):
     """Starts a command in its own session, as a terminal would; returns the process."""
     return subprocess.Popen(
-        list(map(str, in_plain_mode(command))),
+        list(map(str, as_started(command))),
         cwd=cwd,
         stdout=stdout,
         stderr=subprocess.PIPE,

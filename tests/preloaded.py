@@ -40,10 +40,12 @@ def run_preloaded(program, options, cwd, timeout, **environment):
     Args:
       environment: further variables, which only the program's own code may read, not libraries during their import.
     """
+    from common.implementations import interpreter_of  # here: the servers import none of the project's code
+
     modules = LIBRARIES[program]
     if modules not in servers:
         servers[modules] = subprocess.Popen(
-            [sys.executable, __file__, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [interpreter_of(program), __file__, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
     server = servers[modules]
     command = ("compare.py" if program == "compare" else f"{program}_impl", *map(str, options))

@@ -37,7 +37,8 @@ class TensorFlow(Backend):
         # Otherwise TensorFlow takes the whole GPU, and the programs that train in turns with it find none.
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
-        config = resolve_devices(config, self.title, len(gpus), Launch.read(), self.strategies)
+        cuda = tf.sysconfig.get_build_info().get("cuda_version")
+        config = resolve_devices(config, self.title, len(gpus), Launch.read(), self.strategies, cuda)
         return resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:

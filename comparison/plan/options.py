@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from common.implementations import IMPLEMENTATIONS
+from common.implementations import IMPLEMENTATIONS, interpreter_of
 from common.platform.errors import UserError, as_typed, complaint, option_name
 from common.platform.machine import REPOSITORY
 from common.spec.options import (
@@ -233,7 +232,7 @@ class CompareConfig(TrainingOptions):
 
     def interpreters(self) -> dict[str, str]:
         """Implementation -> path of its Python interpreter. Raises UserError if there is no program at a path."""
-        paths = dict.fromkeys(self.implementations, sys.executable)
+        paths = {name: interpreter_of(name) for name in self.implementations}
         names = [item.partition("=")[0] for item in self.python]
         for item in self.python:
             name, _, path = item.partition("=")

@@ -25,6 +25,7 @@ class Request(BaseModel):
       commands: the command that began the comparison, and those that resumed it.
       config: the options of a run, with the accelerator and the devices that all implementations can use.
       created: the time when the comparison was begun, ISO 8601, UTC.
+      warnings: what was noticed when the comparison was begun, such as a GPU that a framework can't use.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +35,7 @@ class Request(BaseModel):
     commands: list[Text] = Field(min_length=1)
     options: CompareConfig
     config: TrainConfig
+    warnings: list[Text] = []
 
     def write(self, folder: Path) -> None:
         content = self.model_dump(mode="json", exclude={"options"})

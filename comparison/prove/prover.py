@@ -15,6 +15,7 @@ from pathlib import Path
 
 from common.platform.errors import UserError
 from common.platform.files import read_json_model, write_json_model, writing
+from common.platform.gpus import list_gpus
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.processes import user_cache
 from common.platform.processor import LIMIT_VARIABLES
@@ -35,7 +36,6 @@ from comparison.prove.proof import (
     judge,
     proof_path,
 )
-from comparison.run.devices import list_gpus
 from comparison.run.integrity import check_name
 from comparison.run.launchers import Launcher, QuietFollower
 from comparison.run.program import Program

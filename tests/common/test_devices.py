@@ -1,5 +1,8 @@
+import os
+
 import pytest
 
+from common.platform import gpus
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import num_cores
@@ -126,3 +129,51 @@ def test_a_strategy_says_how_many_devices_and_shards_there_are():
     assert found(num_gpus=2, strategy="dp") == ("dp", 2, 1, ("gpu", "gpu"))
     assert found(strategy="pipeline") == ("pipeline", 2, 1, ("cpu", "cpu"))
     assert found(num_gpus=1, strategy="pipeline", stages=("gpu", "cpu")) == ("pipeline", 2, 1, ("gpu", "cpu"))
+
+
+def on_a_machine_with_a_gpu(monkeypatch, tmp_path, cuda=None):
+    """On this machine as if nvidia-smi listed a GPU, whose driver supports this version of CUDA."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: made up\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "_driver_cuda", lambda: cuda)
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver", "environment", "reason"),
+    [
+        (None, (13, 0), {}, "it is built without CUDA; `make environments` in "),
+        (
+            "12.5.1",
+            (13, 0),
+            {"CUDA_VISIBLE_DEVICES": "-1"},
+            "CUDA_VISIBLE_DEVICES is '-1', which hides all GPUs; unset",
+        ),
+        ("13.2", (12, 8), {}, "it needs CUDA 13, and the driver supports CUDA 12.8; update the driver"),
+        ("99.1", None, {}, "has no CUDA 99 libraries; `make environments` in "),
+    ],
+)
+def test_a_gpu_that_a_framework_cannot_use_is_a_warning_and_if_asked_for_an_error(
+    monkeypatch, tmp_path, capsys, built_for, driver, environment, reason
+):
+    on_a_machine_with_a_gpu(monkeypatch, tmp_path, driver)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert resolve_devices(TrainConfig(), "X", 0, ALONE, TORCH, built_for).accelerator == "cpu"
+    said = capsys.readouterr().out
+    assert said.startswith("warning: X sees no GPU, although this machine has one: ") and reason in said
+    with pytest.raises(UserError) as error:
+        resolve_devices(TrainConfig(accelerator="gpu"), "X", 0, ALONE, TORCH, built_for)
+    assert f"--accelerator gpu: {said.removeprefix('warning: ')}".strip() == str(error.value)
+    assert resolve_devices(TrainConfig(), "X", 2, ALONE, TORCH, built_for).accelerator == "gpu"
+    resolve_devices(TrainConfig(accelerator="cpu"), "X", 0, ALONE, TORCH, built_for)
+    assert not capsys.readouterr().out
+
+
+def test_a_device_file_that_cannot_be_opened_is_named(monkeypatch, tmp_path):
+    on_a_machine_with_a_gpu(monkeypatch, tmp_path)
+    monkeypatch.setattr(gpus, "DEVICE_FILES", (tmp_path / "nvidiactl",))
+    (tmp_path / "nvidiactl").write_text("")
+    monkeypatch.setattr(gpus.os, "access", lambda path, mode: False)
+    assert gpus.why_no_gpu("12.5.1").startswith(f"no permission for {tmp_path / 'nvidiactl'}; ")

@@ -300,7 +300,12 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
     stored = json.loads((tmp_path / "r" / "results.json").read_text())["runs"]
     results = [run["result"] for run in stored if run["result"]]
     assert {(result["accelerator"], result["devices"]) for result in results} == {(accelerator, devices)}
-    assert ("on the CPU, since there is no GPU for" in text) == (accelerator == "cpu")
+    warning = "all rows are trained on the CPU: "
+    assert (f"warning: {warning}" in text) == (accelerator == "cpu")
+    warned = json.loads((tmp_path / "r" / "comparison.json").read_text())["warnings"]
+    assert [line.startswith(warning) for line in warned] == [True] * (accelerator == "cpu")
+    report = (tmp_path / "r" / "report.html").read_text()
+    assert all(line.replace("'", "&#39;") in report for line in warned)
     assert [row["table"] for row in json.loads((tmp_path / "r" / "results.json").read_text())["rows"]] == [1, 0, 1]
 
 

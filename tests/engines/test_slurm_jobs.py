@@ -48,6 +48,32 @@ def test_requests_to_lsf_follow_its_manual(path):
         assert re.fullmatch(BSUB[option], value), f"{option} {value}"
 
 
+@pytest.mark.parametrize("path", sorted(job_files()), ids=lambda path: path.name)
+def test_a_job_trains_on_a_gpu_or_ends_at_once_unless_the_cpu_is_asked_for(tmp_path, path):
+    """The job file is run here; what it would start, and nvidia-smi, are replaced."""
+
+    def runs(*options, gpu, expect=0):
+        started = tmp_path / "started"
+        started.unlink(missing_ok=True)
+        for name in ("srun", "mpirun", "python"):
+            (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" > {started}\n')
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{'echo GPU 0: made up' if gpu else 'exit 9'}\n")
+        for program in tmp_path.iterdir():
+            program.chmod(0o755)
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_ARRAY_JOB_ID": "1"}
+        environment |= {"SLURM_CPUS_PER_TASK": "1", "SLURM_ARRAY_TASK_ID": "1", "LSB_JOBID": "1", "LSB_JOBINDEX": "1"}
+        environment |= {"OPTIONS": " ".join(options), "LSB_DJOB_HOSTFILE": "hosts"}
+        words = options if path.suffix == ".slurm" else ()
+        done = run("bash", path, *words, cwd=tmp_path, expect=expect, **environment)
+        return (started.read_text() if started.exists() else None), done.stderr
+
+    command, said = runs(gpu=False, expect=1)
+    assert command is None and said.endswith("has no GPU for this job: request one, or give --accelerator cpu\n")
+    assert "--accelerator gpu --epochs 2" in runs("--epochs", "2", gpu=True)[0]
+    command, said = runs("--accelerator", "cpu", gpu=False)
+    assert "--accelerator cpu" in command and "gpu" not in command and not said
+
+
 def job_state(number, slurm):
     return re.search(r"JobState=(\w+)", run("scontrol", "show", "job", number, **slurm).stdout)[1]
 

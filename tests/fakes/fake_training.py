@@ -46,7 +46,7 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
         timeline.enter("data")
         num_gpus = int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
         config = parse_options(TrainConfig, f"python -m {name}_impl", "fake")
-        config = resolve_devices(config, "Fake", num_gpus, Launch.read(), ("ddp",))
+        config = resolve_devices(config, name, num_gpus, Launch.read(), ("ddp",))
         experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:
             return

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from conftest import IMPLEMENTATIONS, MODES, run, train
 
+from common.platform.gpus import has_gpu
 from common.record.checkpoints import checkpoint_dirs
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
-from comparison.run.devices import has_gpu
 
 OPTIONS = ("--epochs", 5, "--weight-decay", 1e-3, "--nesterov", "true", "--warmup-steps", 20)
 SEES_A_GPU = {
