@@ -12,7 +12,8 @@ else
 INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off $(CONSTRAINTS)
 endif
 # With an NVIDIA GPU, TensorFlow has an environment of its own: its CUDA libraries and PyTorch's exclude each other.
-ifneq ($(shell nvidia-smi -L 2> /dev/null | grep '^GPU '),)
+GPU ?= $(shell nvidia-smi -L 2> /dev/null | grep '^GPU ')
+ifneq ($(GPU),)
 REQUIREMENTS = requirements-torch.txt
 ENVIRONMENTS = $(VENV)/.installed $(VENV)-tensorflow/.installed
 else
@@ -33,11 +34,15 @@ test: $(ENVIRONMENTS) $(VENV)/.installed-dev
 test-slow: $(ENVIRONMENTS) $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m slow -n 0 $(ARGS)
 
+# Everything that needs a GPU, in 25 minutes: ARGS="--data-dir DIR" adds MNIST and CIFAR-10.
+gpu: $(ENVIRONMENTS) $(VENV)/.installed-dev
+	$(VENV)/bin/python -m benchmarks.gpu $(ARGS)
+
 environments: $(ENVIRONMENTS)
 
 $(VENV)/bin/python $(VENV)-tensorflow/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
-	$(PYTHON) -m venv $(@D)/..
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	@$(PYTHON) -m venv $(patsubst %/bin,%,$(@D))
 
 $(VENV)/.installed: $(VENV)/bin/python requirements.txt requirements-torch.txt requirements-common.txt constraints.txt
 	@echo "installing $(REQUIREMENTS) in $(@D): 5 to 8 GB, half a minute with uv, two minutes or more with pip"
@@ -54,4 +59,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	@$(INSTALL) -r requirements-dev.txt
 	@touch $@
 
-.PHONY: compare environments test test-slow
+.PHONY: compare environments gpu test test-slow

@@ -26,7 +26,7 @@ from benchmarks.paired import (
 )
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
-from common.spec.options import TrainConfig
+from common.spec.options import Accelerator, TrainConfig
 
 Task = Literal["lenet-mnist", "cnn-digits", "two-devices", "resnet18-cifar"]
 MNIST = {"dataset": "mnist", "model": "lenet", "batch_size": 128, "train_size": 6400, "test_size": 1000, "epochs": 9}
@@ -64,7 +64,7 @@ class TasksConfig(ImplementationsConfig):
 
 
 class LimitConfig(ModesConfig, TasksConfig):
-    pass
+    accelerator: Accelerator = Field("cpu", description="where both train")
 
 
 def task_config(task: Task, options: TasksConfig) -> TrainConfig:
@@ -77,7 +77,7 @@ def main() -> None:
     console = Console(highlight=False)
     folder = make_folder(options, "limit")
     for task in options.tasks:
-        config = task_config(task, options).replace(**SAME_STEP)
+        config = task_config(task, options).replace(**SAME_STEP, accelerator=options.accelerator)
         programs = [
             TimedProgram(row.name, f"benchmarks.loops.{row.implementation}_limit", config.replace(mode=row.mode))
             for row in options.rows
@@ -86,7 +86,16 @@ def main() -> None:
         both = task == "lenet-mnist" and {"pt tuned", "ptl tuned"} <= set(samples)
         ratios = ratios_of_runs(samples, [Pair("ptl tuned", "pt tuned", LIGHTNING_OVER_PYTORCH)] if both else [])
         document = {"config": config.training_fields()}
-        report(f"limit {task}", "efficiency", samples, ratios, folder, console, document, REACH[task])
+        report(
+            f"limit {task}",
+            "efficiency",
+            samples,
+            ratios,
+            folder,
+            console,
+            document,
+            REACH[task] if options.accelerator == "cpu" else None,
+        )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.within_a_run import SPEED_FILE
+from common.implementations import interpreter_of
 from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.machine import describe_machine, git_state
@@ -35,7 +37,6 @@ from comparison.run.runner import run_program
 from comparison.run.store import LOG_FILE
 from comparison.run.turns import run_in_turns
 
-SPEED_FILE = "speed.json"
 TIMEOUT_SECONDS = 4 * 3600  # of one program
 Implementation = Literal["tf", "pt", "ptl", "keras"]
 
@@ -91,7 +92,7 @@ class TimedProgram:
             config = config.replace(devices="auto")
         return Program(
             implementation=self.module,
-            interpreter=sys.executable,
+            interpreter=interpreter_of(self.module.rpartition(".")[2].partition("_")[0]),
             config=config,
             starter=self.starter,
             words=(*words, self.module),
@@ -178,12 +179,6 @@ def _run_dir(folder: Path, number: int, program: TimedProgram) -> Path:
 def _check(name: str, run_dir: Path, failure: str | None) -> None:
     if failure is not None:
         raise UserError(f"{name}: {failure}; see {run_dir / LOG_FILE}")
-
-
-def write_speed(run_dir: Path | None, **values: float) -> None:
-    """Writes what a loop has measured to its run folder."""
-    assert run_dir is not None
-    write_text(run_dir / SPEED_FILE, json.dumps(values) + "\n")
 
 
 def ratio_in_turns(run_dirs: Sequence[Path], reference: Sequence[Path]) -> Ratio | None:

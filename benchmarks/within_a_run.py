@@ -4,19 +4,21 @@ Two processes would be some seconds apart. In that time the speed of a shared ma
 differences that are measured here.
 """
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.paired import write_speed
 from common.backend import Backend
 from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
+from common.platform.files import write_text
 from common.record.results import EpochLine, RunResult
 from common.record.sinks import Sink
 from common.spec.options import TrainConfig
 
+SPEED_FILE = "speed.json"
 BareLoop = Callable[[int], float]  # number of steps -> seconds
 MakeBare = Callable[[Experiment], BareLoop]
 
@@ -47,12 +49,13 @@ class BesideBare(Sink):
     def finish(self, result: RunResult) -> None:
         ours, bare = np.array(self.pairs).T
         images = result.train_count
-        write_speed(
-            result.config.run_dir,
-            efficiency=float(np.median(bare / ours)),
-            images_per_second=float(images / np.median(ours)),
-            bare_images_per_second=float(images / np.median(bare)),
-        )
+        assert result.config.run_dir is not None
+        measured = {
+            "efficiency": np.median(bare / ours),
+            "images_per_second": images / np.median(ours),
+            "bare_images_per_second": images / np.median(bare),
+        }
+        write_text(result.config.run_dir / SPEED_FILE, json.dumps(measured) + "\n")
 
 
 def train_beside(make_bare: MakeBare, backend: Backend, program: str) -> None:

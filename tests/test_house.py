@@ -1,6 +1,7 @@
 """Rules of the code: what each file may import, and that all implementations have the same layout."""
 
 import ast
+import importlib
 import os
 import re
 import sys
@@ -8,19 +9,9 @@ import sys
 import pytest
 from conftest import REPOSITORY, run
 from fault_table import BEGIN, END, TITLES
+from pydantic import BaseModel
 
-from benchmarks.limit import LimitConfig
-from benchmarks.memory import MemoryConfig
-from benchmarks.network import NetworkConfig
-from benchmarks.paired import BenchmarkConfig
-from benchmarks.ratio_quality import TurnsConfig
-from benchmarks.scaling import ScalingConfig
-from common.command import EvaluateConfig, PredictConfig
-from common.data.image_listing import ImageFolderConfig
 from common.platform.errors import option_name
-from common.spec.options import TrainConfig
-from comparison.plan.options import CompareConfig
-from exercises.marking import MarkOptions
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
 # Pattern of files -> the frameworks and folders that they may import. The first pattern that matches a file counts.
@@ -228,48 +219,35 @@ def test_the_plain_path_imports_what_a_mode_adds_only_where_the_mode_asks_for_it
             assert not [one for one in map(ast.unparse, top) if mode in one], path
 
 
+# Options of the other programs that documents name: sbatch, mpirun, ray, torchrun, docker, pytest, uv.
+OTHERS = re.findall(
+    "--[a-z-]+",
+    "--bind-to --map-by --oversubscribe --allow-run-as-root --nodes --ntasks-per-node --gpus-per-node --exclusive"
+    " --signal --requeue --distribution --standalone --nnodes --node-rank --nproc-per-node --address --shm-size"
+    " --entrypoint-resources --fault-table --compile-bytecode",
+)
+
+
+def all_subclasses(schema):
+    return {schema}.union(*map(all_subclasses, schema.__subclasses__()))
+
+
 def test_the_documents_are_whole_and_name_only_options_that_exist():
-    fields = {*TrainConfig.model_fields, *CompareConfig.model_fields, *ImageFolderConfig.model_fields}
-    fields |= {*BenchmarkConfig.model_fields, *LimitConfig.model_fields}
-    fields |= {*MemoryConfig.model_fields, *EvaluateConfig.model_fields, *PredictConfig.model_fields}
-    fields |= {*MarkOptions.model_fields, *TurnsConfig.model_fields}
-    fields |= {*NetworkConfig.model_fields, *ScalingConfig.model_fields}
-    options = {option_name(field) for field in fields} | {"--config", "--help", "--standalone", "--nproc-per-node"}
-    options |= {"--nnodes", "--node-rank", "--master-addr", "--master-port"}  # of torchrun; next: srun and mpirun
-    options |= {"--nodes", "--ntasks-per-node", "--kill-on-bad-exit", "--bind-to"}
-    options |= set(
-        re.findall(
-            r'"(--[a-z-]+)"',
-            "".join(
-                path.read_text() for folder in ("exercises", "launch") for path in REPOSITORY.glob(f"{folder}/**/*.py")
-            ),
-        )
-    )
-    options |= {
-        "--sync",
-        "--no-index",
-        "--logdir",
-        "--find-links",
-        "--gpus-per-node",
-        "--ntasks-per-node",
-        "--wait",
-        *("--requeue", "--signal", "--open-mode", "--time", "--ntasks", "--distribution"),
-        "--exclusive",
-        "--partition",
-        "--account",
-        "--me",
-        "--compile-bytecode",
-        "--fault-table",
-        "--follow",
-        "--hyperparameters",
-        *("--map-by", "--allow-run-as-root", "--cpu-list", "--cpus", "--oversubscribe"),
-        *("--endpoint", "--project", "--domain", "--registry"),
-        *("--head", "--port", "--entrypoint-num-cpus", "--entrypoint-num-gpus", "--entrypoint-resources"),
-    }  # of jupytext, pip, sbatch, squeue, uv, pytest, ray, mpirun, taskset, docker and flyte
+    """Those of commands that start with `python`, and those that stand alone between backquotes."""
+    programs = ("compare", "make_dataset", "common.command", "exercises.marking")
+    for name in (*programs, *(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("*.py"))):
+        importlib.import_module(name)
+    options = {option_name(field) for schema in all_subclasses(BaseModel) for field in schema.model_fields}
+    options |= {"--config", "--help", *OTHERS}
+    for path in [*REPOSITORY.glob("exercises/**/*.py"), *REPOSITORY.glob("launch/*.py")]:
+        options |= set(re.findall(r'"(--[a-z-]+)"', path.read_text()))  # of argparse
     for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md"), *REPOSITORY.glob("exercises/**/*.md")]:
         text = path.read_text()
         assert "@@" not in text, f"{path.name} has a gap"
-        assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)) <= options, path.name
+        for command in re.findall(r"(?:^|[`/])(python .*|--[a-z].*?`)", text.replace("\\\n", " "), re.MULTILINE):
+            words = re.sub(r"(--launcher-options)=?([\"']).*?\2", r"\1", command)
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", words))
+            assert named <= options, f"{path.name}: {command}"
         for name in re.findall(
             r"`((?:benchmarks|common|configs|comparison|docs|exercises|tests|\w+_impl)/[\w/.-]+)`",
             text,

@@ -2,13 +2,14 @@
 
 import json
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY, run
 from rich.console import Console
 
-from benchmarks import limit
+from benchmarks import gpu, limit
 from benchmarks.paired import (
     BenchmarkConfig,
     ModesConfig,
@@ -20,7 +21,6 @@ from benchmarks.paired import (
     ratios_of_runs,
     report,
     report_turns,
-    write_speed,
 )
 from benchmarks.paired import run as run_program
 from common.platform.errors import UserError
@@ -31,7 +31,7 @@ from comparison.run.program import Ended
 IMPLEMENTATIONS = ("tf", "pt", "ptl", "keras")
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
-WITHOUT_ROUNDS = ("network", "scaling", "ratio_quality")
+WITHOUT_ROUNDS = ("gpu", "network", "scaling", "ratio_quality")
 
 
 def test_ratios_of_runs_are_of_the_same_round(tmp_path, capsys):
@@ -141,9 +141,15 @@ def test_a_folder_that_holds_something_is_refused(tmp_path):
         make_folder(BenchmarkConfig(output_dir=tmp_path), "x")
 
 
-def test_speeds_are_written_as_they_are(tmp_path):
-    write_speed(tmp_path, images_per_second=2.5)
-    assert json.loads((tmp_path / "speed.json").read_text()) == {"images_per_second": 2.5}
+def test_what_needs_a_gpu_goes_on_when_a_part_fails_or_hangs(tmp_path):
+    codes = {"peak": "print('fine')", "modes": "raise SystemExit('broken')", "turns": "import time; time.sleep(60)"}
+    parts = [gpu.Part(name, "shows", (sys.executable, "-c", code), 0.02) for name, code in codes.items()]
+    found = [gpu.run_part(part, tmp_path, 60) for part in parts]
+    assert [part["status"] for part in found] == ["ok", "exit status 1", "ended after 1 s"]
+    page = gpu.to_page("made up", parts, found, ["limit, for want of time"], tmp_path)
+    assert page.startswith("# made up\n") and "broken" in page and "| limit, for want of time |  | left out |" in page
+    named = {part.name for part in gpu.make_parts(gpu.GpuConfig(beside=["a.py"]), ["pt", "tf"], tmp_path)}
+    assert {name.partition(" ")[0] for name in named} == set(get_args(gpu.PartName))
 
 
 @pytest.mark.quick("limit")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import IMPLEMENTATIONS, MODES, run, train
 
+from common.implementations import interpreter_of
 from common.platform.gpus import has_gpu
 from common.record.checkpoints import checkpoint_dirs
 from common.record.results import read_result, read_step_losses
@@ -28,7 +29,9 @@ pytestmark = [
 
 
 def skip_without_gpu(implementation):
-    if subprocess.run([sys.executable, "-c", SEES_A_GPU[implementation]], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [interpreter_of(implementation), "-c", SEES_A_GPU[implementation]], capture_output=True, check=False
+    ).returncode:
         pytest.skip(f"the framework of {implementation} is not installed, or its build sees no GPU")
 
 
