@@ -316,9 +316,12 @@ def _audit_step(
     def finish(computed: Arrays) -> Arrays:
         return finish_steps(experiment, before, after.step, computed)
 
-    # Each step rounds its results when it computes them, and when it stores them.
-    stored = 2 * ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
-    wanted, differences = compare(compute, finish, actual, old, experiment.config, more, stored, {})
+    # Each step rounds its results when it computes them, and when it stores them; before, the update rule rounds what it
+    # computes of gradients and slots in about ten operations.
+    rounding = ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
+    wanted, differences = compare(
+        compute, finish, actual, old, experiment.config, more, stored=2 * rounding, least={}, updated=10 * rounding
+    )
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)

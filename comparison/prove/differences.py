@@ -69,6 +69,7 @@ def compare(
     more: int,
     stored: float,
     least: Mapping[str, float],
+    updated: float = 0.0,
 ) -> tuple[Arrays, list[Difference]]:
     """The arrays of the reference, and the differences of each from them, with what rounding explains.
 
@@ -79,6 +80,7 @@ def compare(
       more: how often the reference is computed with errors at most, until they explain the differences.
       stored: the difference that is explained in any case, as a share of each array.
       least: of some arrays, the difference that is explained in any case.
+      updated: the difference that is explained in any case, as a share of each array's change.
     """
     assert config.precision != "auto"
     errors = ERRORS[config.precision] * roundoff(config)
@@ -104,10 +106,11 @@ def compare(
             Difference(
                 name,
                 norm(actual[name] - array),
-                stored * norm(array) + least.get(name, 0.0) + norm(explained[name]),
-                norm(array - old.get(name, np.zeros_like(array))),
+                stored * norm(array) + updated * change + least.get(name, 0.0) + norm(explained[name]),
+                change,
             )
             for name, array in wanted.items()
+            for change in [norm(array - old.get(name, np.zeros_like(array)))]
         ]
         if not any(difference.is_beyond for difference in differences):
             break
