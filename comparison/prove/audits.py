@@ -316,8 +316,8 @@ def _audit_step(
     def finish(computed: Arrays) -> Arrays:
         return finish_steps(experiment, before, after.step, computed)
 
-    # Each step rounds its results when it computes them, and when it stores them; before, the update rule rounds what it
-    # computes of gradients and slots in about ten operations.
+    # Each step rounds its results when it computes them, and when it stores them. The update rule needs about ten
+    # operations, each of which rounds, to compute a change from gradients and slots.
     rounding = ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
     wanted, differences = compare(
         compute, finish, actual, old, experiment.config, more, stored=2 * rounding, least={}, updated=10 * rounding
