@@ -23,13 +23,13 @@ from benchmarks.within_a_run import SPEED_FILE
 from common.implementations import interpreter_of
 from common.platform.errors import UserError
 from common.platform.files import write_text
-from common.platform.machine import describe_machine, git_state
+from common.platform.machine import describe_machine
+from common.record.facts import git_state
 from common.record.results import PlanLine, TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
-from comparison.measure.table import pairs_of_turns
 from comparison.plan.jobs import Contender
-from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns, typical_speed
+from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, pairs_of_turns, ratio_of_turns, typical_speed
 from comparison.run.launchers import QuietFollower
 from comparison.run.load_meter import quiet
 from comparison.run.program import Program

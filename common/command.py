@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from common.data.image_listing import Fit
-from common.platform.cli import parse_options, positional
-from common.platform.errors import UserError, complaint, option_name
+from common.platform.cli import complaint, option_name, parse_options, positional
+from common.platform.errors import UserError
 from common.platform.files import read_json_model
 from common.record.results import CONFIG_FILE
 from common.spec.options import MAX_CLASSES, DatasetName, ImageShape, ModelName, Precision, TrainConfig

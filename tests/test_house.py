@@ -11,7 +11,7 @@ from conftest import REPOSITORY, run
 from fault_table import BEGIN, END, TITLES
 from pydantic import BaseModel
 
-from common.platform.errors import option_name
+from common.platform.cli import option_name
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax"}
 # Pattern of files -> the frameworks and folders that they may import. The first pattern that matches a file counts.

@@ -6,12 +6,16 @@ import sys
 import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from common.platform.errors import UserError, as_typed, complaint, option_name
+from common.platform.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 
 Config = TypeVar("Config", bound=BaseModel)
 MAX_SHOWN = 100  # characters of a value that a message shows
@@ -254,3 +258,24 @@ def read_options_file(path: Path, known: Collection[str]) -> dict[str, str | lis
     if not values:
         raise UserError(f"--config {path}: has no options")
     return values
+
+
+# --- Options and values in messages ---
+
+
+def option_name(field: str) -> str:
+    """`batch_size` -> `--batch-size`."""
+    return "--" + field.replace("_", "-")
+
+
+def as_typed(value: object) -> str:
+    """The value of an option as one types it: `true`, `28 28 1`; None is `unset`."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(as_typed, value))
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def complaint(error: "ErrorDetails") -> str:
+    """What pydantic has to say of a value, without the words that it puts around it: `should be less than 1`."""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return message.removesuffix(" for <class 'pathlib.Path'>")

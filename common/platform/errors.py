@@ -5,10 +5,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 # The usual cause when one of these signals ends a process.
 SIGNAL_MEANINGS = {
@@ -54,24 +50,6 @@ class StoppedAtCheckpoint(BaseException):
     def __init__(self, number: int, checkpoint: Path) -> None:
         super().__init__(number)
         self.number, self.checkpoint = number, checkpoint
-
-
-def option_name(field: str) -> str:
-    """`batch_size` -> `--batch-size`."""
-    return "--" + field.replace("_", "-")
-
-
-def as_typed(value: object) -> str:
-    """The value of an option as one types it: `true`, `28 28 1`; None is `unset`."""
-    if isinstance(value, list | tuple):
-        return " ".join(map(as_typed, value))
-    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def complaint(error: "ErrorDetails") -> str:
-    """What pydantic has to say of a value, without the words that it puts around it: `should be less than 1`."""
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return message.removesuffix(" for <class 'pathlib.Path'>")
 
 
 class DivergedError(UserError):

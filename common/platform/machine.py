@@ -1,13 +1,8 @@
-"""Facts about the machine and its processes: cores, memory, versions, start time of a process."""
+"""Facts about the machine: processor, cores, memory; and a digest of the code."""
 
 import hashlib
-import importlib.metadata
 import os
 import platform
-import resource
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -78,70 +73,9 @@ def check_memory(num_bytes: int, what: str) -> None:
         raise UserError(f"{what} need {num_bytes / 2**30:,.1f} GiB; this machine has {available / 2**30:,.1f} left")
 
 
-def process_start(pid: int) -> float:
-    """Start time of process `pid`, in seconds on the clock of `time.perf_counter` of this process.
-
-    On Linux it is read from the kernel's record (proc(5), field starttime, on the clock CLOCK_BOOTTIME), which is exact
-    to 10 ms. Elsewhere it is read from the wall clock.
-    """
-    stat = Path(f"/proc/{pid}/stat")
-    if stat.exists() and hasattr(time, "CLOCK_BOOTTIME"):
-        # The second field, the name, may contain spaces; starttime is the 20th field after it.
-        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    else:
-        age = time.time() - psutil.Process(pid).create_time()
-    return time.perf_counter() - age
-
-
-def peak_memory_bytes(pid: int) -> int:
-    """Sum of the peak resident memory of process `pid` and its running descendants, in bytes.
-
-    On Linux the peak of a process is its high-water mark (VmHWM). Memory that processes share is counted in each of
-    them. Elsewhere the peak is known for the calling process only; for the others their current memory is used.
-    """
-    root = psutil.Process(pid)
-    return sum(_peak(process) for process in [root, *root.children(recursive=True)])
-
-
-def _peak(process: psutil.Process) -> int:
-    status = Path(f"/proc/{process.pid}/status")
-    try:
-        for line in status.read_text().splitlines() if status.exists() else []:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-        if process.pid == os.getpid():
-            unit = 1 if sys.platform == "darwin" else 1024
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        return int(process.memory_info().rss)
-    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-        return 0  # it ended meanwhile
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python, the platform and the packages named."""
-    by_package = {"python": platform.python_version(), "platform": platform.platform()}
-    return by_package | {name: importlib.metadata.version(name) for name in packages}
-
-
 def code_sha256() -> str:
     """Hex digest over the current Python files of all implementations and of `common`."""
     digest = hashlib.sha256()
     for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
         digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def git_state() -> dict[str, str | bool] | None:
-    """{"commit": hex, "dirty": whether files differ from it}; None outside a git checkout."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(REPOSITORY), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
-            return None
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None

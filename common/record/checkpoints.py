@@ -22,8 +22,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.experiment import Experiment
+from common.platform.cli import as_typed, option_name
 from common.platform.ending import STOP_SIGNALS, HeldSignal
-from common.platform.errors import UserError, as_typed, option_name
+from common.platform.errors import UserError
 from common.platform.files import (
     Count,
     Natural,

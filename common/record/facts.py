@@ -1,12 +1,16 @@
 """The fields of a result: from the experiment, the measurements, the process and its machine."""
 
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256
-from common.platform.machine import describe_machine, git_state, versions
+from common.platform.machine import REPOSITORY, describe_machine
 from common.platform.processor import cpu_instruction_limit, processor_note
 from common.record.clock import RunClock
 from common.record.monitor import Measured
@@ -70,3 +74,24 @@ def of_process(experiment: Experiment, packages: tuple[str, ...]) -> dict[str, A
         "versions": versions("numpy", *packages),
         "git": git_state(),
     }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python, the platform and the packages named."""
+    by_package = {"python": platform.python_version(), "platform": platform.platform()}
+    return by_package | {name: importlib.metadata.version(name) for name in packages}
+
+
+def git_state() -> dict[str, str | bool] | None:
+    """{"commit": hex, "dirty": whether files differ from it}; None outside a git checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
+            return None
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None

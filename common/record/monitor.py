@@ -10,7 +10,8 @@ from typing import Any
 
 import psutil
 
-from common.platform.machine import num_cores, peak_memory_bytes
+from common.platform.machine import num_cores
+from common.platform.processes import cpu_seconds, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
 POWERCAP = Path("/sys/class/powercap")
@@ -137,19 +138,6 @@ def machine_busy_seconds() -> float:
     times = psutil.cpu_times()
     # User time already includes guest time (proc(5)).
     return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds, user and system, of process `pid` and its running descendants."""
-    total = 0.0
-    root = psutil.Process(pid)
-    for process in [root, *root.children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue  # it ended meanwhile
-        total += times.user + times.system
-    return total
 
 
 # --- Energy ---

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from common.platform.errors import as_typed, option_name
+from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
 from common.spec.optimizers import RULES, OptimizerName
 from common.spec.schedules import SCHEDULES, ScheduleName

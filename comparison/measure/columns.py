@@ -70,3 +70,23 @@ def columns_of(kind: type, table: str | None = None) -> list[Column[Any]]:
     """The stored columns of a class, in the order of its lines; with `table`, those that this table shows."""
     every = [value for value in vars(kind).values() if isinstance(value, Column)]
     return [column for column in every if (column.stored if table is None else table in column.tables)]
+
+
+def number(about: str, value: Callable[[Any], float | None]) -> Column[float | None]:
+    """A column that is not shown."""
+
+    def of_row(row: Any) -> float | None:
+        return value(row)
+
+    of_row.__doc__ = about
+    return column()(of_row)
+
+
+def count(about: str, value: Callable[[Any], int]) -> Column[int]:
+    """The same for whole numbers that are always known."""
+
+    def of_row(row: Any) -> int:
+        return value(row)
+
+    of_row.__doc__ = about
+    return column()(of_row)

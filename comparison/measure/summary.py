@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from common.platform.errors import UserError, option_name
+from common.platform.cli import option_name
+from common.platform.errors import UserError
 from comparison.lockstep import different_settings
 from comparison.measure.baseline import Change, changes_since_baseline
 from comparison.measure.cautions import find_cautions

@@ -1,6 +1,5 @@
 """`Table`: runs that can be compared. `Row`: those of one implementation in one mode, and its columns."""
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from common.spec.options import Mode
 from common.spec.update_rule import peak_rate
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.accuracies import accuracies_differ_clearly, runs_by_seed
-from comparison.measure.columns import Column, column, shown
+from comparison.measure.columns import Column, column, count, number, shown
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.numbers import (
     ACCURACY,
@@ -46,6 +45,7 @@ from comparison.ratios import (
     Verdict,
     mean_interval,
     paired_ratio,
+    pairs_of_turns,
     quartiles,
     ratio_of_turns,
     typical_speed,
@@ -134,26 +134,6 @@ def same_seed_runs(rows: Sequence["Row"]) -> dict[str, Run]:
     seed = rows[0].runs[0].record.seed if rows else 0
     found = {row.title: next((run for run in row.runs if run.record.seed == seed), None) for row in rows}
     return {title: run for title, run in found.items() if run}
-
-
-def number(about: str, value: Callable[["Row"], float | None]) -> Column[float | None]:
-    """A column that is not shown."""
-
-    def of_row(row: "Row") -> float | None:
-        return value(row)
-
-    of_row.__doc__ = about
-    return column()(of_row)
-
-
-def count(about: str, value: Callable[["Row"], int]) -> Column[int]:
-    """The same for whole numbers that are always known."""
-
-    def of_row(row: "Row") -> int:
-        return value(row)
-
-    of_row.__doc__ = about
-    return column()(of_row)
 
 
 def _phase_column(phase: Phase) -> Column[float | None]:
@@ -887,16 +867,3 @@ def _steps_per_epoch(*runs: Run) -> list[int]:
 
 def _cycles(turns: Sequence[TurnLine]) -> set[int]:
     return {turn.cycle for turn in turns}
-
-
-def pairs_of_turns(
-    turns: Sequence[TurnLine], reference: Sequence[TurnLine], steps_per_epoch: int, reference_steps_per_epoch: int
-) -> list[tuple[tuple[int, int], float]]:
-    """For turns of the same cycle: how many epochs begin in each, and the logarithm of the ratio of their speeds."""
-    by_cycle = {turn.cycle: turn for turn in reference}
-    pairs = []
-    for turn in turns:
-        if (paired := by_cycle.get(turn.cycle)) is not None:
-            starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
-            pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
-    return pairs

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from common.implementations import implementation_title
-from common.platform.errors import UserError, complaint, option_name
+from common.platform.cli import complaint, option_name
+from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, options_of_kind
 from common.spec.update_rule import spelled_out

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from common.implementations import IMPLEMENTATIONS, interpreter_of
-from common.platform.errors import UserError, as_typed, complaint, option_name
+from common.platform.cli import as_typed, complaint, option_name
+from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
 from common.spec.options import (
     ABOUT_MODE,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from common.implementations import IMPLEMENTATIONS
-from common.platform.errors import option_name
+from common.platform.cli import option_name
 from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind

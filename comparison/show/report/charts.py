@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
+import pandas as pd
 import vl_convert
 
 from common.platform.files import write_bytes, write_text
@@ -142,6 +143,30 @@ def darker(colour: str) -> str:
     """The colour mixed with INK."""
     pairs = ((int(colour[place : place + 2], 16), int(INK[place : place + 2], 16)) for place in (1, 3, 5))
     return "#" + "".join(f"{round(0.55 * part + 0.45 * ink):02x}" for part, ink in pairs)
+
+
+def switch() -> alt.Parameter:
+    """A selection: the rows that a reader has chosen by clicks in the legend; all rows before the first click."""
+    return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
+
+
+def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
+    """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
+
+    Args:
+      data: with the fields `x`, `key` and `value`.
+      x: the chart's x axis.
+      titles: key -> title in the tooltip.
+      form: the format of the values.
+      heading: the title of `x` in the tooltip.
+    """
+    nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
+    tooltip = [alt.Tooltip("x", title=heading)]
+    tooltip += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
+    seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
+    rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
+    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=tooltip).add_params(nearest)
+    return found
 
 
 def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:

@@ -15,8 +15,8 @@ from comparison import numbers
 from comparison.lockstep import loss_differences, roundoff
 from comparison.measure.table import Row
 from comparison.run.store import Run
-from comparison.show.report.charts import FOR_POINTERS, INK, Chart
-from comparison.show.report.looks import Looks, pointer_line, switch
+from comparison.show.report.charts import FOR_POINTERS, INK, Chart, pointer_line, switch
+from comparison.show.report.looks import Looks
 from comparison.show.report.speed_figures import looks_of_rows
 
 MAX_POINTS = 400  # of a line; more points would be less than a pixel apart

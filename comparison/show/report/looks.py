@@ -6,9 +6,8 @@ from typing import Any
 
 import altair as alt
 import numpy as np
-import pandas as pd
 
-from comparison.show.report.charts import COLOURS, FOR_POINTERS, MORE_COLOURS, darker
+from comparison.show.report.charts import COLOURS, MORE_COLOURS, darker
 
 # The curves of runs in lockstep lie on top of each other: every line has its own width and pattern.
 WIDEST, NARROWEST = 5.0, 1.4
@@ -98,27 +97,3 @@ def legend_columns(names: Sequence[str]) -> int:
 def legend_height(names: Sequence[str]) -> int:
     """The height of a legend in pixels. It is added to a chart: the legend is above it, where it covers nothing."""
     return 10 + 16 * -(-len(names) // legend_columns(names))
-
-
-def switch() -> alt.Parameter:
-    """A selection: the rows that a reader has chosen by clicks in the legend; all rows before the first click."""
-    return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
-
-
-def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
-    """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
-
-    Args:
-      data: with the fields `x`, `key` and `value`.
-      x: the chart's x axis.
-      titles: key -> title in the tooltip.
-      form: the format of the values.
-      heading: the title of `x` in the tooltip.
-    """
-    nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
-    tooltip = [alt.Tooltip("x", title=heading)]
-    tooltip += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
-    seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
-    rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
-    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=tooltip).add_params(nearest)
-    return found

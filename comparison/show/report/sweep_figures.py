@@ -11,9 +11,9 @@ import pandas as pd
 
 from comparison import numbers
 from comparison.measure.sweep import Study, SweepRow
-from comparison.show.report.charts import HEIGHT, INK, Chart
+from comparison.show.report.charts import HEIGHT, INK, Chart, pointer_line, switch
 from comparison.show.report.curve_figures import accuracy_scale
-from comparison.show.report.looks import SHAPES, Looks, pointer_line, switch
+from comparison.show.report.looks import SHAPES, Looks
 
 REACHED = "Means over the runs, where all of them reached the target."
 Value = Callable[[SweepRow], float | None]

@@ -15,8 +15,8 @@ from comparison.measure.table import Row, paired_runs
 from comparison.numbers import COUNT, RATIO, SHARE, between
 from comparison.ratios import MIN_CYCLES
 from comparison.run.store import Run
-from comparison.show.report.charts import INK, Chart
-from comparison.show.report.looks import Looks, switch
+from comparison.show.report.charts import INK, Chart, switch
+from comparison.show.report.looks import Looks
 from comparison.show.report.speed_figures import looks_of_rows
 
 MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large

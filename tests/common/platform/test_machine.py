@@ -5,12 +5,13 @@ import time
 
 from conftest import REPOSITORY, run
 
-from common.platform.machine import git_state, peak_memory_bytes, process_start, versions
+from common.platform.processes import peak_memory_bytes, process_start
+from common.record.facts import git_state, versions
 
 
 def test_a_process_knows_when_it_was_started():
-    code = "import os, time; from common.platform import machine; "
-    code += "print(time.perf_counter() - machine.process_start(os.getpid()))"
+    code = "import os, time; from common.platform import processes; "
+    code += "print(time.perf_counter() - processes.process_start(os.getpid()))"
     started = time.perf_counter()
     age = float(run(sys.executable, "-c", code).stdout)
     elapsed = time.perf_counter() - started
@@ -28,7 +29,7 @@ def test_the_start_of_another_process_can_be_asked_for():
 def test_peak_memory_counts_what_was_freed_again_and_the_children():
     code = """
 import subprocess, sys, os
-from common.platform.machine import peak_memory_bytes
+from common.platform.processes import peak_memory_bytes
 before = peak_memory_bytes(os.getpid())
 block = bytearray(200 * 2**20); del block
 alone = peak_memory_bytes(os.getpid())

@@ -4,8 +4,8 @@ from typing import get_args
 import pytest
 from conftest import REPOSITORY
 
-from common.platform.cli import parse_options, to_arguments
-from common.platform.errors import UserError, option_name
+from common.platform.cli import option_name, parse_options, to_arguments
+from common.platform.errors import UserError
 from common.spec.options import RESET_IN, TrainConfig, options_of_kind
 from comparison.plan import options as compare_options
 from comparison.plan.options import CompareConfig
