@@ -24,8 +24,7 @@ from common.spec.update_rule import spelled_out
 
 # --- Devices, nodes and strategy ---
 
-WARNING = "warning: "
-BLIND = "{} sees no GPU, although this machine has one"
+SEES_NO_GPU = "{} sees no GPU"
 
 # How an implementation is started on several nodes.
 LAUNCHERS = {
@@ -97,12 +96,13 @@ def _resolve_accelerator(
     elif accelerator == "auto":
         accelerator = "gpu" if num_gpus else "cpu"
         if not num_gpus and launch.is_first and has_gpu():
-            print(f"{WARNING}{BLIND.format(title)}: {why_no_gpu(cuda)}", flush=True)
+            print(
+                f"warning: {SEES_NO_GPU.format(title)}, although this machine has one: {why_no_gpu(cuda)}", flush=True
+            )
     if accelerator == "gpu" and not num_gpus:
         option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
-        if has_gpu():
-            raise UserError(f"{option}: {BLIND.format(title)}: {why_no_gpu(cuda)}")
-        raise UserError(f"{option}: {title} sees no GPU on this machine")
+        why = f", although this machine has one: {why_no_gpu(cuda)}" if has_gpu() else " on this machine"
+        raise UserError(f"{option}: {SEES_NO_GPU.format(title)}{why}")
     return accelerator
 
 

@@ -66,7 +66,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
-    config, warnings = same_devices(config, given.interpreters(), given.timeout)
+    config, warnings = same_devices(config, given.interpreters(), given.timeout, given.launcher == "local")
     for warning in warnings:
         console.print(f"warning: {warning}", soft_wrap=True)
     if not given.mode:

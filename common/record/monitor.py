@@ -96,7 +96,7 @@ class Measured:
     """The resources that a run has used on one node or on all its nodes.
 
     Attributes:
-      peak_memory_bytes: resident memory, see `common.platform.machine.peak_memory_bytes`.
+      peak_memory_bytes: resident memory, see `common.platform.processes.peak_memory_bytes`.
       joules: energy; None if one of the nodes can't measure it.
       cpu_utilisation: share of the cores that the run may use, 0 to 1.
       gpu_utilisation: share of the time in which the run's GPUs were busy, 0 to 1.

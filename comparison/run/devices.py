@@ -2,51 +2,47 @@
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from common.implementations import implementation_title
 from common.platform.errors import UserError
 from common.platform.gpus import has_gpu
 from common.record.results import CONFIG_FILE
-from common.resolve import BLIND, WARNING
+from common.resolve import SEES_NO_GPU
 from common.spec.options import DEVICES_OF, TrainConfig
-from comparison.run.program import Program
-from comparison.run.runner import run_process
+from comparison.run.program import Ended, Program
+from comparison.run.runner import run_side_by_side
 from comparison.run.store import LOG_FILE
 
 
-def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: float) -> tuple[TrainConfig, list[str]]:
+def same_devices(
+    config: TrainConfig, interpreters: dict[str, str], timeout: float, here: bool
+) -> tuple[TrainConfig, list[str]]:
     """`config` with `--accelerator auto` replaced by devices that all implementations can use, and warnings.
 
     If the machine has an NVIDIA GPU, `--dry-run` finds out how many GPUs each implementation sees. If each of them sees
     at least one, GPUs are used: the number asked for, or else as many as every implementation sees. An implementation
-    whose `--dry-run` fails is ignored here; its row will show the reason.
+    whose `--dry-run` fails for another reason is ignored here; its row will show the reason.
+
+    Args:
+      here: whether the implementations train on this machine.
 
     Raises:
-      UserError: more devices are asked for than there are GPUs that all implementations can use.
+      UserError: `--accelerator gpu`, and an implementation sees no GPU; or more devices are asked for than there are
+        GPUs that all implementations can use.
     """
-    if config.accelerator != "auto" or config.stages:
+    if config.accelerator == "cpu" or config.stages or not here:
         return config, []
-    if not has_gpu():
+    if config.accelerator == "auto" and not has_gpu():
         return config.replace(accelerator="cpu"), []
-    seen: dict[str, TrainConfig] = {}
-    warnings = []
-    for name, interpreter in interpreters.items():
-        with tempfile.TemporaryDirectory() as folder:
-            asked = config.replace(run_dir=Path(folder), dry_run=True, devices="auto", strategy="auto", microbatches=1)
-            try:
-                run_process(
-                    Program(implementation=name, interpreter=interpreter, config=asked), timeout, lambda _: None
-                )
-                seen[name] = TrainConfig(**json.loads((Path(folder) / CONFIG_FILE).read_text()))
-                if seen[name].accelerator == "cpu":
-                    warnings.append(_reason(name, Path(folder) / LOG_FILE))
-            except (UserError, OSError, ValueError):
-                continue
-    if warnings or not seen:
-        why = "; ".join(warnings) or "no implementation could say whether it can use this machine's GPU"
+    seen, blind = _dry_runs(config, interpreters, timeout)
+    if config.accelerator == "gpu" and blind:
+        raise UserError(f"--accelerator gpu: {'; '.join(blind)}")
+    if blind or not seen:
+        why = "; ".join(blind) or "no implementation could say whether it can use this machine's GPU"
         return config.replace(accelerator="cpu"), [f"all rows are trained on the CPU: {why}"]
-    devices = min(probed.devices for probed in seen.values() if probed.devices != "auto")
+    devices = min(probed.devices for probed in seen if probed.devices != "auto")
     wanted = DEVICES_OF.get(config.strategy) if config.devices == "auto" else config.devices
     if wanted is not None and wanted > devices:
         option = f"--strategy {config.strategy}" if config.devices == "auto" else f"--devices {config.devices}"
@@ -54,8 +50,24 @@ def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: flo
     return config.replace(accelerator="gpu", devices=wanted or devices), []
 
 
-def _reason(name: str, log: Path) -> str:
-    """What an implementation has said of the GPU that it can't use."""
-    blind = BLIND.format(implementation_title(name))
-    said = [line.removeprefix(WARNING) for line in log.read_text(errors="replace").splitlines()]
-    return next((line for line in said if line.startswith(blind)), blind)
+def _dry_runs(config: TrainConfig, interpreters: dict[str, str], timeout: float) -> tuple[list[TrainConfig], list[str]]:
+    """The configurations that the implementations resolve, and what those have said that see no GPU."""
+    seen, blind = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        asked = config.replace(dry_run=True, devices="auto", strategy="auto", microbatches=1)
+        programs = [
+            Program(implementation=name, interpreter=interpreter, config=asked.replace(run_dir=Path(folder, name)))
+            for name, interpreter in interpreters.items()
+        ]
+
+        def look(program: Program, ended: Ended) -> None:
+            sees_none = SEES_NO_GPU.format(implementation_title(program.implementation))
+            with suppress(OSError, ValueError):  # the row will show the reason
+                log = (program.run_dir / LOG_FILE).read_text(errors="replace")
+                if sees_none in log:
+                    blind.append(sees_none + log.partition(sees_none)[2].partition("\n")[0])
+                elif ended.failure is None:
+                    seen.append(TrainConfig(**json.loads((program.run_dir / CONFIG_FILE).read_text())))
+
+        run_side_by_side(programs, len(programs), timeout, look)
+    return seen, blind

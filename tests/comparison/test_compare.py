@@ -307,6 +307,13 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, accelerator
     report = (tmp_path / "r" / "report.html").read_text()
     assert all(line.replace("'", "&#39;") in report for line in warned)
     assert [row["table"] for row in json.loads((tmp_path / "r" / "results.json").read_text())["rows"]] == [1, 0, 1]
+    if accelerator == "cpu":
+        command = (*command[:3], tmp_path / "s", *command[4:], "--accelerator", "gpu")
+        done = run(*command, *SHORT, cwd=project, expect=2, **environment)
+        blind = [f"{name} sees no GPU, although this machine has one: " for name in ("one", "two") if name not in gpus]
+        assert done.stderr.startswith("compare.py: error: --accelerator gpu: ") and all(
+            words in done.stderr for words in blind
+        )
 
 
 @pytest.mark.quick("[/x] :smile:")
