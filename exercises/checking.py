@@ -14,8 +14,9 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -62,6 +63,25 @@ def expect(condition: bool, seen: str) -> None:
     """For judges: if `condition` is false, the check has failed, and the student reads `seen`."""
     if not condition:
         raise NotPassedError(seen)
+
+
+def common_neighbours(order: Sequence[int], other: Sequence[int]) -> float:
+    """The share of the pairs that are side by side in one order, either way round, and in the other one, too.
+
+    Of two random orders of n numbers it is about 2 / n; of an order and its shift, its reverse, or itself with each two
+    numbers swapped, at least a half.
+    """
+    pairs, others = ({frozenset(pair) for pair in pairwise(one)} for one in (order, other))
+    return len(pairs & others) / max(1, len(pairs))
+
+
+def expect_new_orders(orders: Sequence[Sequence[int]]) -> None:
+    """For judges: each epoch's order of the examples must be drawn anew."""
+    for later, order in enumerate(orders):
+        for earlier, other in enumerate(orders[:later]):
+            expect(list(order) != list(other), f"epochs {earlier} and {later} have the same order")
+            alike = f"the orders of epochs {earlier} and {later} are alike: shifted, reversed, or swapped"
+            expect(common_neighbours(order, other) < 0.4, alike)
 
 
 def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:

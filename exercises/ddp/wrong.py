@@ -28,6 +28,7 @@ WRONG = [
         "orders_alone",
     ),
     Wrong("no set_epoch", "    loader.sampler.set_epoch(epoch)\n", "", "orders"),
+    Wrong("two orders in turns", "sampler.set_epoch(epoch)", "sampler.set_epoch(epoch % 2)", "orders"),
     Wrong(
         "no wrapping: nobody averages",
         "    return DistributedDataParallel(model) if",

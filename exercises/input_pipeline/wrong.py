@@ -236,5 +236,11 @@ WRONG = [
         "keeping workers that are not there", "persistent_workers=workers > 0", "persistent_workers=True", "any_workers"
     ),
     Wrong("pinned memory without a GPU", 'pin_memory=device.type == "cuda"', "pin_memory=True", "pinned"),
+    Wrong(
+        "pinned wherever the machine has a GPU",
+        'pin_memory=device.type == "cuda"',
+        "pin_memory=torch.cuda.is_available()",
+        "pinned",
+    ),
     Wrong("never pinned", '        pin_memory=device.type == "cuda",\n', "", "pinned"),
 ]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from exercises.checking import check, expect
+from exercises.checking import check, expect, expect_new_orders
 
 RANKS = 3
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -629,6 +629,7 @@ def _(seen: Any) -> None:
             twin = next((other for other, one in found.items() if one == order), None)
             expect(twin is None, f"seed {seed}, epoch {epoch} has the order of seed and epoch {twin}")
             found[seed, epoch] = order
+        expect_new_orders([order for (of_seed, _), order in found.items() if of_seed == seed])
 
 
 @check(

@@ -199,6 +199,12 @@ WRONG = [
         "manual_seed(plan.seed)",
         "orders",
     ),
+    Wrong(
+        "one order that each epoch shifts",
+        "torch.Generator().manual_seed(plan.seed + epoch))",
+        "torch.Generator().manual_seed(plan.seed)).roll(epoch)",
+        "orders",
+    ),
     Wrong("an order that ignores the seed", "manual_seed(plan.seed + epoch)", "manual_seed(epoch)", "orders"),
     Wrong(
         "a product that seed 0 makes 0", "manual_seed(plan.seed + epoch)", "manual_seed(plan.seed * epoch)", "orders"

@@ -3,10 +3,34 @@
 from exercises.checking import Wrong
 
 PADDING = "islice(cycle(order), len(self) * self.world_size)"
+DRAWN = "manual_seed(self.seed + self.epoch)\n        order = torch.randperm(self.length, generator=generator).tolist()"
 
 WRONG = [
     Wrong("no set_epoch", "        sampler.set_epoch(epoch)\n", "", "orders"),
     Wrong("an order that ignores the epoch", "manual_seed(self.seed + self.epoch)", "manual_seed(self.seed)", "orders"),
+    *(
+        Wrong(
+            f"the orders of {number} epochs again and again",
+            "manual_seed(self.seed + self.epoch)",
+            f"manual_seed(self.seed + self.epoch % {number})",
+            "orders",
+        )
+        for number in (2, 3)
+    ),
+    Wrong(
+        "one order that each epoch shifts",
+        DRAWN,
+        "manual_seed(self.seed)\n"
+        "        order = torch.randperm(self.length, generator=generator).roll(self.epoch).tolist()",
+        "orders",
+    ),
+    Wrong(
+        "one order that odd epochs reverse",
+        DRAWN,
+        "manual_seed(self.seed)\n        order = torch.randperm(self.length, generator=generator).tolist()\n"
+        "        order = order[::-1] if self.epoch % 2 else order",
+        "orders",
+    ),
     Wrong("an order that ignores the seed", "manual_seed(self.seed + self.epoch)", "manual_seed(self.epoch)", "orders"),
     Wrong(
         "an order of its own in each process",

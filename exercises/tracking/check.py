@@ -180,6 +180,25 @@ def _(first: Any, *_: Any) -> None:
         expect(near(found, wanted), means)
 
 
+@check("the sum of the losses keeps 64 bits", "what type do the totals have after an entry was logged?", seconds=10)
+def precise(work: ModuleType) -> object:
+    alone()
+    logger = Recorder()
+    log = work.LossLog(logger, 3, 0, CPU)
+    for loss in (1e8, 1.0, -1e8) * 3:
+        log.add(torch.tensor([loss], dtype=torch.float64), 0.1)
+    return logger.rows
+
+
+@precise.judge
+def _(rows: Any) -> None:
+    found = values(rows, "train/loss")
+    expect(
+        near(found, [1 / 3] * 3),
+        f"losses 1e8, 1 and -1e8, three times: the means are 1/3, and logged were {told(found)}",
+    )
+
+
 # For `step_axis`: every how many steps, the steps before, the steps that are added, and where an entry is to be.
 AXES = (
     (4, 0, 9, [4, 8, 9]),

@@ -21,6 +21,12 @@ ENDED = (
 )
 
 WRONG = [
+    Wrong(
+        "totals that lose their type after the first entry",
+        "        self.totals.zero_()\n",
+        "        self.totals = torch.zeros(2)\n",
+        "precise",
+    ),
     Wrong("a logger in every process", "return None\n    logger =", "pass\n    logger =", "one_logger"),
     Wrong(
         "a logger on each node",
