@@ -6,6 +6,7 @@ The test process itself imports no framework, because two frameworks must never 
 import csv
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -81,9 +82,9 @@ def as_started(command):
 
     A comparison has a row for each implementation, unless the command says which modes it wants.
     """
-    started = [word.removesuffix("_impl") for word in map(str, command) if word.endswith("_impl")]
-    if command[0] == sys.executable and started:
-        command = (implementations.interpreter_of(started[0]), *command[1:])
+    if started := re.search(r"-m (\w+)_impl\b", " ".join(map(str, command))):
+        own = implementations.interpreter_of(started[1])
+        command = [own if word == sys.executable else word for word in command]
     compares = len(command) > 1 and str(command[1]).endswith("compare.py")
     if compares and not {"--mode", "--report-only", "--resume", "--help"} & {*command}:
         return (*command, "--mode", "plain")
