@@ -77,6 +77,11 @@ def pytest_unconfigure():
         shutil.rmtree(os.environ["XDG_CACHE_HOME"])
 
 
+def program_of(implementation):
+    """The words that start an implementation's program."""
+    return implementations.interpreter_of(implementation), "-m", f"{implementation}_impl"
+
+
 def as_started(command):
     """The command with the interpreter of the implementation that it starts.
 

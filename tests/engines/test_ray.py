@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from conftest import CPU, REPOSITORY, needs_ray, read_csv, run, start_process, steps_taken, wait_for
+from conftest import CPU, REPOSITORY, needs_ray, program_of, read_csv, run, start_process, steps_taken, wait_for
 
 from common.record.results import read_result, read_step_losses
 
@@ -37,7 +37,7 @@ def replicas(run_dir, implementation):
 def test_a_worker_that_is_killed_is_replaced_and_training_goes_on(ray_cluster, tmp_path, implementation):
     """Trains on two nodes; the losses equal those of a run on one device that was never stopped."""
     alone = tmp_path / "alone"
-    run(sys.executable, "-m", f"{implementation}_impl", *TRAINING, "--run-dir", alone)
+    run(*program_of(implementation), *TRAINING, "--run-dir", alone)
     run_dir = tmp_path / "run"
     start = (*RAY_TRAIN, "--nnodes", 2, "--max-restarts", 1, "--storage-path", tmp_path / "ray")
     checkpoints = ("--run-dir", run_dir, "--checkpoint-every", "epoch", "--resume", "auto")

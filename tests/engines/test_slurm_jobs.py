@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CPU, ONE_ROUND, REPOSITORY, needs_slurm, read_csv, run, steps_taken, wait_for
+from conftest import CPU, ONE_ROUND, REPOSITORY, needs_slurm, program_of, read_csv, run, steps_taken, wait_for
 
 from common.record.results import read_result, read_step_losses
 from launch.make import job_files
@@ -99,7 +99,7 @@ def wait_for_end(slurm, number, seconds=240):
 def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path, implementation):
     """Trains on two nodes with two devices each. Slurm sends USR1 before the time limit and before preemption."""
     alone = tmp_path / "alone"
-    run(sys.executable, "-m", f"{implementation}_impl", *TRAINING, "--run-dir", alone)
+    run(*program_of(implementation), *TRAINING, "--run-dir", alone)
     run_dir = tmp_path / "run"
     options = ("--ntasks-per-node=2", "--time=10", f"launch/slurm/{implementation}.slurm", *TRAINING)
     number = submit(slurm_cluster, tmp_path, *options, RUN_DIR=str(run_dir))

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from conftest import CPU, REPOSITORY, gone, run, start_process, steps_taken, wait_for
+from conftest import CPU, REPOSITORY, gone, program_of, run, start_process, steps_taken, wait_for
 
 from common.platform.errors import describe_signal
 
@@ -28,7 +28,7 @@ def training(tmp_path):
     started = []
 
     def start(implementation, devices=2, *more, **environment):
-        command = [sys.executable, "-m", f"{implementation}_impl", "--devices", str(devices), *map(str, CPU), *more]
+        command = [*program_of(implementation), "--devices", str(devices), *map(str, CPU), *more]
         options = ("--epochs", 100_000, "--run-dir", tmp_path / "r")
         temporary = str(tmp_path / "temporary")
         process = start_process((*command, *options), stdout=subprocess.DEVNULL, TMPDIR=temporary, **environment)
@@ -214,7 +214,7 @@ def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, f
 
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])
 def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, implementation):
-    command = (sys.executable, "-m", f"{implementation}_impl", *CPU, "--run-dir", tmp_path / "r")
+    command = (*program_of(implementation), *CPU, "--run-dir", tmp_path / "r")
     for variables in ({"LOCAL_RANK": "1"}, {"RANK": "abc"}):
         done = run(*command, expect=2, **variables)
         ((name, value),) = variables.items()
@@ -235,7 +235,7 @@ def test_a_limit_of_memory_that_its_libraries_exceed_is_reported_in_one_line(tmp
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes a network without lo")
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
 def test_without_a_loopback_interface_there_is_a_line(tmp_path, implementation):
-    command = ("unshare", "-n", sys.executable, "-m", f"{implementation}_impl", *CPU, "--devices", 2)
+    command = ("unshare", "-n", *program_of(implementation), *CPU, "--devices", 2)
     if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         pytest.skip("no namespaces here")
     (line,) = run(*command, "--run-dir", tmp_path / "r", expect=2).stderr.splitlines()

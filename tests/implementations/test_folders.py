@@ -1,10 +1,9 @@
 """Folders and ports that a run can't use: it prints one line and leaves no partial result, and a second try works."""
 
 import socket
-import sys
 
 import pytest
-from conftest import CPU, remount, run, train
+from conftest import CPU, program_of, remount, run, train
 
 from common.record.results import read_result, read_step_losses
 
@@ -17,7 +16,7 @@ IMPLEMENTATIONS = ["pt", *(pytest.param(name, marks=SLOW) for name in ("tf", "ke
 
 
 def program(implementation, *options):
-    return sys.executable, "-m", f"{implementation}_impl", *SHORT, *options
+    return *program_of(implementation), *SHORT, *options
 
 
 def own_line(done, implementation):

@@ -2,11 +2,10 @@
 
 import random
 import signal
-import sys
 import time
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, train
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, train
 from ctrl_c import press_ctrl_c
 
 from common.record.results import read_result
@@ -39,7 +38,7 @@ def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devic
     for part in range(PARTS):
         folder, options = tmp_path / f"r{part}", (*SHORT, "--devices", devices)
         pauses = [whole * (part + random.random()) / PARTS, *(random.uniform(0, 1.5) for _ in range(part % 3))]
-        command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
+        command = (*program_of(implementation), *options, "--run-dir", folder)
         ended = press_ctrl_c(command, pauses, tmp_path / f"temporary{part}", REPOSITORY)
         status, lines, told = ended.status, ended.lines("python -m "), f"{whole} seconds in all; {ended.told}"
         assert status in (0, 75, 130, -signal.SIGINT) and len(lines) <= max(ended.pressed, 1), told

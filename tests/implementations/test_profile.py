@@ -4,10 +4,9 @@ import gzip
 import json
 import re
 import subprocess
-import sys
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, program_of
 
 from common.platform.errors import UserError
 from common.platform.files import read_json_model
@@ -20,7 +19,7 @@ LONG = pytest.mark.slow
 
 
 def train(implementation, run_dir, *options):
-    command = [sys.executable, "-m", f"{implementation}_impl", "--run-dir", str(run_dir), "--epochs", "2"]
+    command = [*program_of(implementation), "--run-dir", str(run_dir), "--epochs", "2"]
     command += ["--threads-per-device", "1", "--precision", "64", "--test-size", "50", *options]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 

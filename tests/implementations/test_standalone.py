@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, run
 
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
@@ -24,7 +24,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     folder, temporary = tmp_path / "r", tmp_path / "temporary"
     temporary.mkdir()
     options = (*SHORT, "--devices", 2, "--max-steps", 6, "--log-every-n-steps", 5)
-    command = (sys.executable, "-m", f"{implementation}_impl", *options, "--run-dir", folder)
+    command = (*program_of(implementation), *options, "--run-dir", folder)
     # Python writes bytecode, as by default.
     lines = run(*command, TMPDIR=str(temporary), PYTHONDONTWRITEBYTECODE="").stdout.splitlines()
     assert not [path for path in temporary.rglob("*") if path.is_file()]
@@ -58,7 +58,7 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
     """Each replica without memory prints the line. TensorFlow on the CPU ends by a signal, which compare.py reports."""
     options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
     options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
-    command = shlex.join(map(str, (sys.executable, "-m", f"{implementation}_impl", *options)))
+    command = shlex.join(map(str, (*program_of(implementation), *options)))
     done = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1)
     said = [line for line in done.stderr.splitlines() if "error:" in line]
     assert 1 <= len(said) <= devices
@@ -71,7 +71,7 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
 @pytest.mark.parametrize("implementation", ["pt", *(pytest.param(case, marks=SLOW) for case in ("tf", "keras", "ptl"))])
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
-    done = run(sys.executable, "-m", f"{implementation}_impl", *SHORT, *options, expect=1)
+    done = run(*program_of(implementation), *SHORT, *options, expect=1)
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
@@ -83,7 +83,7 @@ def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementati
 )
 def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
     terminal, inside = pty.openpty()
-    command = [sys.executable, "-m", f"{implementation}_impl", *map(str, SHORT), "--epochs", "3"]
+    command = [*program_of(implementation), *map(str, SHORT), "--epochs", "3"]
     process = subprocess.Popen(
         [*command, "--log-every-n-steps", "2", "--run-dir", str(tmp_path / "r")],
         cwd=REPOSITORY,
@@ -129,7 +129,7 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
 def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, implementation, size):
     """In 32 bits, TensorFlow can't train on empty shards if it uses oneDNN's convolutions; it must refuse at once."""
     sizes = ("--batch-size", 16, "--eval-batch-size", 16, "--devices", 3, "--epochs", 1, "--test-size", 350)
-    command = [sys.executable, "-m", f"{implementation}_impl", *CPU, *sizes, *size, "--run-dir", tmp_path / "r"]
+    command = [*program_of(implementation), *CPU, *sizes, *size, "--run-dir", tmp_path / "r"]
     done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, capture_output=True, text=True)
     if done.returncode == 0:
         return

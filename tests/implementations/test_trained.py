@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, run, train
+from conftest import CPU, IMPLEMENTATIONS, program_of, run, train
 from PIL import Image
 
 from common.command import Command, PredictConfig, UseConfig, parse_command
@@ -26,7 +26,7 @@ CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
 
 def trained_network(command, implementation, weights, *options, expect=0):
     return run(
-        *(sys.executable, "-m", f"{implementation}_impl", command, "--weights", weights, *CPU_ALONE, *options),
+        *(*program_of(implementation), command, "--weights", weights, *CPU_ALONE, *options),
         expect=expect,
     )
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, program_of, run, train
 
 from common.platform.files import read_safetensors
 from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
@@ -237,7 +237,7 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, i
     """Evaluates on one device, whatever number of devices the weights were trained on."""
     trained = runs("cnn-plain", "64", source, "plain", devices)
     options = ("--weights", trained / "model.safetensors", "--precision", 64, "--accelerator", "cpu")
-    found = json.loads(run(sys.executable, "-m", f"{implementation}_impl", "evaluate", *options, *JSON).stdout)
+    found = json.loads(run(*program_of(implementation), "evaluate", *options, *JSON).stdout)
     result = read_result(trained)
     assert found["test_correct"] == result.test_correct and found["test_count"] == result.test_count == 355
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-12)
@@ -249,7 +249,7 @@ def test_under_torchrun_it_is_the_same_run(tmp_path, implementation):
     options = ("--precision", 64, *CPU, *SCENARIOS["cnn-plain"])
     run(sys.executable, *launcher, "-m", f"{implementation}_impl", *options, "--run-dir", tmp_path / "torchrun")
     # Not one of `runs`, whose processes share memory with the server that has forked them.
-    run(sys.executable, "-m", f"{implementation}_impl", *options, "--devices", 2, "--run-dir", tmp_path / "alone")
+    run(*program_of(implementation), *options, "--devices", 2, "--run-dir", tmp_path / "alone")
     under, alone = read_result(tmp_path / "torchrun"), read_result(tmp_path / "alone")
     assert under.devices == 2
     losses, expected = (read_step_losses(tmp_path / name) for name in ("torchrun", "alone"))

@@ -13,7 +13,18 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, REPOSITORY, changed_code, needs_slurm, run, start_process, steps_taken, train, wait_for
+from conftest import (
+    CPU,
+    REPOSITORY,
+    changed_code,
+    needs_slurm,
+    program_of,
+    run,
+    start_process,
+    steps_taken,
+    train,
+    wait_for,
+)
 from nodes import NAMES, Nodes
 
 from common.platform.files import read_safetensors
@@ -73,7 +84,7 @@ def torchrun(implementation, nodes, devices, options):
 def by_hand(implementation, nodes, devices, options):
     """The commands and environment variables that start Lightning on several nodes without a launcher."""
     more = ("--devices", devices, "--num-nodes", 2)
-    command = (sys.executable, "-m", f"{implementation}_impl", *options, *more)
+    command = (*program_of(implementation), *options, *more)
     environments = [{"NODE_RANK": str(rank), "MASTER_ADDR": "n1", "MASTER_PORT": "29500"} for rank in range(2)]
     return [(name, command) for name in NAMES], environments
 
@@ -81,7 +92,7 @@ def by_hand(implementation, nodes, devices, options):
 def tf_config(implementation, nodes, devices, options):
     """One process per device, because on the CPU a worker of TensorFlow can't have several devices."""
     workers = [f"{name}:{4000 + local_rank}" for name, local_rank in itertools.product(NAMES, range(devices))]
-    command = (sys.executable, "-m", f"{implementation}_impl", *options)
+    command = (*program_of(implementation), *options)
     cluster = {"worker": workers}
     environments = [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})}
@@ -97,7 +108,7 @@ def mpirun(implementation, nodes, devices, options):
     agent.write_text(f'#!/bin/sh\nshift\nexec {words} "$*"\n')
     agent.chmod(0o755)
     command = ("mpirun", "--mca", "plm_rsh_agent", agent, "-H", f"n1:{devices},n2:{devices}", "-np", 2 * devices)
-    program = (sys.executable, "-m", f"{implementation}_impl", *options)
+    program = (*program_of(implementation), *options)
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [("n1", (*command, "--bind-to", "none", *program))], [as_root]
 
@@ -229,7 +240,7 @@ def test_a_node_that_is_lost_is_reported(nodes, tmp_path, start, implementation)
 )
 def test_srun_starts_two_nodes(slurm_cluster, reference, tmp_path, implementation, devices):
     srun = ("srun", "--nodes=2", f"--ntasks-per-node={devices}", "--kill-on-bad-exit=1")
-    command = (sys.executable, "-m", f"{implementation}_impl", *SAME, "--run-dir", tmp_path / "r")
+    command = (*program_of(implementation), *SAME, "--run-dir", tmp_path / "r")
     run(*srun, *command, timeout=300, **slurm_cluster)
     assert_two_nodes(reference, tmp_path / "r", devices)
 

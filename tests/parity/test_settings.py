@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, program_of, run, train
 
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
@@ -149,7 +149,7 @@ def test_compiled_steps_are_the_same_training(runs, implementation, mode, device
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", TORCH)
 def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
-    command = (sys.executable, "-m", f"{implementation}_impl", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
+    command = (*program_of(implementation), "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
     (line,) = run(*command, CXX="no-such-compiler", expect=2).stderr.splitlines()
     assert line.endswith("--compile true: PyTorch needs a C++ compiler, and no-such-compiler is not installed")
 
@@ -157,7 +157,7 @@ def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_tf32_is_for_gpus(tmp_path, implementation):
-    command = (sys.executable, "-m", f"{implementation}_impl", "--tf32", "true", "--run-dir", tmp_path / "r", *CPU)
+    command = (*program_of(implementation), "--tf32", "true", "--run-dir", tmp_path / "r", *CPU)
     assert "--tf32 true: only GPUs have TF32; this run is on the CPU" in run(*command, expect=2).stderr
 
 

@@ -7,7 +7,7 @@ import sys
 from signal import SIGABRT, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, run
 
 from common.platform import processor
 from common.platform.errors import UserError
@@ -180,7 +180,7 @@ def test_a_damaged_or_unwritable_cache_means_trying_again(machine, tmp_path, con
 def train(implementation, folder, *options, expect=0):
     """Two steps; returns the process and its result, None unless it has succeeded."""
     size = ("--max-steps", 2, "--train-size", 64, "--batch-size", 16, "--run-dir", folder / "run")
-    done = run(sys.executable, "-m", f"{implementation}_impl", *CPU, *size, *options, expect=expect)
+    done = run(*program_of(implementation), *CPU, *size, *options, expect=expect)
     return done, None if expect else read_result(folder / "run")
 
 

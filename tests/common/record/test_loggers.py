@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, program_of
 
 from common.platform.errors import UserError
 from common.record import loggers
@@ -32,7 +32,7 @@ def read(tool, place):
 
 
 def train(implementation, folder, *options):
-    command = [sys.executable, "-m", f"{implementation}_impl", "--run-dir", str(folder / "r"), "--epochs", "2"]
+    command = [*program_of(implementation), "--run-dir", str(folder / "r"), "--epochs", "2"]
     command += ["--train-size", "300", "--log-every-n-steps", "3", "--threads-per-device", "1", *options]
     return subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
 

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from conftest import CPU, run, start_process, steps_taken, wait_for
+from conftest import CPU, program_of, run, start_process, steps_taken, wait_for
 
 from common.record.results import read_result
 from common.record.timeline import PHASES, Timeline
@@ -45,7 +45,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "keras", "
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", *SLOW])
 def test_the_time_of_a_stop_is_no_time_of_the_run(tmp_path, implementation):
-    command = (sys.executable, "-m", f"{implementation}_impl", *CPU, "--epochs", 150, "--run-dir", tmp_path / "r")
+    command = (*program_of(implementation), *CPU, "--epochs", 150, "--run-dir", tmp_path / "r")
     process = start_process(command)
     wait_for(lambda: steps_taken(tmp_path / "r") > 100, 120)
     process.send_signal(signal.SIGSTOP)
