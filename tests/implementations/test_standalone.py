@@ -60,7 +60,7 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
     options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
     command = shlex.join(map(str, (*program_of(implementation), *options)))
     done = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1)
-    said = [line for line in done.stderr.splitlines() if "error:" in line]
+    said = [line for line in done.stderr.splitlines() if "_impl: error:" in line]
     assert 1 <= len(said) <= devices
     assert f"error: out of memory with --batch-size 12000 (--eval-batch-size 1000) on {devices} x cpu (" in said[0]
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
@@ -72,7 +72,7 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(*program_of(implementation), *SHORT, *options, expect=1)
-    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    (line,) = [line for line in done.stderr.splitlines() if "_impl: error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
     fault("nan", f"{implementation}, 2 devices", 1, line, "no result is left")
