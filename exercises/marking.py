@@ -1,5 +1,8 @@
-"""Marks the works of a whole class: a table on the terminal, and a CSV file with what each check has seen."""
+"""Marks the works of a whole class: a table on the terminal, and a folder with a grade book and all that was seen."""
 
+import difflib
+import hashlib
+import json
 import shutil
 import stat
 import sys
@@ -21,7 +24,7 @@ from common.platform.machine import num_cores
 from exercises import sandbox, verdicts
 from exercises.checking import FOLDER, NOT_DONE
 from exercises.course import ACTIVITIES, nearest
-from exercises.marks_table import WIDTH, cell, shown, tables, to_csv
+from exercises.marks_table import WIDTH, Marks, cell, shown, tables, to_csv, to_feedback, to_grades, to_junit
 from exercises.sandbox import Limits
 from exercises.verdicts import Verdict
 
@@ -29,7 +32,6 @@ ABOUT = "Marks a class: FOLDER holds a sub-folder for each student, with NAME.py
 MAX_WORK_BYTES = 2**20
 MAX_NAMED = 20  # maximum number of files that the note on unmarked files names
 PROJECT, WORK = "/marked/project", "/marked/work"  # paths inside a sandbox
-Report = Callable[[str], None]
 
 
 class MarkOptions(BaseModel):
@@ -39,7 +41,12 @@ class MarkOptions(BaseModel):
 
     folder: Annotated[list[Path], Field(max_length=1)] = positional("FOLDER", "a sub-folder for each student")
     activities: list[str] | None = Field(None, min_length=1, description="which to mark; unset: all that occur")
-    csv: Path | None = Field(None, description="file for a line per student, activity and check; unset: none")
+    students: list[str] | None = Field(
+        None, min_length=1, description="whom to mark, also those who have a mark in --results; unset: all others"
+    )
+    results: Path | None = Field(
+        None, description="folder for grade book, details and feedback; works that it has marks of are not marked again"
+    )
     seconds: float = Field(300.0, gt=0, le=86400, description="limit for all checks of one work")
     memory_mib: int = Field(
         4096, ge=256, le=2**24, description="memory that all processes of one work may take, in MiB"
@@ -54,16 +61,13 @@ class MarkOptions(BaseModel):
                 raise ValueError(f"{name} is no activity{nearest(name)}")
         return names
 
-    @field_validator("csv")
+    @field_validator("results")
     @classmethod
     def _can_be_written(cls, path: Path | None) -> Path | None:
         try:
-            if path and path.is_dir():
-                raise ValueError("is a folder; name a file")
-            if path and not path.parent.is_dir():
-                raise ValueError(f"there is no folder {path.parent}")
-            if path:  # write_text's temporary file has a name of the same length
-                tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".written").close()
+            if path:
+                (path / "feedback").mkdir(parents=True, exist_ok=True)
+                tempfile.NamedTemporaryFile(dir=path).close()
         except OSError as error:
             raise ValueError(f"can't be written: {error.strerror}") from None
         return path
@@ -139,11 +143,17 @@ def _find_works(found: Class, student: str, folder: Path) -> None:
             activity = entry.stem if place == folder else place.name
             is_work = activity in ACTIVITIES and name in (f"{activity}.py", f"{activity}/exercise.py")
             if not is_work or not stat.S_ISREG(mode) or (student, activity) in found.works:
-                found.leave_out(NO_WORK, name, student)
+                found.leave_out(NO_WORK, f"{name}{_meant(entry)}", student)
             elif entry.lstat().st_size > MAX_WORK_BYTES:
                 found.leave_out(TOO_LARGE, name, student)
             else:
                 found.works[student, activity] = entry
+
+
+def _meant(path: Path) -> str:
+    """For a misnamed work: ` (sampler.py?)`."""
+    near = difflib.get_close_matches(path.stem.lower(), ACTIVITIES, n=1, cutoff=0.7)
+    return f" ({near[0]}.py?)" if near and path.suffix == ".py" and path.stem != near[0] else ""
 
 
 def _entries(folder: Path) -> list[tuple[Path, int]]:
@@ -211,35 +221,104 @@ def check_the_checks(activities: Sequence[str], limits: Limits, sandboxed: bool)
 
 
 def mark_class(
-    folder: Path, found: Class, activities: Sequence[str], limits: Limits, sandboxed: bool, report: Report
-) -> dict[tuple[str, str], list[Verdict]]:
-    """The verdicts of all works. Marks as many at a time as there are cores, and calls `report` with a line on each.
+    hidden: Sequence[Path],
+    works: dict[tuple[str, str], Path],
+    limits: Limits,
+    sandboxed: bool,
+    report: Callable[[tuple[str, str], list[Verdict]], None],
+) -> None:
+    """Marks works by student and activity, as many at a time as there are cores, and reports the verdicts of each.
 
     A work that ran out of time is marked once more, alone.
+
+    Args:
+      hidden: folders that no work may see.
     """
     stop = threading.Event()
-    wanted = [(student, activity) for student in found.students for activity in activities]
 
     def one(key: tuple[str, str]) -> list[Verdict]:
         if stop.is_set():
             return []
         try:
-            marks = mark_work(key[1], found.works[key], limits, sandboxed, stop, [folder])
+            marks = mark_work(key[1], works[key], limits, sandboxed, stop, hidden)
         except OSError as error:
             text = f"the work can not be read: {error.strerror}".encode(errors="replace").decode()
             marks = [Verdict(check=name, status="not run", seen=text) for name in verdicts.titles(key[1])]
-        report(f"{key[0]}: {key[1]}: {cell(marks)}")
+        if not stop.is_set():
+            report(key, marks)
         return marks
 
-    keys = [key for key in wanted if key in found.works]
     pool = ThreadPoolExecutor(num_cores())
     try:
-        marks = dict(zip(keys, pool.map(one, keys), strict=True))
-        late = [key for key in keys if any(NOT_DONE in each.seen for each in marks[key])]
-        return marks | {key: one(key) for key in late if len(keys) > 1}
+        marks = dict(zip(works, pool.map(one, works), strict=True))
+        for key in works:
+            if len(works) > 1 and any(NOT_DONE in each.seen for each in marks[key]):
+                one(key)
     finally:
         stop.set()  # in case of Ctrl-C
         pool.shutdown(cancel_futures=True)
+
+
+# --- The folder of results ---
+
+
+class Results:
+    """The marks of a class, kept in a folder as soon as they are there.
+
+    `marks.jsonl` has a line for each work that was marked; the last one of a work counts. From these lines come
+    `grades.csv`, `checks.csv`, `junit.xml` and `feedback/STUDENT.txt`.
+
+    Attributes:
+      marks: by student and activity, of the works as they are now.
+    """
+
+    def __init__(self, folder: Path | None, found: Class, activities: Sequence[str]) -> None:
+        self.folder, self.students, self.activities = folder, found.students, activities
+        self.marks: dict[tuple[str, str], list[Verdict]] = {}
+        self._lock = threading.Lock()
+        wanted = {key: work for key, work in found.works.items() if key[1] in activities}
+        self._digests = {key: _digest(key[1], work) for key, work in wanted.items()}
+        path = folder and folder / "marks.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []:
+            try:
+                stored = json.loads(line)
+                key = stored["student"], stored["activity"]
+                if self._digests.get(key) == stored["sha256"]:
+                    self.marks[key] = [Verdict(**verdict) for verdict in stored["verdicts"]]
+            except (ValueError, KeyError, TypeError):  # cut off when the computer was; the work is marked again
+                continue
+
+    def add(self, key: tuple[str, str], found: list[Verdict]) -> None:
+        with self._lock:
+            self.marks[key] = found
+            if self.folder is None or cell(found) == "not run":
+                return
+            seen = [verdict.model_dump() for verdict in found]
+            line = {"student": key[0], "activity": key[1], "sha256": self._digests[key], "verdicts": seen}
+            with open(self.folder / "marks.jsonl", "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(line) + "\n")
+            self.write(key[0])
+
+    def write(self, *students: str) -> None:
+        """Writes the grade book, the details, and the feedback for these students."""
+        if self.folder is None:
+            return
+        marks: Marks = {key: self.marks[key] for key in self._digests if key in self.marks}
+        byte_order_mark = "\ufeff"  # by which Excel knows UTF-8
+        write_text(self.folder / "grades.csv", byte_order_mark + to_grades(self.students, self.activities, marks))
+        write_text(self.folder / "checks.csv", byte_order_mark + to_csv(self.students, self.activities, marks))
+        write_text(self.folder / "junit.xml", to_junit(marks))
+        for student in students:
+            write_text(self.folder / "feedback" / f"{student}.txt", to_feedback(student, self.activities, marks))
+
+
+def _digest(activity: str, work: Path) -> str:
+    """Of a work and of what checks it."""
+    try:
+        parts = [path.read_bytes() for path in (work, FOLDER / activity / "check.py", FOLDER / "checking.py")]
+    except OSError:
+        return ""
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 # --- The command ---
@@ -257,6 +336,8 @@ def main(arguments: Sequence[str]) -> int:
     activities = [name for name in ACTIVITIES if name in options.activities] if options.activities else occurring
     if not activities:
         raise UserError(f"FOLDER {options.folder[0]}: holds no work, STUDENT/NAME.py or STUDENT/NAME/exercise.py")
+    if unknown := [name for name in options.students or () if name not in found.students]:
+        raise UserError(f"--students {unknown[0]}: FOLDER {options.folder[0]} has no such sub-folder")
     limits = Limits(seconds=options.seconds, memory_mib=options.memory_mib)
     notes = Console(stderr=True, width=WIDTH, highlight=False, markup=False, soft_wrap=True)
     if options.no_sandbox:
@@ -264,15 +345,27 @@ def main(arguments: Sequence[str]) -> int:
     else:
         sandbox.check_available()
     check_the_checks(activities, limits, not options.no_sandbox)
-    marks = mark_class(
-        options.folder[0], found, activities, limits, not options.no_sandbox, lambda line: notes.print(shown(line))
-    )
+    results = Results(options.results, found, activities)
+    again = options.students or ()
+    works = {
+        key: work
+        for key, work in found.works.items()
+        if key[1] in activities and (key[0] in again if again else key not in results.marks)
+    }
+
+    def report(key: tuple[str, str], marks: list[Verdict]) -> None:
+        results.add(key, marks)
+        notes.print(shown(f"{key[0]}: {key[1]}: {cell(marks)}"))
+
+    hidden = [options.folder[0], *([options.results] if options.results else [])]
+    mark_class(hidden, works, limits, not options.no_sandbox, report)
+    marks = results.marks
     out = Console(width=WIDTH, highlight=False, markup=False)
     for number, table in enumerate(tables(found.students, activities, marks)):
         out.print(*([""] * (number > 0)), table, sep="\n")
-    if options.csv:
-        write_text(options.csv, to_csv(found.students, activities, marks))
-        out.print(shown(f"{options.csv}: written"), soft_wrap=True)
+    if options.results:
+        results.write(*found.students)
+        out.print(shown(f"{options.results}: grades.csv, checks.csv, junit.xml, feedback"), soft_wrap=True)
     for reason, others in found.others.items():
         notes.print(shown(f"note: not marked, since {reason}: {_named(others)}"))
     if without := [f"{student}: {name}" for (student, name), results in marks.items() if cell(results) == "not run"]:

@@ -1,7 +1,8 @@
-"""The marks of a class, as tables for a terminal and as CSV for a spreadsheet."""
+"""The marks of a class: tables for a terminal, a grade book and details as CSV, JUnit XML, and words for students."""
 
 import csv
 import io
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
@@ -11,6 +12,7 @@ from exercises.verdicts import Verdict, titles
 
 HEADER = ("student", "activity", "check", "title", "status", "seen")
 WIDTH = 80
+POINTS = 8  # for all checks of an activity; the rubric in instructors.md has the others
 FORMULA = ("=", "+", "-", "@")  # first letters of texts that a spreadsheet would compute instead of showing
 
 Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; a missing work has no entry
@@ -48,21 +50,76 @@ def shown(text: str) -> Text:
     return Text("".join(letter if letter.isprintable() else "?" for letter in text))
 
 
+def points(found: Sequence[Verdict]) -> int:
+    """Points for the checks that have passed, rounded down."""
+    return POINTS * sum(verdict.status == "passed" for verdict in found) // max(1, len(found))
+
+
+def _names(students: Sequence[str]) -> list[str]:
+    """The students' names in one line each; they may differ in spaces at their ends or in control characters alone."""
+    names = [_one_line(student) for student in students]
+    return [repr(student) if names.count(name) > 1 else name for name, student in zip(names, students, strict=True)]
+
+
+def to_grades(students: Sequence[str], activities: Sequence[str], marks: Marks) -> str:
+    """The grade book: a line for each student, with points for each activity; empty where there is no mark."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("student", *activities, "points", "of"))
+    for student, written in zip(students, _names(students), strict=True):
+        found = [marks.get((student, activity)) for activity in activities]
+        given = [points(verdicts) if verdicts and cell(verdicts) != "not run" else None for verdicts in found]
+        total = sum(number or 0 for number in given)
+        lines.writerow((written, *given, total, POINTS * len(activities)))
+    return text.getvalue()
+
+
 def to_csv(students: Sequence[str], activities: Sequence[str], marks: Marks) -> str:
     """A line for each student, activity and check, below HEADER."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(HEADER)
-    names = [_one_line(student) for student in students]
-    # Names may differ in spaces at their ends or in control characters alone.
-    names = [repr(student) if names.count(name) > 1 else name for name, student in zip(names, students, strict=True)]
-    for student, written in zip(students, names, strict=True):
+    for student, written in zip(students, _names(students), strict=True):
         for activity in activities:
             found = {verdict.check: (verdict.status, verdict.seen) for verdict in marks.get((student, activity), ())}
             for name, title in titles(activity).items():
                 row = (written, activity, name, title, *found.get(name, ("missing", "")))
                 lines.writerow([_one_line(text) for text in row])
     return text.getvalue()
+
+
+def to_feedback(student: str, activities: Sequence[str], marks: Marks) -> str:
+    """What a student gets to read: of each activity the checks that have not passed, and what they have seen."""
+    lines = []
+    for activity in activities:
+        found = marks.get((student, activity))
+        if found is None:
+            lines += [f"{activity}: no work was found", ""]
+            continue
+        passed, names = sum(verdict.status == "passed" for verdict in found), titles(activity)
+        lines.append(f"{activity}: {passed} of {len(found)} checks passed, {points(found)} of {POINTS} points")
+        for verdict in found:
+            if verdict.status != "passed":
+                lines += [f"  {verdict.status}  {names[verdict.check]}", f"    {_one_line(verdict.seen)}"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def to_junit(marks: Marks) -> str:
+    """JUnit XML, which most systems for automatic marking read: a suite for each work, a case for each check."""
+    root = ET.Element("testsuites")
+    for (student, activity), found in marks.items():
+        failures, not_run = ([v for v in found if v.status in kinds] for kinds in (("FAILED", "open"), ("not run",)))
+        suite = ET.SubElement(root, "testsuite", name=f"{_one_line(student)}: {activity}", tests=str(len(found)))
+        suite.set("failures", str(len(failures)))
+        suite.set("skipped", str(len(not_run)))
+        names = titles(activity)
+        for verdict in found:
+            case = ET.SubElement(suite, "testcase", classname=activity, name=names[verdict.check])
+            if verdict.status != "passed":
+                kind = "skipped" if verdict.status == "not run" else "failure"
+                ET.SubElement(case, kind, message=_one_line(verdict.seen))
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _one_line(text: str) -> str:

@@ -92,10 +92,8 @@ TURNS = {
 # simulations, and 0.6 in 2,000. Three of them are allowed for, since there are many machines.
 @pytest.mark.quick(
     "processes 3 %-few",
-    "turns 20 %, noise of several cycles-few",
     "bursts, seen-few",
     "one round-few",
-    "processes 1 %, within 3 %-few",
 )
 @pytest.mark.parametrize("simulations", [pytest.param(2000, marks=pytest.mark.slow), 0], ids=["many", "few"])
 @pytest.mark.parametrize("name", TURNS)

@@ -57,7 +57,7 @@ SETTINGS = {
 }
 QUICK = {
     *(("sgd", "tf", "tuned"), ("adam", "ptl", "plain"), ("rmsprop", "keras", "tuned")),
-    *(("resnet8", "pt", "plain"), ("float16", "pt", "tuned"), ("learned", "tf", "tuned")),
+    *(("resnet8", "pt", "plain"), ("float16", "pt", "tuned")),
 }
 
 

@@ -49,7 +49,6 @@ QUICK = {
     ("lenet-full", "tf", "tuned", 2),
     ("lenet-full", "keras", "tuned", 1),
     ("lenet-full", "pt", "tuned", 3),
-    ("lenet-full", "ptl", "tuned", 2),
 }
 
 
@@ -73,7 +72,7 @@ RULES = {
 QUICK_RULES = {
     "adam": {("tf", "plain", 2), ("ptl", "plain", 1)},
     "adamw": {("pt", "tuned", 2)},
-    "adadelta": {("ptl", "tuned", 2), ("keras", "tuned", 2)},
+    "adadelta": {("ptl", "tuned", 2)},
     "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3)},
 }
 

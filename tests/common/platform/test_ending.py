@@ -202,6 +202,7 @@ with as_program("program"), at_signal(lambda: time.sleep(int(sys.argv[2]))), at_
 """
 
 
+@pytest.mark.quick("2-0", "15-0", "15-600")
 @pytest.mark.parametrize("seconds", [0, 600])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_closes_what_is_open_and_ends_a_program_whatever_runs(number, seconds):

@@ -22,6 +22,7 @@ time.sleep(2.5)
 """
 
 
+@pytest.mark.quick("stalls", "slow steps")
 @pytest.mark.parametrize("phase", ["stalls", "evaluation", "slow start", "slow steps", "ended"])
 def test_a_training_without_steps_is_ended_unless_its_steps_take_long(tmp_path, phase):
     done = run(sys.executable, "-c", SCRIPT, phase, tmp_path, expect=int(phase == "stalls"))
