@@ -207,7 +207,7 @@ def work(tmp_path):
 def test_marks_name_what_was_seen_and_a_hint(work):
     printed = check("check", "sampler", "--file", work("        sampler.set_epoch(epoch)\n", ""), expect=1)
     assert "  FAILED  every epoch has another order, and the seed makes it again\n" in printed
-    assert "          seen: two epochs in a row had the same order\n" in printed
+    assert "          seen: epochs 0 and 1 have the same order\n" in printed
     assert "          hint: on what does the generator depend?\n" in printed
     assert printed.count("  passed  ") == 6 and printed.endswith("6 of 8 passed\n")
     assert all(len(line) <= 80 for line in printed.splitlines()[1:])  # the first line names the file
