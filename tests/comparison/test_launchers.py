@@ -233,6 +233,7 @@ def test_a_queue_that_is_full_or_silent_is_waited_for(queue, tmp_path):
         QueuedLauncher(queue, tmp_path, said.append).run([[program(tmp_path, "d")]], 1, 60, notes)
 
 
+@pytest.mark.slow
 def test_a_job_that_comes_back_leaves_out_what_has_ended(queue, tmp_path):
     group = [program(tmp_path, "a"), program(tmp_path, "b", "hang")]
     folder = JobFolder.make(tmp_path, group, 60, turns=False)

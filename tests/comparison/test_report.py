@@ -577,6 +577,7 @@ def test_it_is_one_small_page_that_needs_nothing_else(simple, sweep, turns):
         assert "@@" not in words and "None" not in words and "nan" not in words
 
 
+@pytest.mark.slow
 def test_every_chart_fits_the_schema_of_vega_lite(simple, sweep, turns):
     for folder in (simple, sweep, turns):
         page = (folder / "report.html").read_text()

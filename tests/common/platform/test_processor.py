@@ -121,7 +121,11 @@ def test_if_all_crash_half_precision_is_refused_and_not_chosen(machine, capfd):
 
 @pytest.mark.parametrize(
     "ends",
-    [*({"": end} for end in (1, -SIGSEGV, -SIGKILL, -SIGTERM, "hangs")), {"": -SIGILL, "AVX512_CORE_AMX": -SIGKILL}],
+    [
+        *({"": end} for end in (1, -SIGSEGV, -SIGKILL, -SIGTERM)),
+        {"": -SIGILL, "AVX512_CORE_AMX": -SIGKILL},
+        pytest.param({"": "hangs"}, marks=SLOW),
+    ],
     ids=str,
 )
 def test_a_failure_of_another_cause_is_no_finding_and_is_not_stored(machine, ends, monkeypatch):
