@@ -9,7 +9,6 @@ are left out, too.
     python -m benchmarks.gpu --accelerator cpu --parts modes turns      # a trial without a GPU
 """
 
-import json
 import os
 import shlex
 import subprocess
@@ -31,8 +30,9 @@ from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.gpus import has_gpu, list_gpus
 from common.platform.machine import cpu_name
+from common.record.results import RunResult
 from common.spec.options import Accelerator, DatasetName, TrainConfig
-from comparison.prove.audits import AUDITS_FILE
+from comparison.prove.audits import read_audits
 from comparison.run.runner import end_process_group, exit_failure
 
 PartName = Literal[
@@ -55,6 +55,8 @@ PartName = Literal[
 IMAGES = ("--dataset", "synthetic", "--image-shape", "28", "28", "1", "--model", "lenet", "--batch-size", "128")
 RESIDUAL = ("--dataset", "synthetic", "--image-shape", "32", "32", "3", "--batch-size", "512", "--train-size", "20480")
 CIFAR_94 = ("--config", "configs/cifar10.yaml", "--model", "resnet18", "--batch-size", "512", "--epochs", "24")
+PASSES = 3  # of a training step: forward, and backward for the inputs and for the weights
+LINES = 40  # of a part's output that the page shows
 RESNETS: tuple[PartName, ...] = ("resnet18", "resnet50")
 
 
@@ -200,47 +202,53 @@ def run_part(part: Part, folder: Path, seconds_left: float) -> dict[str, Any]:
             status = f"ended after {limit:.0f} s"
         finally:
             end_process_group(process)
-    table = folder / part.name / "results.json"
     return {
         "name": part.name,
         "command": shlex.join(["python", *part.command[1:]]),
         "status": status,
         "seconds": time.monotonic() - begun,
-        "rows": json.loads(table.read_text())["rows"] if table.exists() else None,
-        "audited": _audited(folder / part.name),
+        "runs": [_facts(path, folder / part.name) for path in sorted((folder / part.name).glob("runs/**/result.json"))],
     }
 
 
-def _audited(folder: Path) -> dict[str, float]:
-    """For each audited run, the largest share of a step that rounding explains."""
-    explained = {}
-    for path in sorted(folder.glob(f"runs/**/{AUDITS_FILE}")):
-        audits = json.loads(path.read_text())["steps"]
-        explained[str(path.parent.relative_to(folder / "runs"))] = max(
-            (audit["explained"] for audit in audits), default=0.0
-        )
-    return explained
+def _facts(path: Path, folder: Path) -> dict[str, Any]:
+    """What a run has measured of the device, and how much rounding explains of its audited steps at most."""
+    result, audits = RunResult.model_validate_json(path.read_text()), read_audits(path.parent)
+    speed = result.images_per_second
+    return {
+        "run": str(path.parent.relative_to(folder / "runs")),
+        "images_per_second": speed,
+        "tflops": speed and PASSES * result.flops_per_image * speed / 1e12,
+        "device_peak_memory_mib": result.device_peak_memory_bytes and result.device_peak_memory_bytes / 2**20,
+        "joules_per_image": result.joules_per_image,
+        "rounding_explains": max((audit.explained for audit in audits.steps), default=None) if audits else None,
+    }
 
 
 def to_page(device: str, parts: list[Part], found: list[dict[str, Any]], left_out: list[str], folder: Path) -> str:
-    """`gpu.md`: each part's command, how it has ended, and its table or the end of what it has printed."""
+    """`gpu.md`: each part's command, how it has ended, the end of what it has printed, and its runs."""
     lines = [f"# {device}", "", "| part | seconds | ended |", "| --- | ---: | --- |"]
     lines += [f"| {result['name']} | {result['seconds']:.0f} | {result['status']} |" for result in found]
     lines += [f"| {words} |  | left out |" for words in left_out]
     for part, result in zip(parts, found, strict=True):
         lines += ["", f"## {part.name}", "", part.shows, "", "```", result["command"], "```", ""]
-        table = folder / part.name / "results.md"
-        if table.exists():
+        said = (folder / f"{part.name}.log").read_text(errors="replace").splitlines()
+        lines += ["```", *said[-LINES:], "```"]
+        if result["runs"]:
+            names = list(result["runs"][0])
             lines += [
-                line.replace("#", "###", 1) if line.startswith("#") else line for line in table.read_text().splitlines()
+                "",
+                f"| {' | '.join(name.replace('_', ' ') for name in names)} |",
+                f"| ---{' | ---:' * (len(names) - 1)} |",
             ]
-        if not table.exists() or result["status"] != "ok":
-            said = (folder / f"{part.name}.log").read_text(errors="replace").splitlines()
-            lines += ["```", *said[-25:], "```"]
-        if result["audited"]:
-            most = max(result["audited"].values())
-            lines += ["", f"Rounding explains at most {most:.1e} of a step in {len(result['audited'])} audited runs."]
+            lines += [f"| {' | '.join(map(_shown, run.values()))} |" for run in result["runs"]]
     return "\n".join(lines) + "\n"
+
+
+def _shown(value: str | float | None) -> str:
+    return (
+        value if isinstance(value, str) else "" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    )
 
 
 def installed(name: Implementation) -> bool:
