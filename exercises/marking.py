@@ -61,17 +61,6 @@ class MarkOptions(BaseModel):
                 raise ValueError(f"{name} is no activity{nearest(name)}")
         return names
 
-    @field_validator("results")
-    @classmethod
-    def _can_be_written(cls, path: Path | None) -> Path | None:
-        try:
-            if path:
-                (path / "feedback").mkdir(parents=True, exist_ok=True)
-                tempfile.NamedTemporaryFile(dir=path).close()
-        except OSError as error:
-            raise ValueError(f"can't be written: {error.strerror}") from None
-        return path
-
 
 # --- What there is to mark ---
 
@@ -338,6 +327,14 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"FOLDER {options.folder[0]}: holds no work, STUDENT/NAME.py or STUDENT/NAME/exercise.py")
     if unknown := [name for name in options.students or () if name not in found.students]:
         raise UserError(f"--students {unknown[0]}: FOLDER {options.folder[0]} has no such sub-folder")
+    try:
+        if options.results:
+            if options.folder[0].resolve() in options.results.resolve().parents:
+                raise UserError(f"--results {options.results}: lies in FOLDER, whose sub-folders are those of students")
+            (options.results / "feedback").mkdir(parents=True, exist_ok=True)
+            tempfile.NamedTemporaryFile(dir=options.results).close()
+    except OSError as error:
+        raise UserError(f"--results {options.results}: can't be written: {error.strerror}") from None
     limits = Limits(seconds=options.seconds, memory_mib=options.memory_mib)
     notes = Console(stderr=True, width=WIDTH, highlight=False, markup=False, soft_wrap=True)
     if options.no_sandbox:

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,7 @@ class Verdict(BaseModel):
     seen: str = Field("", max_length=MAX_LETTERS)
 
 
+@cache
 def titles(activity: str) -> dict[str, str]:
     """The titles of an activity's checks by their functions' names, in order; read without importing a framework."""
     functions = ast.parse((FOLDER / activity / "check.py").read_text(encoding="utf-8")).body

@@ -569,8 +569,9 @@ def test_without_a_sandbox_there_is_a_warning(tmp_path):
         (["nowhere"], "FOLDER nowhere: there is no such folder"),
         (["{class}/right"], "/right: has no sub-folders"),
         (["{class}", "--activities", "samplr"], "--activities samplr: samplr is no activity; sampler?"),
-        (["{class}", "--results", "x" * 300], "x...: can't be written: File name too long"),
-        (["{class}", "--results", "{class}/right/sampler.py"], "can't be written: Not a directory"),
+        (["{class}", "--results", "x" * 300], "x...: File name too long"),
+        (["{class}", "--results", "{class}.py/marks"], "can't be written: Not a directory"),
+        (["{class}", "--results", "{class}/marks"], "lies in FOLDER, whose sub-folders are those of students"),
         (["{class}", "--students", "nobody"], "--students nobody: FOLDER "),
         (["x" * 300], "x: can't be read: File name too long"),
         (["{class}", "--seconds", "0"], "--seconds 0: should be greater than 0"),
@@ -583,9 +584,10 @@ def test_without_a_sandbox_there_is_a_warning(tmp_path):
 )
 def test_mistakes_in_the_options_are_reported_in_one_line(tmp_path, arguments, message):
     folder = make_class(tmp_path / "class", {"right": SOLUTION})
+    (tmp_path / "class.py").write_text("")
     printed, told = mark(*(argument.replace("{class}", str(folder)) for argument in arguments), expect=2)
     (line,) = told.splitlines()
-    assert message in line and not printed
+    assert message in line and not printed and [path.name for path in folder.iterdir()] == ["right"]
 
 
 # --- Verdicts and tables ---
