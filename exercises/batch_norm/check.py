@@ -42,9 +42,9 @@ def _(*ranks: Any) -> None:
         counted = ", ".join(f"{count:g}" for count in sorted(set(counts)))
         expect(set(counts) == {8}, f"5 and 3 rows were counted as {counted}")
         wanted = batch.mean(dim=0)
-        expect(away(mean, wanted) < 1e-12, f"the mean is {wanted.tolist()}, not {mean}")
+        expect(away(mean, wanted) < 1e-12, f"the mean: yours {mean}, wanted {wanted.tolist()}")
         wanted = batch.var(dim=0, correction=0)
-        expect(away(variance, wanted) < 1e-12, f"the biased variance is {wanted.tolist()}, not {variance}")
+        expect(away(variance, wanted) < 1e-12, f"the biased variance: yours {variance}, wanted {wanted.tolist()}")
 
 
 @check(

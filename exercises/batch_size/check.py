@@ -22,7 +22,8 @@ def _(seen: Any) -> None:
     for factor, found in zip(FACTORS, rates, strict=True):
         wanted = base * factor
         expect(
-            abs(found - wanted) < 1e-12, f"for {factor:g} times the base batch the rate is {found:g}, not {wanted:g}"
+            abs(found - wanted) < 1e-12,
+            f"the rate for {factor:g} times the base batch: yours {found:g}, wanted {wanted:g}",
         )
 
 

@@ -105,7 +105,7 @@ def _(rates: Any) -> None:
     for (epochs, wanted), found in zip(RATES.items(), rates, strict=True):
         expect(
             abs(found - wanted) < 1e-12,
-            f"a cosine from 0.1 to 0 in 6 epochs is {wanted:g} after {epochs}, not {found:g}",
+            f"a cosine from 0.1 to 0 in 6 epochs, after {epochs}: yours {found:g}, wanted {wanted:g}",
         )
 
 

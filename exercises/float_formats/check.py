@@ -138,7 +138,7 @@ def same_step(work: ModuleType) -> object:
 @same_step.judge
 def _(weight: Any) -> None:
     wanted = plainly_stepped(3)
-    expect(weight == wanted, f"after 3 steps the weights are {weight} instead of {wanted}")
+    expect(weight == wanted, f"the weights after 3 steps: yours {weight}, wanted {wanted}")
 
 
 @check("small gradients survive float16", "when is it too late to multiply?")
@@ -175,7 +175,7 @@ def _(seen: Any) -> None:
     expect(halved == 512, f"after an infinite gradient the scale goes from 1024 to {halved:g}")
     expect(kept == 512, f"after a good step the scale goes from 512 to {kept:g}")
     wanted = plainly_stepped(2)
-    expect(last == wanted, f"the step after it takes the weights to {last} instead of {wanted}")
+    expect(last == wanted, f"the weights after the step after it: yours {last}, wanted {wanted}")
 
 
 @check("wherever it overflows", "which numbers are bad, and in how many places can one be?")

@@ -178,8 +178,10 @@ def _(seen: Any) -> None:
     active = range(first, first + count)
     wanted = {OPERATIONS[number]: SIZES[number] for number in active}
     told = f"of the steps {sorted(OPERATIONS.index(name) for name in found)}, counted from 0"
-    expect(found.keys() == wanted.keys(), f"operations were recorded {told}, instead of {list(active)}")
-    expect(found == wanted, f"operations were recorded {sum(found.values())} times instead of {sum(wanted.values())}")
+    expect(
+        found.keys() == wanted.keys(), f"the steps whose operations were recorded: yours {told}, wanted {list(active)}"
+    )
+    expect(found == wanted, f"recorded operations: yours {sum(found.values())}, wanted {sum(wanted.values())}")
 
 
 def event(key: str, count: int, own: float, whole: float) -> SimpleNamespace:
@@ -237,9 +239,9 @@ def trouble(found: Any, wanted: Any) -> str:
         ("images", "labels"), found, wanted, strict=True
     ):
         if dtype != right_dtype:
-            return f"the {name} are {dtype} instead of {right_dtype}"
+            return f"the type of the {name}: yours {dtype}, wanted {right_dtype}"
         if shape != right_shape:
-            return f"the {name} have the shape {tuple(shape)} instead of {tuple(right_shape)}"
+            return f"the shape of the {name}: yours {tuple(shape)}, wanted {tuple(right_shape)}"
         if values != right:
             away = np.abs(np.array(values, float) - np.array(right, float))
             return f"{(away > 0).mean():.0%} of the {name} differ, by {away.max():.1e} at most"

@@ -98,7 +98,7 @@ def described(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     expect(seen["kind"] == "SGD", f"the optimizer is {seen['kind']}")
     rate, momentum, wanted = (seen[name] for name in ("rate", "momentum", "wanted"))
-    expect(abs(rate - wanted) < 1e-6, f"on 2 devices the rate is {rate:g}, not {wanted:g}")
+    expect(abs(rate - wanted) < 1e-6, f"the rate on 2 devices: yours {rate:g}, wanted {wanted:g}")
     expect(abs(momentum - 0.9) < 1e-6, f"the momentum is {momentum:g}, not 0.9")
 
 

@@ -57,7 +57,7 @@ def compare(ranks: Any, steps: int, first: int = 0) -> None:
         wanted.append(loss.item())
     _, losses = ranks[1 - first]
     for mean, found in zip(wanted, losses, strict=True):
-        expect(abs(found - mean) < ROUNDING, f"the mean loss is {mean:.6f}, not {found:.6f}")
+        expect(abs(found - mean) < ROUNDING, f"the mean loss: yours {found:.6f}, wanted {mean:.6f}")
     for number in range(2):
         weights, _ = ranks[abs(number - first)]
         difference = largest_difference([weights], [flat(whole[number])])
@@ -144,4 +144,4 @@ def idle(work: ModuleType) -> object:
 @idle.judge
 def _(seen: Any) -> None:
     for (stages, parts, wanted), found in zip(BUBBLES, seen, strict=True):
-        expect(abs(found - wanted) < 1e-12, f"{stages} stages, {parts} part(s): {wanted:.3f}, not {found:.3f}")
+        expect(abs(found - wanted) < 1e-12, f"{stages} stages, {parts} part(s): yours {found:.3f}, wanted {wanted:.3f}")

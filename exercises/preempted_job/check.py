@@ -211,7 +211,7 @@ def _(*ranks: Any) -> None:
         told = f"signals to {', '.join(f'rank {rank} in step {step}' for rank, step in steps.items())}"
         found = [seen[case][0] for _, seen in ranks]
         wanted = [[min(steps.values()), 143]] * RANKS
-        expect(found == wanted, f"{told}: the ranks' last step and status: {found} instead of {wanted}")
+        expect(found == wanted, f"{told}: the ranks' last step and status: yours {found}, wanted {wanted}")
         statuses = [seen[case][1] for _, seen in ranks]
         expect(statuses == [0] * RANKS, f"{told}: started again, the statuses are {statuses}")
         same = all(seen[case][2] == whole for whole, seen in ranks)
@@ -307,7 +307,7 @@ def _(seen: Any) -> None:
         (saved_weights, loaded), *later = states
         expect(saved_weights == loaded, "the weights (or what else is in the state dict) are not those that were saved")
         for more, (rate, (whole, again)) in enumerate(zip(rates, later, strict=True), start=1):
-            expect(rate[0] == rate[1], f"{more} step(s) later the rate is {rate[1]:g} instead of {rate[0]:g}")
+            expect(rate[0] == rate[1], f"the rate {more} step(s) later: yours {rate[1]:g}, wanted {rate[0]:g}")
             expect(whole == again, f"{more} step(s) later the weights are different: what does a step read?")
 
 
@@ -602,7 +602,9 @@ def _(seen: Any) -> None:
         expect(sizes == per_epoch * epochs, f"{told}: batches of {sizes}")
         expect(len(later) == len(whole) + 1, f"{told}: not all steps were tried")
         for done, found in enumerate(later):
-            expect(found == whole[done:], f"{told}: after {done} steps come {found[:2]}..., not {whole[done:][:2]}...")
+            expect(
+                found == whole[done:], f"{told}: after {done} steps, yours {found[:2]}..., wanted {whole[done:][:2]}..."
+            )
         expect(
             untouched is True,
             "the order changes other random numbers of the program: use a generator for the order alone",
@@ -699,12 +701,12 @@ def _(seen: Any) -> None:
     whole, killed, at_the_end = seen
     for (save_every, step), (there, made, again) in zip(KILLED, killed, strict=True):
         wanted = kept_of(save_every, step)
-        told = f"save_every={save_every}, killed before step {step}: there are {shown(there)}"
-        expect(there == wanted, f"{told}, not {shown(wanted)}")
+        told = f"save_every={save_every}, killed before step {step}: yours {shown(there)}"
+        expect(there == wanted, f"{told}, wanted {shown(wanted)}")
         expect(made == list(range(wanted[-1] if wanted else 0, LAST)), f"{told}; started again, it made steps {made}")
         expect(again == whole, f"{told}; started again, it ended with other weights")
-    told = "save_every=5, a signal before step 6, started again: at the end there are"
-    expect(at_the_end == [10, LAST], f"{told} {shown(at_the_end)}, not {shown([10, LAST])}")
+    told = "save_every=5, a signal before step 6, started again: at the end yours"
+    expect(at_the_end == [10, LAST], f"{told} {shown(at_the_end)}, wanted {shown([10, LAST])}")
 
 
 INTERRUPTED = ((5, 0), (5, LAST - 2), (100, 4), (1, 4))  # save_every, and the step of the signal

@@ -29,7 +29,7 @@ def lengths(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (length, world_size), found in zip(SIZES, seen, strict=True):
         wanted = math.ceil(length / world_size)
-        expect(found == wanted, f"{length} examples for {world_size} processes: {found} each instead of {wanted}")
+        expect(found == wanted, f"{length} examples for {world_size} processes: yours {found} each, wanted {wanted}")
 
 
 @check("all processes get as many", "who waits for whom, if one process has a step more?")

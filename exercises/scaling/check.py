@@ -95,7 +95,7 @@ def _(found: Any) -> None:
     seconds = noisy_seconds()
     rows = np.array([[1.0, 1.0 / devices] for devices in seconds])
     a, b = np.linalg.lstsq(rows, np.array(list(seconds.values())))[0]
-    expect(abs(found - a / (a + b)) < FIT, f"the best fit has a serial share of {a / (a + b):.3%}, not {found:.3%}")
+    expect(abs(found - a / (a + b)) < FIT, f"the best fit's serial share: yours {found:.3%}, wanted {a / (a + b):.3%}")
 
 
 @check("two devices that are slower than one are all serial", "a and b are seconds: can b be negative?")
@@ -130,7 +130,8 @@ def predicted(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (share, devices, wanted), found in zip(PREDICTIONS, seen, strict=True):
         expect(
-            abs(found - wanted) < 1e-6, f"serial share {share:.0%}, {devices} devices: {found:.4f}, not {wanted:.4f}"
+            abs(found - wanted) < 1e-6,
+            f"serial share {share:.0%}, {devices} devices: yours {found:.4f}, wanted {wanted:.4f}",
         )
 
 
@@ -145,4 +146,6 @@ def half(work: ModuleType) -> object:
 @half.judge
 def _(seen: Any) -> None:
     for (share, wanted), found in zip(HALVES, seen, strict=True):
-        expect(abs(found - wanted) < 1e-9, f"serial share {share:.0%}: {found:g} devices, not {wanted:g}")
+        expect(
+            abs(found - wanted) < 1e-9, f"devices for a serial share of {share:.0%}: yours {found:g}, wanted {wanted:g}"
+        )

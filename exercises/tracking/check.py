@@ -125,7 +125,7 @@ def _(seen: Any) -> None:
         for name, value in {**settings, **sizes, "torch_version": "9.8.7"}.items():
             found = logged[0].get(name, "missing")
             same = str(found) == value if name == "torch_version" else found == value
-            expect(same, f"{world_size} processes, {share} examples each: {name} is {found}, not {value}")
+            expect(same, f"{world_size} processes, {share} examples each: {name}: yours {found}, wanted {value}")
         expect(given == settings, "the caller's settings were changed")
         expect(not rows, "there was no training, and metrics were logged")
 
@@ -174,7 +174,7 @@ def _(first: Any, *_: Any) -> None:
         at, found = steps(rows, "train/loss"), values(rows, "train/loss")
         expect(
             at == ends,
-            f"7 steps, every {every}, then flush(): losses were logged at steps {at}, not {ends}",
+            f"7 steps, every {every}, then flush(): the steps of the losses: yours {at}, wanted {ends}",
         )
         means = f"3 processes, every {every} steps: the means are {told(wanted)}, and logged were {told(found)}"
         expect(near(found, wanted), means)
@@ -237,7 +237,7 @@ def _(seen: Any) -> None:
             at = steps(rows, name)
             expect(
                 at == wanted,
-                f"steps {first + 1} to {first + adds}, every {every}: {name} was logged at {at}, not {wanted}",
+                f"steps {first + 1} to {first + adds}, every {every}: the steps of {name}: yours {at}, wanted {wanted}",
             )
         expect(last == first + adds, f"after {first} steps and {adds} more, the log's step is {last}")
         names = {name for _, name, _ in rows}
@@ -476,7 +476,7 @@ def _(first: Any, *_: Any) -> None:
     }
     for step, rows in zip((23, 460), first, strict=True):
         names = sorted({name for _, name, _ in rows})
-        expect(names == sorted(wanted), f"the names that were logged are {names}, not {sorted(wanted)}")
+        expect(names == sorted(wanted), f"the names that were logged: yours {names}, wanted {sorted(wanted)}")
         for name, value in wanted.items():
             found, at = values(rows, name), steps(rows, name)
             expect(near(found, [value]), f"shares of {TEST_COUNTS}: {name} is {value:g}, and logged was {told(found)}")
@@ -571,4 +571,4 @@ def _(seen: Any) -> None:
         expect(one["calls"] == 1, f"{what} was called {one['calls']} times")
         if number % 2 == 0:  # with a logger
             wanted = ["failed" if number else "success"]
-            expect(one["ends"] == wanted, f"{what}: finalize was called with {one['ends']}, not {wanted}")
+            expect(one["ends"] == wanted, f"{what}: finalize was called with, yours {one['ends']}, wanted {wanted}")

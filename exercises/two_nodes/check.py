@@ -53,7 +53,7 @@ def first(work: ModuleType) -> object:
 @first.judge
 def _(seen: Any) -> None:
     for (node_list, wanted), found in zip(HOSTS.items(), seen, strict=True):
-        expect(found == wanted, f"{node_list}: the first host is {wanted}, not {found}")
+        expect(found == wanted, f"{node_list}: the first host: yours {found}, wanted {wanted}")
 
 
 FIRST_JOBS = (1, 4711, 9_990_000, 123_456_780)
@@ -124,7 +124,7 @@ def _(seen: Any) -> None:
         wanted = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(count)}
         for name, value in {**wanted, "MASTER_ADDR": host, "MASTER_PORT": port}.items():
             told = f"process {rank} of {count}, the {local_rank}th on node {node}"
-            expect(found.get(name) == value, f"{told}: {name} is {found.get(name)!r} instead of {value!r}")
+            expect(found.get(name) == value, f"{told}: {name}: yours {found.get(name)!r}, wanted {value!r}")
 
 
 # --- Which part is mine ---
@@ -148,7 +148,7 @@ def _(seen: Any) -> None:
         wanted = f"cuda:{local_rank if gpus > 1 else 0}" if gpus else "cpu"
         found = "cuda:0" if device == "cuda" else device  # no process here sets another one
         told = f"rank {rank}, local rank {local_rank}, node {node}"
-        expect(found == wanted, f"{told}, which sees {gpus} GPU(s): the device is {found}, not {wanted}")
+        expect(found == wanted, f"{told}, which sees {gpus} GPU(s): the device: yours {found}, wanted {wanted}")
 
 
 # For each job the node of each rank, and the number of examples.
@@ -207,7 +207,7 @@ def expect_prepared(ranks: Any, shared: bool) -> None:
         found = sorted(sum((calls for calls, _ in seen), []))
         where = "a shared folder" if shared else "a folder on each node"
         told = f"{where}, ranks on nodes {nodes}"
-        expect(found == wanted, f"{told}: ranks {found} download, instead of {wanted}")
+        expect(found == wanted, f"{told}: the ranks that download: yours {found}, wanted {wanted}")
         expect(all(there == wanted for _, there in seen), f"{told}: a process went on before all data were there")
 
 
@@ -285,11 +285,15 @@ def _(*ranks: Any) -> None:
             mine = [other for other in range(RANKS) if nodes[other] == nodes[rank]]
             leaders = sorted(nodes.index(node) for node in set(nodes))
             told = f"ranks on nodes {nodes}, rank {rank}"
-            expect(leader == mine[0], f"{told}: the leader is {leader}, not {mine[0]}")
-            expect(sorted(node) == mine, f"{told}: the group of its node has ranks {sorted(node)}, not {mine}")
+            expect(leader == mine[0], f"{told}: the leader: yours {leader}, wanted {mine[0]}")
+            expect(
+                sorted(node) == mine, f"{told}: the ranks of the group of its node: yours {sorted(node)}, wanted {mine}"
+            )
             if rank == mine[0]:
                 found = sorted(of_leaders)
-                expect(found == leaders, f"{told}: the group of the leaders has ranks {found}, not {leaders}")
+                expect(
+                    found == leaders, f"{told}: the ranks of the group of the leaders: yours {found}, wanted {leaders}"
+                )
 
 
 @check(
@@ -394,7 +398,7 @@ def ring(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (processes, wanted), sent in zip(RINGS, seen, strict=True):
         for times, found in zip(TIMES, sent, strict=True):
-            told = f"{1000 * times:g} bytes in a ring of {processes}: each sends {found:g}, not {wanted * times:g}"
+            told = f"{1000 * times:g} bytes in a ring of {processes}: what each sends: yours {found:g}, wanted {wanted * times:g}"
             expect(close(found, wanted * times), told)
 
 
@@ -426,8 +430,8 @@ def _(seen: Any) -> None:
     for (nodes, times), crossed in zip(CROSSINGS, seen, strict=True):
         for num_bytes, found in zip(BYTES, crossed, strict=True):
             wanted = times * 2 * (len(nodes) - 1) / len(nodes) * num_bytes
-            told = f"{num_bytes:g} bytes, ranks on nodes {nodes}: {found:g} cross between nodes"
-            expect(close(found, wanted), f"{told}, not {wanted:g}")
+            told = f"{num_bytes:g} bytes, ranks on nodes {nodes}: what crosses between nodes: yours {found:g}"
+            expect(close(found, wanted), f"{told}, wanted {wanted:g}")
 
 
 # Bytes, processes, bandwidth, latency, and the seconds that a reduction takes.
@@ -451,8 +455,8 @@ def seconds(work: ModuleType) -> object:
 @seconds.judge
 def _(seen: Any) -> None:
     for (num_bytes, processes, bandwidth, latency, wanted), found in zip(REDUCTIONS, seen, strict=True):
-        told = f"{num_bytes:g} bytes, {processes} processes, {bandwidth:g} bytes/s, latency {latency:g} s: {found:g} s"
-        expect(close(found, wanted), f"{told}, not {wanted:g} s")
+        told = f"{num_bytes:g} bytes, {processes} processes, {bandwidth:g} bytes/s, latency {latency:g} s: yours {found:g} s"
+        expect(close(found, wanted), f"{told}, wanted {wanted:g} s")
 
 
 # Seconds of a part and of the reduction, number of parts, and the lowest and highest efficiency.
@@ -478,4 +482,4 @@ def _(seen: Any) -> None:
         told = f"{parts} part(s) of {compute:g} s, {reduce:g} s for the reduction"
         expect(len(found) == 2, f"{told}: {len(found)} numbers instead of the smallest and the largest")
         right = close(found[0], low) and close(found[1], high)
-        expect(right, f"{told}: {found[0]:.1%} to {found[1]:.1%} instead of {low:.1%} to {high:.1%}")
+        expect(right, f"{told}: yours {found[0]:.1%} to {found[1]:.1%}, wanted {low:.1%} to {high:.1%}")
