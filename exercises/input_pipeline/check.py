@@ -177,10 +177,9 @@ def _(seen: Any) -> None:
     found, first, count = seen
     active = range(first, first + count)
     wanted = {OPERATIONS[number]: SIZES[number] for number in active}
-    told = f"of the steps {sorted(OPERATIONS.index(name) for name in found)}, counted from 0"
-    expect(
-        found.keys() == wanted.keys(), f"the steps whose operations were recorded: yours {told}, wanted {list(active)}"
-    )
+    recorded = sorted(OPERATIONS.index(name) for name in found)
+    told = f"the steps whose operations were recorded, from 0: yours {recorded}, wanted {list(active)}"
+    expect(found.keys() == wanted.keys(), told)
     expect(found == wanted, f"recorded operations: yours {sum(found.values())}, wanted {sum(wanted.values())}")
 
 

@@ -398,8 +398,8 @@ def ring(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (processes, wanted), sent in zip(RINGS, seen, strict=True):
         for times, found in zip(TIMES, sent, strict=True):
-            told = f"{1000 * times:g} bytes in a ring of {processes}: what each sends: yours {found:g}, wanted {wanted * times:g}"
-            expect(close(found, wanted * times), told)
+            told = f"{1000 * times:g} bytes in a ring of {processes}, sent by each: yours {found:g}"
+            expect(close(found, wanted * times), f"{told}, wanted {wanted * times:g}")
 
 
 # For each rank the number of its node, and how often the ring leaves a node.
@@ -455,8 +455,8 @@ def seconds(work: ModuleType) -> object:
 @seconds.judge
 def _(seen: Any) -> None:
     for (num_bytes, processes, bandwidth, latency, wanted), found in zip(REDUCTIONS, seen, strict=True):
-        told = f"{num_bytes:g} bytes, {processes} processes, {bandwidth:g} bytes/s, latency {latency:g} s: yours {found:g} s"
-        expect(close(found, wanted), f"{told}, wanted {wanted:g} s")
+        told = f"{num_bytes:g} bytes, {processes} processes, {bandwidth:g} bytes/s, latency {latency:g} s"
+        expect(close(found, wanted), f"{told}: yours {found:g} s, wanted {wanted:g} s")
 
 
 # Seconds of a part and of the reduction, number of parts, and the lowest and highest efficiency.
