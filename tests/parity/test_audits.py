@@ -28,6 +28,7 @@ from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
 from comparison.lockstep import find_loss_jump
 from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, make_audits
+from comparison.prove.differences import compare
 
 SMALL = ("--train-size", 340, "--batch-size", 32, "--epochs", 3)  # 11 steps an epoch; the last one has 20 examples
 STEPS = (1, 9, 11, 12, 33)
@@ -165,6 +166,23 @@ def test_the_first_step_after_a_resumption_is_audited_from_the_checkpoint(tmp_pa
     audits = audited(resumed, tmp_path / "run", *SMALL, "--resume", checkpoint, steps=(3, 31, 33))
     assert [(audit.last_step, audit.same) for audit in audits.steps] == [(31, True), (33, True), (3, None)]
     assert "were not kept" in audits.steps[-1].note
+
+
+@pytest.mark.parametrize(("gradient", "explains"), [(1e-3, True), (2e-3, False)])
+def test_a_sign_that_a_small_gradient_may_change_is_explained_and_others_are_not(gradient, explains):
+    """As in Adam's first step. No sample changes the sign: each is 6e-4 away, to one side."""
+    _, (difference,) = compare(
+        lambda errors, seed: {"1.weight": np.array([gradient + (6e-4 if errors else 0.0)])},
+        lambda computed: {"weights.weight": np.sign(computed["1.weight"])},
+        {"weights.weight": np.array([-1.0])},
+        {},
+        TrainConfig(precision="32"),
+        more=3,
+        stored=0.0,
+        least={},
+    )
+    assert (difference.size, difference.explained) == (2.0, 2.0 if explains else 0.0)
+    assert difference.is_beyond is not explains
 
 
 # --- Wrong steps ---
