@@ -17,7 +17,7 @@ from common.record.results import read_result
 
 Seconds = dict[int, list[float]]  # number of devices: the training seconds of each round, for the same work
 MEASURE = (
-    "--implementations pt --sweep devices=1,2 --scaling strong --repeats 3 --epochs 1 --batch-size 256"
+    "--mode plain --implementations pt --sweep devices=1,2 --scaling strong --repeats 3 --epochs 1 --batch-size 256"
     " --dataset synthetic --image-shape 28 28 1 --train-size 3072 --test-size 256 --disturbed keep"
 )
 
