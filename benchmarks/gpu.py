@@ -30,7 +30,7 @@ from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.gpus import has_gpu, list_gpus
 from common.platform.machine import cpu_name
-from common.record.results import RunResult
+from common.record.results import read_result
 from common.spec.options import Accelerator, DatasetName, TrainConfig
 from comparison.prove.audits import read_audits
 from comparison.run.runner import end_process_group, exit_failure
@@ -129,7 +129,6 @@ def make_parts(options: GpuConfig, names: list[Implementation], folder: Path) ->
     )
     limit_output = ("--output-dir", str(folder / "limit"))
     limit = ("-m", "benchmarks.limit", "--rounds", "3", "--tasks", "lenet-mnist", "cnn-digits")
-    torch = [name for name in names if IMPLEMENTATIONS[name].package == "torch"]
     parts += [
         Part("turns", "Rows in turns on one card, three rounds: ratios and their intervals.", turns, 6),
         Part(
@@ -172,7 +171,7 @@ def make_parts(options: GpuConfig, names: list[Implementation], folder: Path) ->
             for path in options.beside
         ),
     ]
-    if "pt" in torch:
+    if "pt" in names:
         two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pt_impl")
         parts.append(
             Part(
@@ -213,7 +212,7 @@ def run_part(part: Part, folder: Path, seconds_left: float) -> dict[str, Any]:
 
 def _facts(path: Path, folder: Path) -> dict[str, Any]:
     """What a run has measured of the device, and how much rounding explains of its audited steps at most."""
-    result, audits = RunResult.model_validate_json(path.read_text()), read_audits(path.parent)
+    result, audits = read_result(path.parent), read_audits(path.parent)
     speed = result.images_per_second
     return {
         "run": str(path.parent.relative_to(folder / "runs")),
@@ -267,7 +266,7 @@ def main() -> None:
         raise UserError(f"--implementations {' '.join(options.implementations)}: none of their frameworks is installed")
     folder = make_folder(options, "gpu")
     os.environ["TEST_DATA_DIR"] = str(options.data_dir.absolute())
-    device = f"{list_gpus()[0]}" if options.accelerator == "gpu" else cpu_name()
+    device = list_gpus()[0] if options.accelerator == "gpu" else cpu_name()
     left_out = [f"{name}, which is not installed" for name in options.implementations if name not in names]
     end = time.monotonic() + 60 * options.minutes
     done: list[Part] = []
