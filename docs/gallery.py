@@ -54,39 +54,39 @@ class Exhibit:
 EXHIBITS = (
     Exhibit(
         "digits",
-        "Plain and tuned",
-        "What each framework costs as its documentation teaches it, and what tuning gains, in a network so small that"
-        " the framework's own work decides.",
-        "--mode plain tuned --implementations tf keras pt ptl --epochs 40 --repeats 4",
+        "Three modes",
+        "What each framework costs as its documentation teaches it, what its data path costs, and what tuning gains, in"
+        " a network so small that the framework's own work decides.",
+        "--mode tutorial plain tuned --implementations tf keras pt ptl --epochs 40 --repeats 3",
         ("throughput", "ratio"),
     ),
     Exhibit(
         "mnist",
         "MNIST",
-        "The classical task, with the time that each framework takes to a test accuracy of 98 %.",
+        "The classic task, with the time that each framework takes to reach a test accuracy of 98 %.",
         "--dataset mnist --data-dir DIR --model lenet --epochs 2 --repeats 3 --target-accuracy 0.98",
         ("throughput", "accuracy-seconds"),
     ),
     Exhibit(
         "cifar10",
         "CIFAR-10",
-        "A residual network, where the arithmetic decides and frameworks come close to each other.",
-        "--dataset cifar10 --data-dir DIR --model resnet8 --train-size 5000 --epochs 3 --repeats 3",
+        "A residual network, where nearly all of the time goes into the arithmetic of a training step.",
+        "--mode plain --dataset cifar10 --data-dir DIR --model resnet8 --train-size 5000 --epochs 3 --repeats 3",
         ("throughput", "breakdown"),
     ),
     Exhibit(
         "devices",
         "One device and two",
         "Speed-up on the CPU, where each device has its share of the cores. Its intervals are wide: the variants of a"
-        " sweep are not alive together, so their turns make no pairs.",
-        "--sweep devices=1,2 --scaling strong --epochs 40 --repeats 3",
+        " sweep do not run at the same time, so their turns cannot be paired.",
+        "--mode plain --sweep devices=1,2 --scaling strong --epochs 40 --repeats 3",
         ("sweep-speed-up", "sweep-images-per-second"),
     ),
     Exhibit(
         "batch-size",
         "Batch size",
         "What a larger batch gains in speed, and what it costs in epochs.",
-        "--sweep batch-size=16,64,256 --epochs 20 --repeats 3 --target-accuracy 0.97",
+        "--mode plain --sweep batch-size=16,64,256 --epochs 20 --repeats 3 --target-accuracy 0.97",
         ("sweep-images-per-second", "sweep-target-epochs"),
     ),
 )
