@@ -45,6 +45,7 @@ PartName = Literal[
     "compiled",
     "turns",
     "limit",
+    "graphs",
     "resnet18",
     "resnet50",
     "mnist-99",
@@ -67,7 +68,7 @@ class GpuConfig(FolderConfig):
         Path("data"), description="folder of data sets; parts whose data set is missing are left out"
     )
     implementations: list[Implementation] = Field(
-        ["pt", "ptl", "tf", "keras"], min_length=1, description="which take part, if they are installed"
+        ["pt", "ptl", "jax", "tf", "keras"], min_length=1, description="which take part, if they are installed"
     )
     accelerator: Accelerator = Field("gpu", description="cpu: a trial of this program")
     minutes: float = Field(25, gt=0, description="what all parts may take together")
@@ -127,14 +128,24 @@ def make_parts(options: GpuConfig, names: list[Implementation], folder: Path) ->
     turns = compare(
         "turns", *IMAGES, "--train-size", "12800", "--epochs", "3", "--repeats", "3", "--mode", "plain", "tuned"
     )
-    limit_output = ("--output-dir", str(folder / "limit"))
-    limit = ("-m", "benchmarks.limit", "--rounds", "3", "--tasks", "lenet-mnist", "cnn-digits")
+
+    def limit(name: PartName, *words: str) -> tuple[str, ...]:
+        command = (sys.executable, "-m", "benchmarks.limit", "--rounds", "3", "--tasks", "lenet-mnist", "cnn-digits")
+        return (*command, *words, *device, *data, "--implementations", *names, "--output-dir", str(folder / name))
+
     parts += [
         Part("turns", "Rows in turns on one card, three rounds: ratios and their intervals.", turns, 6),
         Part(
             "limit",
             "What is lost around the step, against a bare loop.",
-            (sys.executable, *limit, *device, *data, "--implementations", *names, *limit_output),
+            limit("limit"),
+            6,
+            "mnist",
+        ),
+        Part(
+            "graphs",
+            "The same, compiled, against a bare loop that is one CUDA graph: the limit where launches decide.",
+            limit("graphs", "--compile", "true"),
             6,
             "mnist",
         ),

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.within_a_run import SPEED_FILE
-from common.implementations import interpreter_of
+from common.implementations import IMPLEMENTATIONS, interpreter_of
 from common.platform.errors import UserError
 from common.platform.files import write_text
 from common.platform.machine import describe_machine
@@ -38,7 +38,15 @@ from comparison.run.store import LOG_FILE
 from comparison.run.turns import run_in_turns
 
 TIMEOUT_SECONDS = 4 * 3600  # of one program
-Implementation = Literal["tf", "pt", "ptl", "keras"]
+
+
+def _known(name: str) -> str:
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"not one of {', '.join(IMPLEMENTATIONS)}")
+    return name
+
+
+Implementation = Annotated[str, AfterValidator(_known)]
 
 
 class FolderConfig(BaseModel):
@@ -59,9 +67,7 @@ class BenchmarkConfig(FolderConfig):
 class ImplementationsConfig(BenchmarkConfig):
     """The options of benchmarks that measure implementations."""
 
-    implementations: list[Implementation] = Field(
-        ["tf", "pt", "ptl", "keras"], min_length=1, description="which are measured"
-    )
+    implementations: list[Implementation] = Field(list(IMPLEMENTATIONS), min_length=1, description="which are measured")
 
 
 class ModesConfig(ImplementationsConfig):

@@ -53,6 +53,13 @@ IMPLEMENTATIONS = {
         "pt_impl.probe",
         "images that are transformed one by one, logging, and the progress bar",
     ),
+    "jax": Implementation(
+        "JAX",
+        "Trains a network with JAX (Flax NNX, optax; arrays divided over a mesh of devices).",
+        "jax",
+        "jax_impl.probe",
+        "images that are converted one by one",
+    ),
 }
 
 

@@ -30,6 +30,7 @@ SEES_NO_GPU = "{} sees no GPU"
 LAUNCHERS = {
     "PyTorch": "torchrun, srun or mpirun",
     "Lightning": "torchrun, srun or mpirun; or by hand, with NODE_RANK, MASTER_ADDR and MASTER_PORT set on each",
+    "JAX": "torchrun, srun or mpirun",
     "TensorFlow": "srun or mpirun; or by hand, with TF_CONFIG set on each",
 }
 

@@ -1,4 +1,4 @@
-"""Makes docs/side-by-side.md from the four train.py and parts.py; a test checks that the page is current.
+"""Makes docs/side-by-side.md from the train.py and parts.py; a test checks that the page is current.
 
 python docs/side_by_side.py
 """
@@ -13,7 +13,7 @@ from common.implementations import IMPLEMENTATIONS
 from comparison.show.report.training_code import pieces
 
 PAGE = REPOSITORY / "docs" / "side-by-side.md"
-PAIRS = (("tf", "pt"), ("keras", "ptl"))  # the two written-out loops, and the two trainers
+GROUPS = (("tf", "pt", "jax"), ("keras", "ptl"))  # the written-out loops, and the trainers
 # section: the functions, classes and methods that belong in it, for each implementation
 SECTIONS = {
     "A training step": {
@@ -21,6 +21,7 @@ SECTIONS = {
         "pt": ["forward_backward", "train_step"],
         "keras": ["Classifier.__init__", "Classifier.call", "Classifier.forward_backward", "Classifier.train_step"],
         "ptl": ["Classifier.__init__", "Classifier.forward", "Classifier.training_step"],
+        "jax": ["forward_backward", "train_step"],
     },
     "An evaluation step": {
         "tf": ["eval_step"],
@@ -31,19 +32,27 @@ SECTIONS = {
             "Classifier.validation_step",
             "Classifier.on_validation_epoch_end",
         ],
+        "jax": ["eval_step"],
     },
-    "What is told to the recorder": {"tf": [], "pt": [], "keras": ["Recording"], "ptl": ["Recording"]},
-    "The loop": {"tf": ["make_loop", "train"], "pt": ["train"], "keras": ["train"], "ptl": ["train"]},
-    "The parts of a training": dict.fromkeys(("tf", "pt", "keras", "ptl"), ["Parts", "make_parts"]),
+    "What is told to the recorder": {"tf": [], "pt": [], "keras": ["Recording"], "ptl": ["Recording"], "jax": []},
+    "The loop": {
+        "tf": ["make_loop", "train"],
+        "pt": ["train"],
+        "keras": ["train"],
+        "ptl": ["train"],
+        "jax": ["make_loop", "train"],
+    },
+    "The parts of a training": dict.fromkeys(IMPLEMENTATIONS, ["Parts", "make_parts"]),
 }
 ELSEWHERE = {
     "ptl": ["Classifier.configure_optimizers", "Classifier.on_train_start"]
 }  # methods that are not in any section
 INTRODUCTION = """# Side by side
 
-What is written for the same training in each framework: functions and classes of the four `train.py`, and of `parts.py`
-beside it, which makes what `train` gets; without imports. In each section TensorFlow stands beside PyTorch, whose loops
-are written out, and Keras beside Lightning, whose loops are the framework's. Made by `python docs/side_by_side.py`.
+What is written for the same training in each framework: functions and classes of each `train.py`, and of `parts.py`
+beside it, which makes what `train` gets; without imports. In each section TensorFlow, PyTorch and JAX stand beside each
+other, whose loops are written out, and Keras beside Lightning, whose loops are the framework's. Made by
+`python docs/side_by_side.py`.
 """
 
 
@@ -53,16 +62,16 @@ def code(implementation: str) -> str:
 
 
 def make_page() -> str:
-    """The page as Markdown, with a table of two columns for each section and pair."""
+    """The page as Markdown, with a table for each section and group."""
     definitions = {name: pieces(code(name)) for name in IMPLEMENTATIONS}
     parts = [INTRODUCTION]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
-        for pair in PAIRS:
-            if not any(names[name] for name in pair):
+        for group in GROUPS:
+            if not any(names[name] for name in group):
                 continue
-            columns = ["\n\n\n".join(definitions[name][definition] for definition in names[name]) for name in pair]
-            heads = "".join(f"<th>{IMPLEMENTATIONS[name].title}</th>" for name in pair)
+            columns = ["\n\n\n".join(definitions[name][definition] for definition in names[name]) for name in group]
+            heads = "".join(f"<th>{IMPLEMENTATIONS[name].title}</th>" for name in group)
             # With blank lines around it, the content of a cell is read as Markdown.
             cells = "</td><td>".join(f"\n\n```python\n{column}\n```\n\n" for column in columns)
             parts.append(f'<table><tr>{heads}</tr><tr valign="top"><td>{cells}</td></tr></table>\n')

@@ -25,7 +25,8 @@ from pathlib import Path
 
 TENSORFLOW = ("tensorflow", "keras")
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
-FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning")}
+JAX = ("jax", "jax.experimental.multihost_utils", "flax.nnx", "optax")
+FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning"), "jax": JAX}
 TABLES = ("altair", "jinja2", "pandas", "platformdirs", "rich.live", "rich.table", "scipy.stats")
 LIBRARIES = {**FRAMEWORK, "compare": TABLES}
 COMMON = ("numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")

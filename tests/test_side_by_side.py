@@ -1,5 +1,6 @@
 import ast
 
+from common.implementations import IMPLEMENTATIONS
 from comparison.show.report.training_code import pieces
 from docs.side_by_side import ELSEWHERE, PAGE, SECTIONS, code, make_page
 
@@ -9,7 +10,7 @@ def test_the_page_is_made_of_the_files_as_they_are():
 
 
 def test_everything_in_these_files_is_on_the_page():
-    for name in ("tf", "pt", "keras", "ptl"):
+    for name in IMPLEMENTATIONS:
         text = code(name)
         shown = {one for section in SECTIONS.values() for one in section[name]} | {*ELSEWHERE.get(name, ())}
         whole = {one for one in shown if "." not in one}

@@ -15,7 +15,10 @@ from tf_impl.weights import load_weights
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
-    """A loop of the training step on one batch, in memory as the network's input; each step is a call of its graph."""
+    """A loop of the training step on one batch, in memory as the network's input; each step is a call of its graph.
+
+    `--compile true` compiles it by XLA.
+    """
     config = experiment.config
     kind, several = config.accelerator.upper(), config.devices > 1
     strategy = tf.distribute.get_strategy()
@@ -41,7 +44,7 @@ def make_bare(experiment: Experiment) -> BareLoop:
         optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
         return loss
 
-    @tf.function
+    @tf.function(jit_compile=True if config.compile and not several else None)  # XLA can't compile a merge of replicas
     def train_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         if several:
             return strategy.reduce(SUM, strategy.run(replica_step, args=(images, labels)), axis=None)

@@ -8,16 +8,18 @@ from conftest import CPU, run
 # Keras imports these if they are installed. Lightning's torchmetrics imports matplotlib, scipy and torchvision.
 UNUSED = {"matplotlib", "pandas", "sklearn"}
 OTHERS = {
-    ("tf", "plain"): {"torch", "torchvision", "lightning"},
-    ("tf", "tuned"): {"torch", "torchvision", "lightning", *UNUSED},
-    ("keras", "plain"): {"torch", "torchvision", "lightning"},
-    ("keras", "tuned"): {"torch", "torchvision", "lightning", *UNUSED},
-    ("pt", "plain"): {"tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
-    ("pt", "tuned"): {"tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
-    ("ptl", "plain"): {"tensorflow", "keras", "pandas", "sklearn"},
-    ("ptl", "tuned"): {"tensorflow", "keras", "pandas", "sklearn"},
+    ("tf", "plain"): {"jax", "torch", "torchvision", "lightning"},
+    ("tf", "tuned"): {"jax", "torch", "torchvision", "lightning", *UNUSED},
+    ("keras", "plain"): {"jax", "torch", "torchvision", "lightning"},
+    ("keras", "tuned"): {"jax", "torch", "torchvision", "lightning", *UNUSED},
+    ("pt", "plain"): {"jax", "tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
+    ("pt", "tuned"): {"jax", "tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
+    ("ptl", "plain"): {"jax", "tensorflow", "keras", "pandas", "sklearn"},
+    ("ptl", "tuned"): {"jax", "tensorflow", "keras", "pandas", "sklearn"},
+    ("jax", "plain"): {"tensorflow", "keras", "torch", "torchvision", "lightning", *UNUSED},
+    ("jax", "tuned"): {"tensorflow", "keras", "torch", "torchvision", "lightning", *UNUSED},
 }
-PACKAGES = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning"}
+PACKAGES = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning", "jax": "jax"}
 # Runs a module as `python -m` does, and prints the loaded modules at the end.
 PROGRAM = """
 import os, runpy, sys

@@ -45,7 +45,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert result.test_correct == read_metrics(folder, EpochLine)[-1].test_correct
     parts = [result.startup_seconds, *result.epoch_train_seconds, *result.eval_seconds]
     assert sum(parts) <= result.wall_seconds and min(parts) > 0
-    package = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning"}[implementation]
+    package = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning", "jax": "jax"}[implementation]
     assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
 
 

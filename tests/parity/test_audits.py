@@ -58,7 +58,7 @@ SETTINGS = {
 }
 QUICK = {
     *(("sgd", "tf", "tuned"), ("adam", "ptl", "plain"), ("rmsprop", "keras", "tuned")),
-    *(("resnet8", "pt", "plain"), ("float16", "pt", "tuned")),
+    *(("resnet8", "pt", "plain"), ("float16", "pt", "tuned"), ("sgd", "jax", "tuned")),
 }
 
 

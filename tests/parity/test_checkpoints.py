@@ -45,7 +45,7 @@ TOLERANCES = {"normalised": 1e-10}  # for the others 1e-12; observed: 5e-15
 # Scenario -> cases: the first run (implementation, mode, devices), the step of its checkpoint, the run that continues.
 QUICK = {
     "sgd": [(("tf", "plain", 1), 34, ("pt", "plain", 2)), (("pt", "plain", 2), 17, ("tf", "tuned", 1))],
-    "adamw": [(("ptl", "plain", 1), 51, ("keras", "plain", 2))],
+    "adamw": [(("ptl", "plain", 1), 51, ("keras", "plain", 2)), (("pt", "plain", 2), 34, ("jax", "plain", 1))],
 }
 TRIED = list(itertools.product(IMPLEMENTATIONS, MODES, (1, 2)))
 

@@ -44,7 +44,7 @@ REFERENCE = ("pt", "plain", 1)
 QUICK = {
     "dropout": {("tf", "tuned", 2)},
     "augmentation": {("pt", "tuned", 3), ("keras", "tuned", 1)},
-    "both": {("keras", "plain", 2), ("ptl", "tuned", 2)},
+    "both": {("keras", "plain", 2), ("ptl", "tuned", 2), ("jax", "tuned", 2)},
 }
 
 

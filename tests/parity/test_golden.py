@@ -48,7 +48,7 @@ SETTINGS = {
 TOLERANCE = 1e-10  # relative; batch normalisation amplifies rounding in ten steps
 SLOW_IN_NUMPY = ("resnet18", "resnet50")
 # Trained by a framework among the quick tests; the others by NumPy alone.
-QUICK = {("tf", "mnist_dropout"), ("keras", "cosine"), ("pt", "rmsprop"), ("ptl", "adam")}
+QUICK = {("tf", "mnist_dropout"), ("keras", "cosine"), ("pt", "rmsprop"), ("ptl", "adam"), ("jax", "step")}
 
 
 def options_of(setting):

@@ -19,6 +19,7 @@ SEES_A_GPU = {
     "pt": "import sys, torch; sys.exit(not torch.cuda.is_available())",
     "keras": "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU'))",
     "ptl": "import sys, lightning, torch; sys.exit(not torch.cuda.is_available())",
+    "jax": "import sys, jax; sys.exit(jax.default_backend() != 'gpu')",
 }
 
 
@@ -53,7 +54,7 @@ def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, mode, precisio
 
 WAYS = [
     *(("pt", strategy, ()) for strategy in ("ddp", "fsdp", "dp")),
-    *(("ptl", strategy, ()) for strategy in ("ddp", "fsdp")),
+    *((name, strategy, ()) for name in ("ptl", "jax") for strategy in ("ddp", "fsdp")),
     ("tf", "mirrored", ()),
     *((name, "pipeline", stages) for name in ("tf", "pt", "ptl") for stages in (("cpu", "gpu"), ("gpu", "cpu"))),
 ]

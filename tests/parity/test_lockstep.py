@@ -49,6 +49,8 @@ QUICK = {
     ("lenet-full", "tf", "tuned", 2),
     ("lenet-full", "keras", "tuned", 1),
     ("lenet-full", "pt", "tuned", 3),
+    ("cnn-plain", "jax", "plain", 2),
+    ("lenet-full", "jax", "tuned", 1),
 }
 
 
@@ -70,10 +72,10 @@ RULES = {
     ),
 }
 QUICK_RULES = {
-    "adam": {("tf", "plain", 2), ("ptl", "plain", 1)},
+    "adam": {("tf", "plain", 2), ("ptl", "plain", 1), ("jax", "tuned", 3)},
     "adamw": {("pt", "tuned", 2)},
     "adadelta": {("ptl", "tuned", 2)},
-    "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3)},
+    "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 3), ("jax", "plain", 1)},
 }
 
 
@@ -229,7 +231,15 @@ def test_the_first_ten_steps_agree_in_float32(runs, scenario, implementation, mo
 @pytest.mark.quick("keras-pt-1")
 @pytest.mark.parametrize(
     ("source", "implementation", "devices"),
-    [("tf", "pt", 3), ("tf", "ptl", 1), ("pt", "keras", 2), ("pt", "ptl", 2), ("ptl", "tf", 3), ("keras", "pt", 1)],
+    [
+        ("tf", "pt", 3),
+        ("tf", "ptl", 1),
+        ("pt", "keras", 2),
+        ("pt", "ptl", 2),
+        ("ptl", "tf", 3),
+        ("keras", "pt", 1),
+        ("pt", "jax", 2),
+    ],
 )
 @pytest.mark.xdist_group("cnn-plain")
 def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, implementation, devices):

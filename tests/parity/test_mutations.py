@@ -131,6 +131,18 @@ MUTATIONS = {
         '"weight_decay": 0.0',
         ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
     ),
+    "padding that counts": (
+        *("jax", 3, "jax_impl/data.py"),
+        "real = places < bounds[:, :, 1:2]",
+        "real = places < bounds[:, :, :1] + self.shard_size",
+        ["step 1 of 66", "suspect initial weights, the first batch, the network or the loss"],
+    ),
+    "optax's own rate": (
+        *("jax", 1, "jax_impl/optimizer.py"),
+        "lambda step: rates[step]",
+        "lambda step: rates[step + 1]",
+        ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
+    ),
     "answers taken for correct in training": (
         *("tf", 1, "tf_impl/train.py"),
         "return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)",

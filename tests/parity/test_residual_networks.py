@@ -39,6 +39,7 @@ QUICK = {
     ("ptl", "plain", 1, False),
     ("pt", "plain", 2, True),
     ("tf", "tuned", 2, True),
+    ("jax", "plain", 2, False),
 }
 
 
@@ -154,6 +155,18 @@ MUTATIONS = {
         "return sum_over_replicas(gradient.clone())",
         "return gradient.clone()",
         "suspect the loss or the backward pass",
+    ),
+    "statistics of the whole batch": (
+        *("jax", 2, "false", "jax_impl/networks.py"),
+        "1 if config.sync_batchnorm else config.num_shards",
+        "1",
+        "first batch: activation.bn1 differs",
+    ),
+    "padding that is normalised": (
+        *("jax", 2, "false", "jax_impl/networks.py"),
+        "counted = run.real.astype(self.dtype)",
+        "counted = jnp.ones(len(x), self.dtype)",
+        "step 10 of 10",
     ),
     "another epsilon": (
         *("keras", 1, "false", "tf_impl/networks.py"),

@@ -50,7 +50,7 @@ MIXED = [
     *(("tf", "plain", 2), ("pt", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1), ("ptl", "tuned", 1)),
 ]
 QUICK_MIXED = {
-    "bf16-mixed": {("pt", "plain", 2), ("keras", "plain", 1)},
+    "bf16-mixed": {("pt", "plain", 2), ("keras", "plain", 1), ("jax", "plain", 1)},
     "16-mixed": {("ptl", "plain", 1), ("tf", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1)},
 }
 

@@ -20,11 +20,18 @@ CLIPPED = (*OPTIONS, "--batch-size", 12, "--gradient-clip-val", 0.7, "--ema-deca
 ACCUMULATED = (*OPTIONS, "--model", "mnist_dropout", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--momentum", 0.8)
 ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumulate-grad-batches", 3)
 RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
-QUICK_CLIPPED = {("tf", "plain", 2), ("keras", "tuned", 2), ("ptl", "plain", 2), ("ptl", "tuned", 1)}
+QUICK_CLIPPED = {
+    ("tf", "plain", 2),
+    ("keras", "tuned", 2),
+    ("ptl", "plain", 2),
+    ("ptl", "tuned", 1),
+    ("jax", "plain", 2),
+}
 QUICK_ACCUMULATED = {
     ("tf", "tuned", 2),
     ("pt", "plain", 2),
     ("ptl", "plain", 2),
+    ("jax", "tuned", 2),
 }
 
 

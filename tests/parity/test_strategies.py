@@ -35,6 +35,7 @@ WAYS = {
     "keras": [("mirrored", 1)],
     "pt": [("ddp", 1), ("ddp_find_unused_parameters_true", 2), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2)],
     "ptl": [("ddp", 1), ("ddp_find_unused_parameters_true", 2), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2)],
+    "jax": [("ddp", 1), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3)],
 }
 RUNS = [
     (scenario, implementation, mode, *way)
@@ -52,6 +53,7 @@ QUICK = {
     ("averaged", "tf", "tuned", "pipeline", 2),
     ("averaged", "pt", "plain", "pipeline", 2),
     ("averaged", "ptl", "plain", "ddp", 1),
+    ("averaged", "jax", "plain", "fsdp", 2),
 }
 
 
@@ -240,6 +242,7 @@ def test_what_a_strategy_has_not_got_is_reported(tmp_path):
             ),
         ],
         "keras": [("pipeline", (), "--strategy pipeline: Keras does not have it; use single_device, mirrored")],
+        "jax": [("pipeline", (), "--strategy pipeline: JAX does not have it; use single_device, ddp, fsdp")],
         "pt": [
             ("pipeline", ("--precision", "16-mixed"), "--precision 16-mixed: not with --strategy pipeline"),
             ("pipeline", ("--save-first-batch", "true"), "--save-first-batch true: not with --strategy pipeline"),

@@ -20,8 +20,8 @@ import vl_convert
 from common.platform.files import write_bytes, write_text
 
 # Okabe and Ito's colours (2008), which people with any common kind of colour blindness can tell apart.
-COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73"}
-MORE_COLOURS = ("#56B4E9", "#D55E00", "#8C8C8C")
+COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73", "jax": "#D55E00"}
+MORE_COLOURS = ("#56B4E9", "#8C8C8C")
 # The page replaces these by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 PALETTES = ((INK, FAINT, PAPER), ("#e6e9ec", "#3a424b", "#14181c"))

@@ -18,6 +18,7 @@ STEPS = {
     "pt": ["forward_backward", "train_step"],
     "keras": ["Classifier.forward_backward", "Classifier.train_step"],
     "ptl": ["Classifier.forward", "Classifier.training_step", "Classifier.configure_optimizers"],
+    "jax": ["forward_backward", "train_step"],
 }
 
 

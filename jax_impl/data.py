@@ -1,0 +1,159 @@
+"""Batches in JAX: gathered from the shared arrays on the host, put on the devices, prepared there."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from common.data.formats import Images, Labels
+from common.experiment import Experiment
+from common.spec.augmentation import Augmentation
+from common.spec.batches import epoch_order, shards
+from common.spec.randomness import positions, visits
+from jax_impl.augment import Augment
+from jax_impl.precision import DTYPES
+from jax_impl.replicas import local_rows
+
+
+class Batch(NamedTuple):
+    """A batch of all replicas; its first axis is divided among the devices.
+
+    All batches of a set have the same size, and so have all shards of a batch: a step is compiled for one size, and a
+    device's part of an array must be as large as the others'. What is missing is padding: examples of weight 0, which
+    no sum counts.
+
+    Attributes:
+      inputs: images (n, H, W, C). For a network with dropout, a pair of images and their visits, int64 (n,), see
+        `common.spec.randomness.visits`.
+      labels: int64 (n,).
+      weights: float (n,), each example's weight in the loss: 1 / the number of examples of the step; in evaluation 1.
+    """
+
+    inputs: Any
+    labels: Any
+    weights: Any
+
+
+class Prepare:
+    """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
+
+    def __init__(self, experiment: Experiment, augmentation: Augmentation | None) -> None:
+        dataset, dtype = experiment.dataset, DTYPES[experiment.config.precision]
+        self.augmentation, self.drops, self.dtype = augmentation, experiment.network.drops, dtype
+        self.shift, self.scale = (jnp.asarray(array, dtype) for array in (dataset.shift, dataset.scale))
+
+    def normalise(self, images: jax.Array) -> jax.Array:
+        return (images.astype(self.dtype) - self.shift) * self.scale
+
+    def __call__(self, images: jax.Array, visits: jax.Array) -> Any:
+        """`images`: uint8 (n, H, W, C)."""
+        if self.augmentation:
+            augment = Augment(self.augmentation, visits)
+            images = augment.cut_out(self.normalise(augment.crop_and_flip(images)))
+        else:
+            images = self.normalise(images)
+        return (images, visits) if self.drops else images
+
+
+class Batches:
+    """The batches of a set.
+
+    Args:
+      size: of a batch.
+      sharding: how the first axis of a batch is divided among the devices.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        images: Images,
+        labels: Labels,
+        size: int,
+        augmentation: Augmentation | None,
+        sharding: NamedSharding,
+    ) -> None:
+        self.experiment, self.augmentation = experiment, augmentation
+        self.images, self.labels, self.sharding = images, labels, sharding
+        self.dtype, self.num_shards = np.dtype(DTYPES[experiment.config.precision]), experiment.config.num_shards
+        self.shard_size = -(-min(size, len(labels)) // self.num_shards)
+        self.prepare = jax.jit(Prepare(experiment, augmentation))
+
+    def padded(
+        self, order: NDArray[np.int64], bounds: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The visits in each batch, int64 (batches, n), and which of them are not padding, bool (batches, n).
+
+        Args:
+          order: the visits of all examples.
+          bounds: int64 (batches, replicas, 3): start and stop of each shard, see `common.spec.batches.shards`.
+        """
+        places = bounds[:, :, :1] + np.arange(self.shard_size)
+        real = places < bounds[:, :, 1:2]
+        visits = order[np.where(real, places, 0)]
+        return visits.reshape(len(bounds), -1), real.reshape(len(bounds), -1)
+
+    def own(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Of rows (..., n) of a batch, those whose examples are on this process's devices."""
+        return rows[..., local_rows(rows.shape[-1], self.num_shards)]
+
+    def stored(self, visits: NDArray[np.int64]) -> tuple[Images, Labels]:
+        """The images, uint8 (..., H, W, C), and labels, int64 (...), of visits (...)."""
+        indices = positions(visits)
+        return self.images[indices], self.labels[indices]
+
+    def divided(self, own: NDArray[Any], axis: int = 0) -> jax.Array:
+        """The array of which all processes have parts, divided along an axis, that of a batch's examples."""
+        sharding = NamedSharding(self.sharding.mesh, PartitionSpec(*[None] * axis, *self.sharding.spec))
+        shape = (*own.shape[:axis], self.shard_size * self.num_shards, *own.shape[axis + 1 :])
+        return jax.make_array_from_process_local_data(sharding, own, shape)
+
+    def batch(self, visits: NDArray[np.int64], weights: NDArray[np.floating]) -> Batch:
+        """The batch of these visits, int64 (n,), with these weights, (n,)."""
+        visits, weights = self.own(visits), self.own(weights)
+        images, labels = self.stored(visits)
+        inputs = self.prepare(self.divided(images), self.divided(visits))
+        return Batch(inputs, self.divided(labels), self.divided(weights))
+
+
+class TrainBatches(Batches):
+    """Those of the training set."""
+
+    def __init__(self, experiment: Experiment, sharding: NamedSharding) -> None:
+        dataset, config = experiment.dataset, experiment.config
+        arrays = dataset.train_images, dataset.train_labels
+        super().__init__(experiment, *arrays, config.batch_size, experiment.augmentation, sharding)
+        self.seed, self.plan = config.seed, experiment.plan
+
+    def rows(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
+        """The visits, int64 (batches, n), and weights, (batches, n), of an epoch, counted from 0; shuffled."""
+        order = visits(epoch + 1, epoch_order(self.seed, epoch + 1, self.plan.train_size))
+        bounds = self.plan.shards(epoch + 1, self.num_shards)
+        of_batches, real = self.padded(order, bounds)
+        return of_batches, (real / bounds[:, 0, 2:]).astype(self.dtype)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch, counted from 0."""
+        return itertools.starmap(self.batch, zip(*self.rows(epoch), strict=True))
+
+
+class TestBatches(Batches):
+    """Those of the test set, in its own order."""
+
+    def __init__(self, experiment: Experiment, sharding: NamedSharding) -> None:
+        dataset, config = experiment.dataset, experiment.config
+        arrays = dataset.test_images, dataset.test_labels
+        super().__init__(experiment, *arrays, config.eval_batch_size, None, sharding)
+        self.bounds = shards(len(dataset.test_labels), config.eval_batch_size, self.num_shards)
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
+        """The visits, int64 (batches, n), and weights, (batches, n)."""
+        of_batches, real = self.padded(np.arange(len(self.labels)), self.bounds)
+        return of_batches, real.astype(self.dtype)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return itertools.starmap(self.batch, zip(*self.rows(), strict=True))

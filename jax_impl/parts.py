@@ -1,0 +1,58 @@
+"""The parts of a training in JAX. Mode, strategy and resuming are decided here, before `train`."""
+
+import functools
+
+import jax
+from flax import nnx
+
+from common.experiment import Experiment
+from common.record.recorder import Recorder
+from common.spec.update_rule import LossScaling
+from jax_impl.data import TestBatches, TrainBatches
+from jax_impl.inspection import save_first_batch
+from jax_impl.networks import make_network
+from jax_impl.optimizer import make_optimizer
+from jax_impl.parallel import batch_sharding, weight_sharding
+from jax_impl.precision import LossScale
+from jax_impl.state import get_state, set_state
+from jax_impl.train import Parts, eval_step, make_loop, train_step
+from jax_impl.weights import load_weights, place
+
+
+def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Recorder) -> Parts:
+    """The parts of this process. Every process must call it."""
+    config, rule = experiment.config, experiment.update_rule
+    network = make_network(experiment.network, config)
+    load_weights(network, experiment.first_weights)
+    scale = LossScale(LossScaling()) if config.precision == "16-mixed" else None
+    optimizer = make_optimizer(network, rule, scaled=scale is not None)
+    average = nnx.clone(network) if rule.ema_decay is not None else None
+    if experiment.state:
+        set_state(experiment, optimizer, average, scale)
+    for part in (network, optimizer, average, scale):
+        if part is not None:
+            place(part, weight_sharding(config, mesh))
+
+    sharding, evaluated = batch_sharding(mesh), average or network
+    state_after = functools.partial(get_state, experiment, network, optimizer, average, scale)
+    step = functools.partial(train_step, config.label_smoothing, rule.ema_decay)
+    if config.mode == "tuned":
+        from jax_impl import tuning
+
+        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, average, scale), recorder)
+        train_steps, evaluate = tuned.train_steps, tuned.evaluate
+        state_after = functools.partial(tuned.state_after, state_after)
+    else:
+        kinds = TrainBatches, TestBatches
+        if config.mode == "tutorial":
+            from jax_impl import tutorial
+
+            kinds = tutorial.TutorialTrainBatches, tutorial.TutorialTestBatches
+        train_batches, test_batches = (kind(experiment, sharding) for kind in kinds)
+        take_step = functools.partial(nnx.jit(step), network, optimizer, average, scale)
+        evaluate_batch = functools.partial(nnx.jit(eval_step), evaluated)
+        train_steps, evaluate = make_loop(experiment, train_batches, test_batches, take_step, evaluate_batch)
+    if config.save_first_batch:
+        save_first_batch(experiment, network, sharding, recorder)
+
+    return Parts(mesh, network, average, scale, train_steps, evaluate, state_after)

@@ -1,0 +1,60 @@
+"""Precision in JAX: dtypes, settings left at auto, and PyTorch's loss scaling for float16."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from common.resolve import Settings
+from common.spec.options import TrainConfig
+from common.spec.state import ScaleState
+from common.spec.update_rule import LossScaling
+
+# The dtype of weights, normalised images and losses; and the dtype that layers compute in.
+DTYPES: dict[str, Any] = {"32": jnp.float32, "64": jnp.float64, "bf16-mixed": jnp.float32, "16-mixed": jnp.float32}
+COMPUTE_DTYPES: dict[str, Any] = DTYPES | {"bf16-mixed": jnp.bfloat16, "16-mixed": jnp.float16}
+
+
+def tuned_settings(config: TrainConfig) -> Settings:
+    """What tuned mode makes of settings left at auto."""
+    if config.accelerator == "gpu":
+        return Settings("bf16-mixed", tf32=True)
+    return Settings()
+
+
+class ScaleVariable(nnx.Variable[jax.Array]):
+    """A part of the state of loss scaling."""
+
+
+class LossScale(nnx.Module):
+    """The rule of torch.amp.GradScaler, see common.spec.update_rule.
+
+    Used instead of flax.training.dynamic_scale.DynamicScale, whose scale grows a step later. The optimizer skips the
+    steps, and counts them.
+    """
+
+    def __init__(self, rule: LossScaling) -> None:
+        self.rule = rule
+        self.scale = ScaleVariable(jnp.array(rule.initial, jnp.float32))
+        self.good_steps = ScaleVariable(jnp.array(0, jnp.int32))
+        self.skipped = ScaleVariable(jnp.array(0, jnp.int32))
+
+    def get_state(self) -> ScaleState:
+        return ScaleState(*(variable[...].item() for variable in (self.scale, self.good_steps, self.skipped)))
+
+    def set_state(self, state: ScaleState) -> None:
+        self.scale[...] = jnp.array(state.scale, jnp.float32)
+        self.good_steps[...] = jnp.array(state.good_steps, jnp.int32)
+        self.skipped[...] = jnp.array(state.skipped, jnp.int32)
+
+    def unscaled(self, gradients: Any) -> Any:
+        """The gradients, divided by the scale, which then changes."""
+        rule, scale, good_steps = self.rule, self.scale[...], self.good_steps[...]
+        unscaled = jax.tree.map(lambda gradient: gradient / scale, gradients)
+        skip = ~jnp.array([jnp.isfinite(gradient).all() for gradient in jax.tree.leaves(gradients)]).all()
+        grown = ~skip & (good_steps + 1 == rule.growth_interval)
+        self.scale[...] = scale * jnp.where(skip, rule.backoff, jnp.where(grown, rule.growth, 1.0)).astype(scale.dtype)
+        self.good_steps[...] = jnp.where(skip | grown, 0, good_steps + 1)
+        self.skipped[...] += skip.astype(jnp.int32)
+        return unscaled

@@ -1,0 +1,94 @@
+"""Devices in JAX: a mesh over all devices of the run, which one process has, or several."""
+
+import os
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.extend.backend import clear_backends
+from numpy.typing import NDArray
+
+from common.platform.launch import Launch
+from common.spec.options import TrainConfig
+from jax_impl.rendezvous import join_processes
+
+AXIS = "replicas"  # the only axis of the mesh
+
+
+def count_gpus() -> int:
+    """Number of GPUs that JAX can use on this node."""
+    with suppress(RuntimeError):  # there are none, or the plugin for CUDA is missing
+        return len(jax.local_devices(backend="gpu"))
+    return 0
+
+
+def setup_process(config: TrainConfig) -> None:
+    """Sets devices, threads and float formats of this process. Must run before the first computation.
+
+    Args:
+      config: its device options are resolved.
+    """
+    clear_backends()  # they exist if GPUs have been counted; the number of devices and threads can't change otherwise
+    own = config.devices // (Launch.read().local_world_size or 1)
+    # The visits of examples are 64-bit integers, and so are the losses' sums. Arrays of 32 bits stay so.
+    jax.config.update("jax_enable_x64", True)
+    if config.accelerator == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", own)
+        # All devices of a process share XLA's threads, whose number has no option, but this variable.
+        os.environ["NPROC"] = str(config.threads_per_device * own)
+    else:
+        # Otherwise JAX takes most of the GPU, and the programs that train in turns with it find little.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    # As in the other implementations, TF32 is not the default: it keeps 10 of the mantissa's 23 bits.
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if config.tf32 else "highest")
+
+
+def make_mesh(config: TrainConfig, launch: Launch) -> jax.sharding.Mesh:
+    """Joins the processes of the run, if there are several; the mesh has the devices of all of them."""
+    setup_process(config)
+    if launch.world_size is not None and launch.world_size > 1:
+        join_processes(launch, on_gpu=config.accelerator == "gpu")
+    own = config.devices // (launch.local_world_size or 1)
+    by_process: dict[int, list[jax.Device]] = {}
+    for device in jax.devices():
+        by_process.setdefault(device.process_index, []).append(device)
+    devices = [device for _, group in sorted(by_process.items()) for device in group[:own]]
+    return jax.sharding.Mesh(np.array(devices), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def local_rows(count: int, num_shards: int) -> slice:
+    """Which of `count` rows, divided among all devices, are on this process's devices."""
+    own = count // num_shards * (num_shards // jax.process_count())
+    return slice(jax.process_index() * own, (jax.process_index() + 1) * own)
+
+
+def sum_over_processes(array: NDArray[Any]) -> NDArray[Any]:
+    """The sum of every process's array. All processes must call it."""
+    if jax.process_count() == 1:
+        return array
+    return np.asarray(multihost_utils.process_allgather(array)).sum(0)
+
+
+def replicas_differ(array: jax.Array) -> bool:
+    """Whether this process's devices have different values of an array of which each has a copy."""
+    if not array.is_fully_replicated:
+        return False
+    first, *others = (np.asarray(shard.data) for shard in array.addressable_shards)
+    return any((first != other).any() for other in others)
+
+
+def device_peak_memory_bytes(config: TrainConfig, mesh: jax.sharding.Mesh) -> int | None:
+    """Peak memory that JAX's allocator gave out on the GPUs, summed; None on the CPU."""
+    if config.accelerator == "cpu":
+        return None
+    own = sum(device.memory_stats()["peak_bytes_in_use"] for device in mesh.local_devices)
+    return int(sum_over_processes(np.array(own)))
+
+
+def cuda_version() -> str | None:
+    """The version of CUDA that the installed plugin is built for; None if there is none."""
+    return next((version for version in ("13", "12") if find_spec(f"jax_cuda{version}_plugin")), None)

@@ -1,0 +1,62 @@
+"""Weights in Flax NNX; their names and layouts are the canonical ones."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.experimental import multihost_utils
+from numpy.typing import NDArray
+
+from common.spec.networks import Weights
+
+
+def load_weights(network: nnx.Module, weights: Weights) -> None:
+    """Sets every parameter from canonical arrays, cast to the network's precision."""
+    assign(named_arrays(network), weights)
+
+
+def get_weights(network: nnx.Module) -> Weights:
+    """Canonical name -> array in the network's precision. Every process must call it: each may have only a part."""
+    return {name: to_host(variable[...]) for name, variable in named_arrays(network).items()}
+
+
+def named_arrays(network: nnx.Module) -> dict[str, nnx.Variable]:
+    """Canonical name -> variable, including the statistics of batch normalisation."""
+    return {canonical_name(path): variable for path, variable in variables(network, (nnx.Param, nnx.BatchStat))}
+
+
+def named_parameters(network: nnx.Module) -> dict[str, nnx.Variable]:
+    """Canonical name -> trained variable."""
+    return {canonical_name(path): variable for path, variable in variables(network, nnx.Param)}
+
+
+def canonical_name(path: tuple[Any, ...]) -> str:
+    """Canonical name of the parameter at a path in a network."""
+    return ".".join(str(key) for key in path if key != "layers")
+
+
+def variables(module: Any, kind: Any) -> Iterable[tuple[tuple[Any, ...], nnx.Variable]]:
+    """The variables of a kind, which are a part of the module and can be assigned to, with their paths."""
+    return [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, kind)]
+
+
+def assign(variables: dict[str, nnx.Variable], arrays: Weights) -> None:
+    """Gives variables values from canonical arrays, with the dtype and on the devices that they have."""
+    for name, variable in variables.items():
+        old = variable[...]
+        variable[...] = jax.device_put(arrays[name].astype(old.dtype), old.sharding)
+
+
+def to_host(array: jax.Array) -> NDArray[Any]:
+    """A copy of the whole array, of which other processes may have parts: then all of them must call it."""
+    if not array.is_fully_addressable and not array.is_fully_replicated:
+        return np.array(multihost_utils.process_allgather(array, tiled=True))
+    return np.array(array)
+
+
+def place(module: nnx.Module, sharding_of: Callable[[jax.Array], jax.sharding.Sharding]) -> None:
+    """Puts every array of a module on the devices that `sharding_of` names."""
+    state = nnx.state(module)
+    nnx.update(module, jax.tree.map(lambda array: jax.device_put(array, sharding_of(array)), state))
