@@ -51,12 +51,9 @@ class Jax(Backend):
         self, steps: list[tuple[jax.Array, jax.Array]], numbers: list[float]
     ) -> tuple[list[tuple[float, float]], list[float]]:
         """Losses and correct answers are of the whole batch already; `numbers` are summed here."""
-        columns = jax.device_get(list(zip(*steps, strict=True)))
-        losses, correct = (np.concatenate([np.ravel(share) for share in column]) for column in columns)
-        taken = correct >= 0  # see `TunedLoop.take_steps`
         if numbers:
             numbers = replicas.sum_over_processes(np.array(numbers)).tolist()
-        return list(zip(losses[taken].tolist(), correct[taken].tolist(), strict=True)), numbers
+        return [(float(loss), float(correct)) for loss, correct in jax.device_get(steps)], numbers
 
     def synchronize(self) -> None:
         jax.block_until_ready(jax.live_arrays())

@@ -18,6 +18,8 @@ from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
 from jax_impl.precision import COMPUTE_DTYPES, DTYPES
 from jax_impl.randomness import philox
 
+Pool = Callable[[jax.Array], jax.Array]
+
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float) -> jax.Array:
     """(n,): the loss of each example; a share `smoothing` of its label is spread evenly over all classes."""
@@ -87,8 +89,8 @@ class Network(Layers):
 class Maker:
     """Makes layers in the run's precision. Their first weights don't matter: `load_weights` replaces them."""
 
-    def __init__(self, config: TrainConfig) -> None:
-        self.config, self.dtype = config, DTYPES[config.precision]
+    def __init__(self, config: TrainConfig, max_pool: Pool) -> None:
+        self.config, self.dtype, self.max_pool = config, DTYPES[config.precision], max_pool
         self.compute_dtype = COMPUTE_DTYPES[config.precision]
         zeros = nnx.initializers.zeros_init()
         self.options: dict[str, Any] = {
@@ -116,11 +118,11 @@ def mean_of_channels(x: jax.Array) -> jax.Array:
     return x.mean((1, 2))
 
 
-max_pool = partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
+def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None = None) -> Network:
+    """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision.
 
-
-def make_network(spec: NetworkSpec, config: TrainConfig) -> Network:
-    """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
+    `max_pool`: the maximum over 2 x 2; by default Flax's.
+    """
     makers: dict[str, Callable[[NetworkSpec, Maker], Network]] = {
         "cnn": make_cnn,
         "lenet": make_lenet,
@@ -129,7 +131,8 @@ def make_network(spec: NetworkSpec, config: TrainConfig) -> Network:
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return makers[spec.name](spec, Maker(config))
+    max_pool = max_pool or partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
+    return makers[spec.name](spec, Maker(config, max_pool))
 
 
 def make_cnn(spec: NetworkSpec, make: Maker) -> Network:
@@ -138,10 +141,10 @@ def make_cnn(spec: NetworkSpec, make: Maker) -> Network:
         {
             "conv1": make.conv(channels, 32, 3, "SAME"),
             "conv1_relu": nnx.relu,
-            "pool1": max_pool,
+            "pool1": make.max_pool,
             "conv2": make.conv(32, 64, 3, "SAME"),
             "conv2_relu": nnx.relu,
-            "pool2": max_pool,
+            "pool2": make.max_pool,
             "flatten": flatten,
             "dense1": make.dense(64 * (height // 4) * (width // 4), 128),
             "dense1_relu": nnx.relu,
@@ -156,10 +159,10 @@ def make_lenet(spec: NetworkSpec, make: Maker) -> Network:
         {
             "conv1": make.conv(spec.image_shape[2], 20, 5, "VALID"),
             "conv1_relu": nnx.relu,
-            "pool1": max_pool,
+            "pool1": make.max_pool,
             "conv2": make.conv(20, 50, 5, "VALID"),
             "conv2_relu": nnx.relu,
-            "pool2": max_pool,
+            "pool2": make.max_pool,
             "flatten": flatten,
             "dense1": make.dense(50 * height * width, 500),
             "dense1_relu": nnx.relu,
@@ -204,7 +207,7 @@ def make_mnist_dropout(spec: NetworkSpec, make: Maker) -> Network:
             "conv1_relu": nnx.relu,
             "conv2": make.conv(32, 64, 3, "VALID"),
             "conv2_relu": nnx.relu,
-            "pool": max_pool,
+            "pool": make.max_pool,
             "dropout1": Dropout(0.25, make.config.seed, stream=0),
             "flatten": flatten,
             "dense1": make.dense(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),

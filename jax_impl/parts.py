@@ -22,7 +22,12 @@ from jax_impl.weights import load_weights, place
 def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Recorder) -> Parts:
     """The parts of this process. Every process must call it."""
     config, rule = experiment.config, experiment.update_rule
-    network = make_network(experiment.network, config)
+    max_pool = None
+    if config.mode == "tuned":
+        from jax_impl import tuning
+
+        max_pool = tuning.max_pool
+    network = make_network(experiment.network, config, max_pool)
     load_weights(network, experiment.first_weights)
     scale = LossScale(LossScaling()) if config.precision == "16-mixed" else None
     optimizer = make_optimizer(network, rule, scaled=scale is not None)
@@ -37,9 +42,7 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
     state_after = functools.partial(get_state, experiment, network, optimizer, average, scale)
     step = functools.partial(train_step, config.label_smoothing, rule.ema_decay)
     if config.mode == "tuned":
-        from jax_impl import tuning
-
-        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, average, scale), recorder)
+        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, average, scale))
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
         state_after = functools.partial(tuned.state_after, state_after)
     else:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from jax_impl.precision import LossScale
 from jax_impl.replicas import device_peak_memory_bytes
 from jax_impl.weights import get_weights
 
-Shares = tuple[jax.Array, jax.Array]  # the loss and the number of correct answers: of one step, or (n,) of n steps
+Shares = tuple[jax.Array, jax.Array]  # the loss and the number of correct answers; of a batch or of a step
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Parts:
     network: Network
     average: Network | None
     scale: LossScale | None
-    train_steps: Callable[[int], Iterator[tuple[Any, ...]]]
+    train_steps: Callable[[int], Iterator[Shares]]
     evaluate: Callable[[], tuple[float, int, int]]
     get_state: Callable[[int], TrainState]
 

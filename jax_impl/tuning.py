@@ -1,53 +1,133 @@
-"""The additions of `--mode tuned` in JAX: the same training, but faster. train.py is complete without this file."""
+"""The additions of `--mode tuned` in JAX: the same training, but faster. train.py is complete without this file.
 
-import itertools
+Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
+digits (batch size 32) and for lenet on MNIST (batch size 128), by `python -m jax_impl` on the machine of
+docs/performance.md.
+"""
+
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
-from common.record.recorder import Recorder
 from common.spec.randomness import positions
 from common.spec.state import TrainState
 from jax_impl.data import Batch, Batches, Prepare, TestBatches, TrainBatches
-from jax_impl.precision import DTYPES
 from jax_impl.train import Shares, eval_step
 
-Trained = tuple[Any, ...]  # network, optimizer, average and scale; the last two may be None
+# On the CPU, XLA by default computes convolutions, sums and products with YNNPACK's kernels. This leaves them out.
+CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+
+def max_pool(x: jax.Array) -> jax.Array:
+    """Maximum over 2 x 2, (n, H, W, C) to (n, H // 2, W // 2, C); its gradient needs no search for the largest value.
+
+    Equal values share the gradient, whereas nnx.max_pool's first one gets all of it. Behind a ReLU values are equal if
+    they are zero, where the gradient ends, or if they come from equal pixels, where it makes no difference to kernels.
+    """
+    n, height, width, channels = x.shape
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
+    return x.reshape(n, height // 2, 2, width // 2, 2, channels).max((2, 4))
+
+
+# --- The data: images stay uint8 until they are in the step, and are prepared there ---
+
+
+class Resident:
+    """A data set in the devices' memory; the step gathers its batch."""
+
+    def __init__(self, batches: Batches, prepare: Prepare) -> None:
+        self.batches, self.prepare = batches, prepare
+        everywhere = NamedSharding(batches.sharding.mesh, PartitionSpec())
+        images, labels = (np.ascontiguousarray(array) for array in (batches.images, batches.labels))
+        self.whole = jax.device_put(images, everywhere), jax.device_put(labels, everywhere)
+
+    def stored(self, *rows: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+        """What the step gets of each batch; `rows`: visits and weights, (batches, n)."""
+        on_devices = [self.batches.divided(self.batches.own(array), axis=1) for array in rows]
+        for index in range(len(rows[0])):
+            yield (*self.whole, *on_devices, index)
+
+    def prepared(self, images: jax.Array, labels: jax.Array, visits: Any, weights: Any, index: jax.Array) -> Batch:
+        visits, weights = visits[index], weights[index]
+        indices = positions(visits)
+        return Batch(self.prepare(images[indices], visits), labels[indices], weights)
+
+
+class Streamed:
+    """A data set on the host. While a step is computed, the images of the next one are read."""
+
+    def __init__(self, batches: Batches, prepare: Prepare) -> None:
+        self.batches, self.prepare = batches, prepare
+
+    def stored(self, *rows: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+        for visits, weights in zip(*map(self.batches.own, rows), strict=True):
+            arrays = (*self.batches.stored(visits), visits, weights)
+            yield tuple(self.batches.divided(array) for array in arrays)
+
+    def prepared(self, images: jax.Array, labels: jax.Array, visits: jax.Array, weights: jax.Array) -> Batch:
+        return Batch(self.prepare(images, visits), labels, weights)
+
+
+# --- The loop ---
 
 
 class TunedLoop:
     """`train_steps` and `evaluate`, which replace those of train.py.
 
-    - The modules are taken apart once, not in each step as by nnx.jit ("Functional training loop" in Flax's guide
-      "Performance considerations"), and the arrays' memory is used again.
-    - Images stay uint8, and where they fit they stay on the devices: a step gathers its batch and prepares it.
-    - Then one call takes all steps until the recorder next fetches losses or reads the clock.
+    The modules are taken apart once, not in each step as by nnx.jit ("Functional training loop" in Flax's guide
+    "Performance considerations"), and the arrays' memory is used again.
+
+    One call for several steps, with jax.lax.fori_loop, was tried: on the CPU XLA computes convolutions inside of loops
+    without its libraries. Gain: 0.13 (digits).
     """
 
     def __init__(
-        self,
-        experiment: Experiment,
-        sharding: jax.sharding.Sharding,
-        step: Callable[..., Shares],
-        trained: Trained,
-        recorder: Recorder,
+        self, experiment: Experiment, sharding: NamedSharding, step: Callable[..., Shares], trained: tuple[Any, ...]
     ) -> None:
-        """`step`: train.py's `train_step` of this training, not compiled yet."""
-        self.experiment, self.recorder, self.step, self.trained = experiment, recorder, step, trained
+        """Args:
+        step: train.py's `train_step` of this training, not compiled yet.
+        trained: network, optimizer, average and scale; the last two may be None.
+        """
+        self.plan, self.step, self.trained = experiment.plan, step, trained
         self.graph, self.state = nnx.split(trained)
         self.train_batches, self.test_batches = TrainBatches(experiment, sharding), TestBatches(experiment, sharding)
-        self.prepare_train, self.prepare_test = Prepare(experiment, experiment.augmentation), Prepare(experiment, None)
-        self.train_call = jax.jit(self.take_steps, donate_argnums=0)
-        self.eval_call = jax.jit(self.evaluate_batches)
-        self.resident = experiment.config.data_on == "device"
-        if self.resident:
-            self.train_set, self.test_set = map(on_devices, (self.train_batches, self.test_batches))
+        source = Resident if experiment.config.data_on == "device" else Streamed
+        self.training = source(self.train_batches, Prepare(experiment, experiment.augmentation))
+        self.testing = source(self.test_batches, Prepare(experiment, None))
+        options = CPU_OPTIONS if experiment.config.accelerator == "cpu" else None
+        self.take_step = jax.jit(self.step_of, donate_argnums=0, compiler_options=options)
+        self.evaluate_batch = jax.jit(self.eval_step_of, compiler_options=options)
+
+    def step_of(self, state: Any, stored: list[tuple[Any, ...]]) -> tuple[Any, Shares]:
+        """`train_step` as a function of arrays: returns the new state, too."""
+        trained = nnx.merge(self.graph, state)
+        shares = self.step(*trained, [self.training.prepared(*batch) for batch in stored])
+        return nnx.state(trained), shares
+
+    def eval_step_of(self, state: Any, stored: tuple[Any, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        network, _, average, _ = nnx.merge(self.graph, state)
+        return eval_step(average or network, self.testing.prepared(*stored))
+
+    def train_steps(self, epoch: int) -> Iterator[Shares]:
+        """Takes the steps of an epoch, counted from 0; gives the global loss and number of correct answers of each."""
+        stored = self.training.stored(*self.train_batches.rows(epoch))
+        for step in self.plan.steps(epoch + 1):
+            own = [next(stored) for _ in range(self.plan.batches_in(step))]
+            self.state, shares = self.take_step(self.state, own)
+            yield shares
+
+    def evaluate(self) -> tuple[float, int, int]:
+        """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
+        self.put_back()
+        sums = [self.evaluate_batch(self.state, stored) for stored in self.testing.stored(*self.test_batches.rows())]
+        loss_sum, correct, count = (sum(part.item() for part in column) for column in zip(*sums, strict=True))
+        return loss_sum, correct, count
 
     def put_back(self) -> None:
         """Gives the modules the arrays that the steps have computed."""
@@ -56,104 +136,3 @@ class TunedLoop:
     def state_after(self, get_state: Callable[[int], TrainState], steps: int) -> TrainState:
         self.put_back()
         return get_state(steps)
-
-    # --- Compiled ---
-
-    def take_steps(self, state: Any, data: Any, batches: Any, first: Any, number: Any) -> tuple[Any, Any, Any]:
-        """Takes `number` of the steps, from `first` on.
-
-        Args:
-          data: images and labels of the whole set; or None.
-          batches: visits and weights, (n, batches of a step, examples) each; before them images and labels, if `data`
-            does not have them.
-
-        Returns:
-          The state; losses (n,) and correct answers (n,), those of the steps taken first, the others -1.
-        """
-        of_steps, per_step = batches[-1].shape[:2]
-
-        def take_step(index: Any, carried: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-            state, losses, correct = carried
-            trained = nnx.merge(self.graph, state)
-            own = [[array[first + index, batch] for array in batches] for batch in range(per_step)]
-            shares = self.step(*trained, [self.to_batch(self.prepare_train, data, *arrays) for arrays in own])
-            return nnx.state(trained), losses.at[index].set(shares[0]), correct.at[index].set(shares[1])
-
-        dtype = DTYPES[self.experiment.config.precision]
-        none = jnp.full(of_steps, -1, dtype), jnp.full(of_steps, -1, jnp.int64)
-        return jax.lax.fori_loop(0, number, take_step, (state, *none))
-
-    def evaluate_batches(self, state: Any, data: Any, batches: Any) -> tuple[Any, Any, Any]:
-        """The sums of `eval_step` over the batches."""
-        network, _, average, _ = nnx.merge(self.graph, state)
-
-        def add(sums: Any, batch: Any) -> tuple[Any, None]:
-            shares = eval_step(average or network, self.to_batch(self.prepare_test, data, *batch))
-            return jax.tree.map(jnp.add, sums, shares), None
-
-        zeros = jnp.zeros([], jnp.float64), jnp.zeros([], jnp.int64), jnp.zeros([], jnp.int64)
-        return jax.lax.scan(add, zeros, batches)[0]
-
-    def to_batch(self, prepare: Prepare, data: Any, *arrays: Any) -> Batch:
-        if data is None:
-            images, labels, visits, weights = arrays
-        else:
-            visits, weights = arrays
-            images, labels = (array[positions(visits)] for array in data)
-        return Batch(prepare(images, visits), labels, weights)
-
-    # --- Called by `train` ---
-
-    def train_steps(self, epoch: int) -> Iterator[tuple[jax.Array, jax.Array, int]]:
-        """Takes the steps of an epoch, counted from 0; gives those of each call, and their number."""
-        plan = self.experiment.plan
-        rows = self.train_batches.rows(epoch)
-        done = 0
-        # The last step of an epoch may have fewer batches.
-        for per_step, steps in itertools.groupby(plan.steps(epoch + 1), plan.batches_in):
-            count = len(list(steps))
-            own = [array[done : done + count * per_step].reshape(count, per_step, -1) for array in rows]
-            done += count * per_step
-            yield from self.resident_steps(own) if self.resident else self.streamed_steps(own)
-
-    def resident_steps(self, rows: list[NDArray[Any]]) -> Iterator[tuple[jax.Array, jax.Array, int]]:
-        batches = tuple(self.train_batches.divided(self.train_batches.own(array), axis=2) for array in rows)
-        count, first = len(rows[0]), 0
-        while first < count:
-            number = min(self.recorder.steps_to_go(), count - first)
-            self.state, losses, correct = self.train_call(self.state, self.train_set, batches, first, number)
-            yield losses, correct, number
-            first += number
-
-    def streamed_steps(self, rows: list[NDArray[Any]]) -> Iterator[tuple[jax.Array, jax.Array, int]]:
-        """A step in each call. While it is computed, the images of the next one are read."""
-        for of_step in zip(*rows, strict=True):
-            batches = streamed(self.train_batches, *(array[None] for array in of_step))
-            self.state, losses, correct = self.train_call(self.state, None, batches, 0, 1)
-            yield losses, correct, 1
-
-    def evaluate(self) -> tuple[float, int, int]:
-        """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
-        self.put_back()
-        test = self.test_batches
-        if self.resident:
-            rows = tuple(test.divided(test.own(array), axis=1) for array in test.rows())
-            sums = [self.eval_call(self.state, self.test_set, rows)]
-        else:
-            batches = (streamed(test, *(array[None] for array in row)) for row in zip(*test.rows(), strict=True))
-            sums = [self.eval_call(self.state, None, batch) for batch in batches]
-        loss_sum, correct, count = (sum(part.item() for part in column) for column in zip(*sums, strict=True))
-        return loss_sum, correct, count
-
-
-def streamed(batches: Batches, visits: NDArray[Any], weights: NDArray[Any]) -> tuple[jax.Array, ...]:
-    """Images, labels, visits and weights of batches on the devices, from visits and weights (..., n)."""
-    visits, weights = batches.own(visits), batches.own(weights)
-    return tuple(batches.divided(array, visits.ndim - 1) for array in (*batches.stored(visits), visits, weights))
-
-
-def on_devices(batches: Batches) -> tuple[jax.Array, jax.Array]:
-    """Images and labels of the set, on every device."""
-    everywhere = batches.sharding.update(spec=jax.sharding.PartitionSpec())
-    images, labels = (np.ascontiguousarray(array) for array in (batches.images, batches.labels))
-    return jax.device_put(images, everywhere), jax.device_put(labels, everywhere)
