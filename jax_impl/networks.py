@@ -233,7 +233,6 @@ class BatchNorm(nnx.Module):
         self.mean, self.variance = nnx.BatchStat(jnp.zeros(channels, dtype)), nnx.BatchStat(jnp.ones(channels, dtype))
         self.dtype, self.compute_dtype = dtype, compute_dtype
         self.num_parts = 1 if config.sync_batchnorm else config.num_shards  # of a batch, each with its own statistics
-        self.is_padded = config.num_shards > 1
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
         """x: (n, H, W, C)."""
@@ -241,13 +240,10 @@ class BatchNorm(nnx.Module):
         if not run.training:
             return self.normalised(inputs, self.mean[...], self.variance[...])
         parts = inputs.reshape(self.num_parts, -1, *x.shape[1:])
-        counts: Any = math.prod(parts.shape[1:4])
-        counted: Any = 1
-        if self.is_padded:
-            assert run.real is not None
-            counted = run.real.astype(self.dtype).reshape(self.num_parts, -1, 1, 1, 1)
-            # A shard may be empty, but not the first one.
-            counts = jnp.maximum(counted.sum((1, 2, 3), keepdims=True) * x.shape[1] * x.shape[2], 1)
+        assert run.real is not None
+        counted = run.real.astype(self.dtype).reshape(self.num_parts, -1, 1, 1, 1)
+        # A shard may be empty, but not the first one.
+        counts = jnp.maximum(counted.sum(1, keepdims=True) * x.shape[1] * x.shape[2], 1)
         mean = (parts * counted).sum((1, 2, 3), keepdims=True) / counts
         variance = (jnp.square(parts - mean) * counted).sum((1, 2, 3), keepdims=True) / counts
         unbiased = variance * counts / jnp.maximum(counts - 1, 1)

@@ -66,8 +66,8 @@ def scale_by_amsgrad(beta1: float, beta2: float, epsilon: float) -> optax.Gradie
     """
 
     def init(params: Any) -> optax.ScaleByAmsgradState:
-        zeros = optax.tree.zeros_like(params)
-        return optax.ScaleByAmsgradState(jnp.zeros([], jnp.int32), zeros, zeros, zeros)
+        slots = (optax.tree.zeros_like(params) for _ in range(3))  # each with memory of its own
+        return optax.ScaleByAmsgradState(jnp.zeros([], jnp.int32), *slots)
 
     def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAmsgradState]:
         mean = optax.tree.update_moment(gradients, state.mu, beta1, 1)

@@ -27,11 +27,13 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
         from jax_impl import tuning
 
         max_pool = tuning.max_pool
-    network = make_network(experiment.network, config, max_pool)
+    network, average = make_network(experiment.network, config, max_pool), None
     load_weights(network, experiment.first_weights)
     scale = LossScale(LossScaling()) if config.precision == "16-mixed" else None
     optimizer = make_optimizer(network, rule, scaled=scale is not None)
-    average = nnx.clone(network) if rule.ema_decay is not None else None
+    if rule.ema_decay is not None:
+        average = make_network(experiment.network, config, max_pool)  # not nnx.clone, whose arrays are the same ones
+        load_weights(average, experiment.first_weights)
     if experiment.state:
         set_state(experiment, optimizer, average, scale)
     for part in (network, optimizer, average, scale):
