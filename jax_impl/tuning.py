@@ -19,6 +19,7 @@ from common.spec.randomness import positions
 from common.spec.state import TrainState
 from jax_impl.data import Batch, Batches, Prepare, TestBatches, TrainBatches
 from jax_impl.train import Shares, eval_step
+from jax_impl.weights import put
 
 # On the CPU, XLA by default computes convolutions, sums and products with YNNPACK's kernels. This leaves them out.
 CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -44,8 +45,7 @@ class Resident:
     def __init__(self, batches: Batches, prepare: Prepare) -> None:
         self.batches, self.prepare = batches, prepare
         everywhere = NamedSharding(batches.sharding.mesh, PartitionSpec())
-        images, labels = (np.ascontiguousarray(array) for array in (batches.images, batches.labels))
-        self.whole = jax.device_put(images, everywhere), jax.device_put(labels, everywhere)
+        self.whole = tuple(put(np.ascontiguousarray(array), everywhere) for array in (batches.images, batches.labels))
 
     def stored(self, *rows: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """What the step gets of each batch; `rows`: visits and weights, (batches, n)."""

@@ -59,4 +59,9 @@ def to_host(array: jax.Array) -> NDArray[Any]:
 def place(module: nnx.Module, sharding_of: Callable[[jax.Array], jax.sharding.Sharding]) -> None:
     """Puts every array of a module on the devices that `sharding_of` names."""
     state = nnx.state(module)
-    nnx.update(module, jax.tree.map(lambda array: jax.device_put(array, sharding_of(array)), state))
+    nnx.update(module, jax.tree.map(lambda array: put(np.array(array), sharding_of(array)), state))
+
+
+def put(array: NDArray[Any], sharding: jax.sharding.Sharding) -> jax.Array:
+    """The array on all devices of the run. Every process must have the whole of it."""
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

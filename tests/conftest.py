@@ -27,6 +27,13 @@ from common.record.results import StepLine, read_metrics
 REPOSITORY = Path(__file__).resolve().parent.parent
 IMPLEMENTATIONS = tuple(implementations.IMPLEMENTATIONS)
 MODES = ("plain", "tuned")
+
+
+def quick_with(*quick):
+    """All implementations as values of a parameter; the tests of those that are not named are slow."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in IMPLEMENTATIONS]
+
+
 # One thread per device: tests run in parallel, and with more threads than cores they would take five times as long.
 # On a machine with GPUs, only the tests about GPUs use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)

@@ -12,11 +12,12 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from conftest import CPU, REPOSITORY, gone, program_of, run, start_process, steps_taken, wait_for
+from conftest import CPU, REPOSITORY, gone, program_of, quick_with, run, start_process, steps_taken, wait_for
 
 from common.platform.errors import describe_signal
 
 SLOW = pytest.mark.slow
+ONE_PROCESS = ("tf", "keras", "jax")  # for all devices
 ENDED_BY_C_LIBRARY = 127
 NOTHING_LEFT = "no process and no temporary file is left"
 
@@ -40,7 +41,7 @@ def training(tmp_path):
         children = psutil.Process(process.pid).children(recursive=True)
         # Without the shell that removes the temporary folder.
         family = [psutil.Process(process.pid), *(child for child in children if child.name() != "sh")]
-        assert len(family) >= devices or implementation in ("tf", "keras")
+        assert len(family) >= devices or implementation in ONE_PROCESS
         return process, family
 
     yield start
@@ -71,7 +72,7 @@ def end_of(process, family, tmp_path):
 
 
 @pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", ["tf", "pt", *(pytest.param(case, marks=SLOW) for case in ("keras", "ptl"))])
+@pytest.mark.parametrize("implementation", quick_with("tf", "pt"))
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     listening = [
@@ -81,7 +82,7 @@ def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, impleme
         if connection.status == psutil.CONN_LISTEN
     ]
     assert {"127.0.0.1", "::1"} >= set(listening), "reached from other machines"
-    assert listening or implementation in ("tf", "keras")
+    assert listening or implementation in ONE_PROCESS
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     status, lines, seconds = end_of(process, family, tmp_path)
     assert (status, lines) == (130, [f"python -m {implementation}_impl: interrupted"])
@@ -108,6 +109,7 @@ ENDS = [
     pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
     pytest.param("ptl", "SIGUSR1", "all", marks=SLOW),
     pytest.param("tf", "SIGHUP", "first", marks=SLOW),
+    pytest.param("jax", "SIGTERM", "first", marks=SLOW),
     pytest.param("pt", "SIGTERM", "last", marks=SLOW),
     pytest.param("ptl", "SIGTERM", "last", marks=SLOW),
     pytest.param("pt", "SIGKILL", "last", marks=SLOW),
@@ -191,7 +193,7 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
     status, lines, _ = end_of(process, family, tmp_path)
     if status in (-signal.SIGABRT, -signal.SIGSEGV, ENDED_BY_C_LIBRARY):
-        assert implementation in ("tf", "keras") and not lines
+        assert implementation in ONE_PROCESS and not lines
     else:
         assert status == 1 and lines
         assert (
@@ -201,7 +203,7 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(case, marks=SLOW) for case in ("tf", "keras", "ptl"))])
+@pytest.mark.parametrize("implementation", quick_with("pt"))
 def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     shutil.rmtree(tmp_path / "r")
@@ -223,7 +225,7 @@ def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, impleme
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("implementation", ["tf", *(pytest.param(case, marks=SLOW) for case in ("keras", "pt", "ptl"))])
+@pytest.mark.parametrize("implementation", quick_with("tf"))
 def test_a_limit_of_memory_that_its_libraries_exceed_is_reported_in_one_line(tmp_path, implementation):
     command = f'ulimit -v 1000000; exec "$0" -m {implementation}_impl --run-dir "$1"'
     err = run("bash", "-c", command, sys.executable, tmp_path / "r", expect=1).stderr

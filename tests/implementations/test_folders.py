@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from conftest import CPU, program_of, remount, run, train
+from conftest import CPU, IMPLEMENTATIONS, program_of, quick_with, remount, run, train
 
 from common.record.results import read_result, read_step_losses
 
@@ -12,7 +12,6 @@ SHORT = (*CPU, "--train-size", 200, "--epochs", 2, "--devices", 2)
 PAGE = 4096
 # The files of a run, in the order in which they are completed.
 FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "model.safetensors", "result.json")
-IMPLEMENTATIONS = ["pt", *(pytest.param(name, marks=SLOW) for name in ("tf", "keras", "ptl"))]
 
 
 def program(implementation, *options):
@@ -40,7 +39,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("implementation", "files"),
-    [("pt", FILES[1:2]), *(pytest.param(name, FILES, marks=SLOW) for name in ("tf", "keras", "pt", "ptl"))],
+    [("pt", FILES[1:2]), *(pytest.param(name, FILES, marks=SLOW) for name in IMPLEMENTATIONS)],
 )
 def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, implementation, files):
     """For each of these files of a run, the disk has room only for the files before it."""
@@ -63,7 +62,7 @@ def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, imp
         fault("no space", f"{implementation}, {name}", 1, line, "no result is left; with space it works")
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", quick_with("pt"))
 def test_a_folder_that_nobody_may_write_to_is_refused_at_once(tmp_path, fault, small_disk, implementation):
     disk = small_disk(2**20)
     remount(disk, "ro")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, quick_with, run
 
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
@@ -68,7 +68,7 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", *(pytest.param(case, marks=SLOW) for case in ("tf", "keras", "ptl"))])
+@pytest.mark.parametrize("implementation", quick_with("pt"))
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(*program_of(implementation), *SHORT, *options, expect=1)
@@ -78,9 +78,7 @@ def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementati
     fault("nan", f"{implementation}, 2 devices", 1, line, "no result is left")
 
 
-@pytest.mark.parametrize(
-    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tf", "keras", "ptl"))]
-)
+@pytest.mark.parametrize("implementation", quick_with("pt"))
 def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
     terminal, inside = pty.openpty()
     command = [*program_of(implementation), *map(str, SHORT), "--epochs", "3"]

@@ -252,7 +252,9 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, i
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-12)
 
 
-@pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ptl", "jax"))]
+)
 def test_under_torchrun_it_is_the_same_run(tmp_path, implementation):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
     options = ("--precision", 64, *CPU, *SCENARIOS["cnn-plain"])

@@ -113,7 +113,7 @@ def mpirun(implementation, nodes, devices, options):
     return [("n1", (*command, "--bind-to", "none", *program))], [as_root]
 
 
-STARTS = {torchrun: ("pt", "ptl"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf")}
+STARTS = {torchrun: ("pt", "ptl", "jax"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf", "jax")}
 NEEDS_MPIRUN = pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI needs Debian's openmpi-bin")
 QUICK = [(torchrun, "pt", 2), (by_hand, "ptl", 1), (tf_config, "tf", 1), (mpirun, "pt", 1)]
 
