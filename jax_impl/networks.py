@@ -22,9 +22,13 @@ Pool = Callable[[jax.Array], jax.Array]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float) -> jax.Array:
-    """(n,): the loss of each example; a share `smoothing` of its label is spread evenly over all classes."""
+    """(n,): the loss of each example; a share `smoothing` of its label is spread evenly over all classes.
+
+    Used instead of optax.softmax_cross_entropy_with_integer_labels, which is the difference of two large numbers where
+    the loss is small.
+    """
     if not smoothing:
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, smoothing))
 

@@ -11,6 +11,7 @@ from jax.experimental import multihost_utils
 from jax.extend.backend import clear_backends
 from numpy.typing import NDArray
 
+from common.platform.gpus import has_gpu
 from common.platform.launch import Launch
 from common.spec.options import TrainConfig
 from jax_impl.rendezvous import join_processes
@@ -19,8 +20,13 @@ AXIS = "replicas"  # the only axis of the mesh
 
 
 def count_gpus() -> int:
-    """Number of GPUs that JAX can use on this node."""
-    with suppress(RuntimeError):  # there are none, or the plugin for CUDA is missing
+    """Number of GPUs that JAX can use on this node.
+
+    JAX is asked only where nvidia-smi lists a GPU: without a driver, the CUDA 13 plugin of JAX 0.10.2 crashes.
+    """
+    if not has_gpu():
+        return 0
+    with suppress(RuntimeError):  # the plugin is missing
         return len(jax.local_devices(backend="gpu"))
     return 0
 
@@ -40,9 +46,6 @@ def setup_process(config: TrainConfig) -> None:
         jax.config.update("jax_num_cpu_devices", own)
         # All devices of a process share XLA's threads, whose number has no option, but this variable.
         os.environ["NPROC"] = str(config.threads_per_device * own)
-    else:
-        # Otherwise JAX takes most of the GPU, and the programs that train in turns with it find little.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     # As in the other implementations, TF32 is not the default: it keeps 10 of the mantissa's 23 bits.
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if config.tf32 else "highest")
 
