@@ -11,6 +11,7 @@ import sys
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, quick_with, run
 
+from common.implementations import implementation_title
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
 SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
@@ -28,7 +29,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     # Python writes bytecode, as by default.
     lines = run(*command, TMPDIR=str(temporary), PYTHONDONTWRITEBYTECODE="").stdout.splitlines()
     assert not [path for path in temporary.rglob("*") if path.is_file()]
-    assert re.match(r"(TensorFlow|Keras|PyTorch|Lightning): cnn on digits, 200 training and 355 test images", lines[0])
+    assert lines[0] == f"{implementation_title(implementation)}: cnn on digits, 200 training and 355 test images"
     assert lines[1].startswith("batch 64, 32-bit, 2 x cpu (")
     assert [line[:10] for line in lines[2:4]] == ["epoch 1/2:", "epoch 2/2:"]
     assert lines[4].startswith("test accuracy") and lines[5].startswith("start-up")

@@ -67,7 +67,8 @@ RULES = {
         *("--label-smoothing", 0.2),
     ),
     "rmsprop": (
-        *("--centered", "true", "--momentum", 0.9, "--weight-decay", 1e-3, "--warmup-steps", 10),
+        # With the default epsilon, the difference of two nearly equal numbers below the root is divided by 1e-8.
+        *("--centered", "true", "--momentum", 0.9, "--weight-decay", 1e-3, "--warmup-steps", 10, "--epsilon", 1e-4),
         *("--schedule", "one-cycle", "--scale-learning-rate", 32),
     ),
 }
@@ -265,6 +266,8 @@ def test_under_torchrun_it_is_the_same_run(tmp_path, implementation):
     assert under.devices == 2
     losses, expected = (read_step_losses(tmp_path / name) for name in ("torchrun", "alone"))
     assert losses == pytest.approx(expected, rel=1e-13)
+    if implementation == "jax":  # alone it has one process for both devices
+        return
     # The peak includes all replicas and the launcher. If one process were missing, it would be two thirds at most.
     memory = under.peak_memory_bytes / alone.peak_memory_bytes
     assert 0.75 < memory < 1.33
