@@ -160,8 +160,9 @@ DOCUMENTED_SETTINGS |= {
     "network.maxpool",
 }  # torchvision's networks are changed by setting their layers
 DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks
-# tf.data.Options
+# tf.data.Options and jax.profiler.ProfileOptions
 DOCUMENTED_SETTINGS |= {"options.autotune.enabled", "options.experimental_distribute.auto_shard_policy"}
+DOCUMENTED_SETTINGS |= {"options.python_tracer_level"}
 
 
 def private_names(path):

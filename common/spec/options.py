@@ -409,7 +409,7 @@ class TrainingOptions(BaseModel):
         "setting",
         "auto",
         description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
-        " mode tuned chooses",
+        " mode tuned chooses; JAX always compiles the whole step",
     )
     tf32: AutoOrBool = option(
         "setting",

@@ -424,7 +424,7 @@ class Row:
 
     @column()
     def implementation(self) -> str:
-        """`tf`, `keras`, `pt` or `ptl`."""
+        """`tf`, `keras`, `pt`, `ptl` or `jax`."""
         return self.contender.implementation
 
     @column()

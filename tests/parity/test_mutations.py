@@ -132,10 +132,10 @@ MUTATIONS = {
         ["step 2 of 66 (epoch 1)", "the first after an update: suspect the gradients or the update rule"],
     ),
     "padding that counts": (
-        *("jax", 3, "jax_impl/data.py"),
-        "real = places < bounds[:, :, 1:2]",
-        "real = places < bounds[:, :, :1] + self.shard_size",
-        ["step 1 of 66", "suspect initial weights, the first batch, the network or the loss"],
+        *("jax", 2, "jax_impl/data.py"),
+        "(real / bounds[:, 0, 2:])",
+        "(np.ones_like(real) / bounds[:, 0, 2:])",
+        ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "optax's own rate": (
         *("jax", 1, "jax_impl/optimizer.py"),
