@@ -66,9 +66,9 @@ class CompareConfig(TrainingOptions):
         "rows",
         ["tf", "pt", "ptl"],
         min_length=1,
-        description="which to run: tensorflow, keras, pytorch, lightning, jax, or tf, pt, ptl for short (NAME stands for"
-        " the folder NAME_impl); the first is the reference: the others must"
-        " train identically, and ratios are relative to its speed",
+        description="which to run: tensorflow, keras, pytorch, lightning, jax, or tf, pt, ptl for short (NAME stands"
+        " for the folder NAME_impl); the first is the reference: the others must train identically, and ratios are"
+        " relative to its speed",
     )
     mode: list[Mode] = option(
         "rows",
