@@ -148,12 +148,17 @@ def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
     process = start_process(command, stdout=subprocess.DEVNULL)
 
     def replicas():
-        children = psutil.Process(process.pid).children()
-        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        found = []
+        for child in psutil.Process(process.pid).children():
+            with suppress(psutil.ZombieProcess):  # another one, which has just ended
+                found += [child] if "spawn_main" in " ".join(child.cmdline()) else []
+        return found
 
-    started = wait_for(lambda: len(replicas()) == 2 and replicas())
-    process.kill()
-    process.communicate()
+    try:
+        started = wait_for(lambda: len(replicas()) == 2 and replicas())
+    finally:
+        process.kill()
+        process.communicate()
     try:
         wait_for(lambda: gone([replica.pid for replica in started]))
     finally:
