@@ -23,7 +23,7 @@ from benchmarks.within_a_run import SPEED_FILE
 from common.implementations import IMPLEMENTATIONS, interpreter_of
 from common.platform.errors import UserError
 from common.platform.files import write_text
-from common.platform.machine import describe_machine
+from common.platform.machine import REPOSITORY, describe_machine
 from common.record.facts import git_state
 from common.record.results import PlanLine, TurnLine, read_metrics
 from common.record.run_folder import new_run_dir
@@ -40,9 +40,13 @@ from comparison.run.turns import run_in_turns
 TIMEOUT_SECONDS = 4 * 3600  # of one program
 
 
+# Those for which there is a bare loop.
+MEASURED = [name for name in IMPLEMENTATIONS if (REPOSITORY / "benchmarks" / "loops" / f"{name}_limit.py").exists()]
+
+
 def _known(name: str) -> str:
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"not one of {', '.join(IMPLEMENTATIONS)}")
+    if name not in MEASURED:
+        raise ValueError(f"not one of {', '.join(MEASURED)}")
     return name
 
 
@@ -67,7 +71,7 @@ class BenchmarkConfig(FolderConfig):
 class ImplementationsConfig(BenchmarkConfig):
     """The options of benchmarks that measure implementations."""
 
-    implementations: list[Implementation] = Field(list(IMPLEMENTATIONS), min_length=1, description="which are measured")
+    implementations: list[Implementation] = Field(MEASURED, min_length=1, description="which are measured")
 
 
 class ModesConfig(ImplementationsConfig):

@@ -60,6 +60,20 @@ IMPLEMENTATIONS = {
         "jax_impl.probe",
         "images that are converted one by one",
     ),
+    "keras_torch": Implementation(
+        "Keras-torch",
+        "Trains a network with Keras on PyTorch (compile and fit; one device).",
+        "torch",
+        "pt_impl.probe",
+        "fit's progress bar",
+    ),
+    "keras_jax": Implementation(
+        "Keras-JAX",
+        "Trains a network with Keras on JAX (compile and fit; one device).",
+        "jax",
+        "jax_impl.probe",
+        "fit's progress bar",
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 
 import common.platform.quiet_start  # noqa: F401 - see there
@@ -32,7 +33,7 @@ def main(name: str) -> None:
         if implementation.probe is not None:
             prepare_processor(command.config, implementation.package, implementation.probe)
         # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
-        if command.config.mode == "tuned":
+        if command.config.mode == "tuned" and find_spec(f"{name}_impl.tuning"):
             _import(name, "tuning")  # first, since it may shorten the framework's own imports
         backend = _import(name, "backend").BACKEND
         if used is None:

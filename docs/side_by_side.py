@@ -42,7 +42,7 @@ SECTIONS = {
         "ptl": ["train"],
         "jax": ["make_loop", "train"],
     },
-    "The parts of a training": dict.fromkeys(IMPLEMENTATIONS, ["Parts", "make_parts"]),
+    "The parts of a training": dict.fromkeys((name for group in GROUPS for name in group), ["Parts", "make_parts"]),
 }
 ELSEWHERE = {
     "ptl": ["Classifier.configure_optimizers", "Classifier.on_train_start"]
@@ -63,7 +63,7 @@ def code(implementation: str) -> str:
 
 def make_page() -> str:
     """The page as Markdown, with a table for each section and group."""
-    definitions = {name: pieces(code(name)) for name in IMPLEMENTATIONS}
+    definitions = {name: pieces(code(name)) for group in GROUPS for name in group}
     parts = [INTRODUCTION]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")

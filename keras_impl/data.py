@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from tf_impl.data import Shards, TrainShards, loader, make_shards, step_signature
-from tf_impl.precision import DTYPES
+from tf_impl.networks import DTYPES
 
 # fit does not take a Batch, but x, y and sample_weight: a Batch's inputs, its labels, and each example's weight in the
 # mean over the global batch, (n,).

@@ -13,6 +13,7 @@ from keras_impl.train import Classifier, Parts, Recording
 from tf_impl.inspection import save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import make_optimizer
+from tf_impl.replicas import sum_over_replicas
 from tf_impl.state import get_state, set_state
 from tf_impl.weights import load_weights
 
@@ -21,7 +22,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
     """The parts of a training with this strategy."""
     config = experiment.config
     with strategy.scope():
-        network = make_network(experiment.network, config)
+        network = make_network(experiment.network, config, sum_over_replicas)
         load_weights(network, experiment.first_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
     if experiment.state:
@@ -36,11 +37,12 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
     fit_options = {"verbose": 0}  # the recorder shows progress
     if config.mode == "tutorial":
         from keras_impl import tutorial
+        from keras_impl.backends.tutorial import compile_options as make_compile_options
 
         model = keras.Model(network.inputs, network.outputs)
         make, recording = tutorial.make_dataset, tutorial.TutorialRecording
         with strategy.scope():
-            compile_options = tutorial.compile_options(experiment)
+            compile_options = make_compile_options(experiment)
         fit_options = {}
     elif config.mode == "tuned":
         from keras_impl import tuning

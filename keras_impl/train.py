@@ -14,8 +14,8 @@ from keras_impl.data import WeightedBatch, weighted_signature
 from keras_impl.optimizer import Averaging
 from tf_impl.data import TrainShards
 from tf_impl.inspection import predict
+from tf_impl.networks import DTYPES
 from tf_impl.optimizer import Optimizer, average_weights
-from tf_impl.precision import DTYPES
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
 

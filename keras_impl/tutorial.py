@@ -2,65 +2,18 @@
 
 The pages, as of Keras 3.15, are "Simple MNIST convnet" (examples/vision/mnist_convnet.py in keras-team/keras-io) and,
 for several devices, "Multi-GPU distributed training with TensorFlow" (guides/distributed_training_with_tensorflow.py).
-They teach arrays of floats, `compile` with a loss and metrics, and `fit`, which by default compiles the step with XLA
-and shows progress.
+They teach arrays of floats, `compile` with a loss and metrics (backends/tutorial.py), and `fit`, which by default
+compiles the step with XLA and shows progress.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from common.experiment import Experiment
 from keras_impl.train import Recording
 from tf_impl.data import Shards
-from tf_impl.networks import cross_entropy
-from tf_impl.precision import DTYPES
 from tf_impl.tutorial import Arrays
-
-
-class Total(keras.metrics.Metric):
-    """The sum of a number of each example since the start of the epoch, in 64 bits.
-
-    Keras's own mean of the loss, in 32 bits, does not give the loss of a single step.
-    """
-
-    def __init__(self, name: str, of_examples: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
-        """`of_examples`: from labels and logits to a number for each example, (n,)."""
-        super().__init__(name=name, dtype="float64")
-        self.of_examples = of_examples
-        self.total = self.add_variable((), "zeros", dtype="float64", name="total")
-
-    def update_state(self, labels: tf.Tensor, logits: tf.Tensor, sample_weight: Any = None) -> None:
-        self.total.assign_add(tf.reduce_sum(tf.cast(self.of_examples(labels, logits), "float64")))
-
-    def result(self) -> tf.Tensor:
-        return tf.convert_to_tensor(self.total)
-
-
-def compile_options(experiment: Experiment) -> dict[str, Any]:
-    """The options of `compile`: loss and metrics."""
-    config = experiment.config
-    dtype, smoothing = DTYPES[config.precision], config.label_smoothing
-    if smoothing:
-        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
-    else:
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
-
-    def losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
-        return cross_entropy(classes(labels), tf.cast(logits, dtype), smoothing)
-
-    # The totals are for the recorder; an evaluation's losses are not smoothed.
-    metrics = ["accuracy", Total("loss_sum", losses)]
-    if smoothing:
-        metrics.append(Total("smoothed_loss_sum", lambda labels, logits: losses(labels, logits, smoothing)))
-    return {"loss": loss, "metrics": metrics, "jit_compile": config.compile or "auto"}
-
-
-def classes(labels: tf.Tensor) -> tf.Tensor:
-    """int64 (n,): the labels, which are one-hot for smoothing."""
-    return tf.argmax(labels, axis=1) if labels.shape.rank == 2 else tf.cast(labels, tf.int64)
 
 
 def make_dataset(experiment: Experiment, shards: Shards) -> tf.data.Dataset:

@@ -25,7 +25,8 @@ from common import implementations
 from common.record.results import StepLine, read_metrics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-IMPLEMENTATIONS = tuple(implementations.IMPLEMENTATIONS)
+ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have no mode tuned; tests/parity/test_keras_backends.py
+IMPLEMENTATIONS = tuple(name for name in implementations.IMPLEMENTATIONS if name not in ON_ONE_DEVICE)
 MODES = ("plain", "tuned")
 
 
@@ -50,7 +51,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Tests that run in the background may ignore SIGINT. The programs that they start must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", *(f"{name}_impl" for name in IMPLEMENTATIONS))
+CODE = ("common", "comparison", *(f"{name}_impl" for name in implementations.IMPLEMENTATIONS))
 
 
 def pytest_addoption(parser):

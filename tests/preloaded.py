@@ -27,6 +27,7 @@ TENSORFLOW = ("tensorflow", "keras")
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
 JAX = ("jax", "jax.experimental.multihost_utils", "flax.nnx", "optax")
 FRAMEWORK = {"tf": TENSORFLOW, "keras": TENSORFLOW, "pt": TORCH, "ptl": (*TORCH, "lightning"), "jax": JAX}
+FRAMEWORK |= {"keras_torch": TORCH, "keras_jax": JAX}
 TABLES = ("altair", "jinja2", "pandas", "platformdirs", "rich.live", "rich.table", "scipy.stats")
 LIBRARIES = {**FRAMEWORK, "compare": TABLES}
 COMMON = ("numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")

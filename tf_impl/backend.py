@@ -18,10 +18,10 @@ from common.spec.batches import shards
 from common.spec.options import Strategy, TrainConfig
 from tf_impl import replicas
 from tf_impl.inspection import predict
-from tf_impl.networks import make_network
+from tf_impl.networks import POLICIES, make_network
 from tf_impl.parallel import STRATEGIES, make_strategy
 from tf_impl.parts import make_parts
-from tf_impl.precision import POLICIES, tuned_settings
+from tf_impl.precision import tuned_settings
 from tf_impl.profiling import TensorFlowProfiler
 from tf_impl.train import train
 from tf_impl.weights import load_weights

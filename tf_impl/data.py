@@ -15,7 +15,7 @@ from common.spec.batches import epoch_order, shards
 from common.spec.options import Precision
 from common.spec.randomness import positions, visits
 from tf_impl.augment import Augment
-from tf_impl.precision import DTYPES
+from tf_impl.networks import DTYPES
 
 # An element of a pipeline: inputs, labels and count of a Batch. It is a plain tuple, since tf.function needs more time
 # for any other type in every step. A step makes a Batch of it when it is traced.

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import Shards, make_dataset, make_shards
-from tf_impl.networks import cross_entropy
-from tf_impl.precision import DTYPES
+from tf_impl.networks import DTYPES, cross_entropy
 from tf_impl.weights import named_parameters, statistics_kept
 
 SUM = tf.distribute.ReduceOp.SUM

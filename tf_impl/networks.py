@@ -1,24 +1,31 @@
-"""The networks in Keras, whose layouts are the canonical ones: NHWC images, HWIO kernels, (in, out) dense."""
+"""The networks in Keras, on any backend; their layouts are the canonical ones: NHWC, HWIO kernels, (in, out) dense."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 from keras import layers, ops
 
 from common.spec.layers import EPSILON, MOMENTUM
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
-from tf_impl.precision import DTYPES, POLICIES
 from tf_impl.randomness import high, philox
 
+# The dtype of weights, normalised images and losses; and Keras's policy for the dtype that layers compute in.
+DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
+POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
+
 Tensor = keras.KerasTensor
+Total = Callable[[Any], Any]  # from a replica's numbers to their sum over all replicas
 
 
-def make_network(spec: NetworkSpec, config: TrainConfig) -> keras.Model:
-    """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
+def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = None) -> keras.Model:
+    """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision.
+
+    `total`: for `--sync-batchnorm`; None if there is one replica.
+    """
     keras.config.set_dtype_policy(POLICIES[config.precision])
     images = keras.Input(spec.image_shape, dtype=DTYPES[config.precision])  # the policy leaves inputs at float32
     make = {
@@ -29,21 +36,19 @@ def make_network(spec: NetworkSpec, config: TrainConfig) -> keras.Model:
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec, images, config)
+    return make[spec.name](spec, images, config, total if config.sync_batchnorm else None)
 
 
-def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
     """(n,): the loss of each example; a share `smoothing` of its label is spread evenly over all classes."""
     if not smoothing:
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     classes = logits.shape[1]
-    spread = smoothing / classes
-    return tf.nn.softmax_cross_entropy_with_logits(
-        tf.one_hot(labels, classes, 1 - smoothing + spread, spread, dtype=logits.dtype), logits
-    )
+    targets = ops.one_hot(labels, classes, dtype=logits.dtype) * (1 - smoothing) + smoothing / classes
+    return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -58,7 +63,7 @@ def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Mo
     )
 
 
-def make_lenet(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+def make_lenet(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
     return keras.Sequential(
         [
             images,
@@ -89,25 +94,25 @@ class Dropout(layers.Layer):
         self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
         self.scale = RESOLUTION / (RESOLUTION - self.threshold)
 
-    def call(self, x: tf.Tensor, visits: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(self, x: Any, visits: Any, training: bool = False) -> Any:
         """x: (n, ...); visits: int64 (n,), not used in evaluation."""
         if not training:
             return x
-        kept = tf.reshape(self.kept(visits, math.prod(x.shape[1:])), tf.shape(x))
-        return x * tf.cast(kept, x.dtype) * self.scale
+        kept = ops.reshape(self.kept(visits, math.prod(x.shape[1:])), ops.shape(x))
+        return x * ops.cast(kept, x.dtype) * self.scale
 
-    def kept(self, visits: tf.Tensor, size: int) -> tf.Tensor:
+    def kept(self, visits: Any, size: int) -> Any:
         """bool (n, size), see `common.spec.randomness.kept`."""
-        numbers = tf.range(-(-size // 8), dtype=tf.int64)
+        numbers = ops.arange(-(-size // 8), dtype="int64")
         words = philox(self.seed, visits[:, None], numbers, self.stream)
         halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), high(word, 16))]
-        return tf.concat(halves, axis=1)[:, :size]
+        return ops.concatenate(halves, axis=1)[:, :size]
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...], *others: Any) -> tuple[int | None, ...]:
         return input_shape
 
 
-def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
+def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
     """The network of the usual course script. It takes images and their visits."""
     visits = keras.Input((), dtype="int64")
     x = layers.Conv2D(32, 3, activation="relu", name="conv1")(images)
@@ -129,9 +134,9 @@ class BatchNormalization(layers.Layer):
     Used instead of Keras's layer, whose running variance is the biased one and differs from replica to replica.
     """
 
-    def __init__(self, synchronized: bool, **options: Any) -> None:
+    def __init__(self, total: Total | None, **options: Any) -> None:
         super().__init__(**options)
-        self.synchronized = synchronized
+        self.total = total or (lambda values: values)
 
     def build(self, shape: tuple[int | None, ...]) -> None:
         channels, options = shape[-1:], {"autocast": False}
@@ -142,24 +147,19 @@ class BatchNormalization(layers.Layer):
         self.mean = self.add_weight(shape=channels, initializer="zeros", name="mean", **options)
         self.variance = self.add_weight(shape=channels, initializer="ones", name="variance", **options)
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(self, inputs: Any, training: bool = False) -> Any:
         inputs = ops.cast(inputs, self.variable_dtype)  # in half precision sums would overflow
         mean, variance = self.moments(inputs) if training else (self.mean, self.variance)
         scale, offset = self.scale, self.offset
         outputs = ops.batch_normalization(inputs, mean, variance, -1, offset=offset, scale=scale, epsilon=EPSILON)
         return ops.cast(outputs, self.compute_dtype)
 
-    def moments(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def moments(self, inputs: Any) -> tuple[Any, Any]:
         """Mean and variance of each channel; updates the running ones. A shard may be empty, but not the first one."""
-
-        def total(values: tf.Tensor) -> tf.Tensor:
-            replica = tf.distribute.get_replica_context()
-            return replica.all_reduce(tf.distribute.ReduceOp.SUM, values) if self.synchronized and replica else values
-
-        count = tf.maximum(total(tf.cast(tf.size(inputs[..., 0]), inputs.dtype)), 1)
-        mean = total(tf.reduce_sum(inputs, [0, 1, 2])) / count
-        variance = total(tf.reduce_sum(tf.square(inputs - mean), [0, 1, 2])) / count
-        unbiased = variance * count / tf.maximum(count - 1, 1)
+        count = ops.maximum(self.total(ops.cast(ops.size(inputs[..., 0]), inputs.dtype)), 1)
+        mean = self.total(ops.sum(inputs, [0, 1, 2])) / count
+        variance = self.total(ops.sum(ops.square(inputs - mean), [0, 1, 2])) / count
+        unbiased = variance * count / ops.maximum(count - 1, 1)
         for running, new in ((self.mean, mean), (self.variance, unbiased)):
             running.assign((1 - MOMENTUM) * running + MOMENTUM * new)
         return mean, variance
@@ -175,26 +175,28 @@ def convolution(x: Tensor, name: str, filters: int, size: int, stride: int = 1) 
     return layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
 
 
-def normalised(x: Tensor, conv: str, norm: str, sync: bool, filters: int, size: int, stride: int = 1) -> Tensor:
-    return BatchNormalization(sync, name=norm)(convolution(x, conv, filters, size, stride))
+def normalised(
+    x: Tensor, conv: str, norm: str, total: Total | None, filters: int, size: int, stride: int = 1
+) -> Tensor:
+    return BatchNormalization(total, name=norm)(convolution(x, conv, filters, size, stride))
 
 
-def basic_block(x: Tensor, name: str, sync: bool, filters: int, stride: int) -> Tensor:
+def basic_block(x: Tensor, name: str, total: Total | None, filters: int, stride: int) -> Tensor:
     shortcut = x
     if stride > 1:
-        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", sync, filters, 1, stride)
-    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", sync, filters, 3, stride))
-    x = normalised(x, f"{name}.conv2", f"{name}.bn2", sync, filters, 3)
+        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", total, filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", total, filters, 3, stride))
+    x = normalised(x, f"{name}.conv2", f"{name}.bn2", total, filters, 3)
     return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
 
 
-def bottleneck_block(x: Tensor, name: str, sync: bool, filters: int, stride: int, projected: bool) -> Tensor:
+def bottleneck_block(x: Tensor, name: str, total: Total | None, filters: int, stride: int, projected: bool) -> Tensor:
     shortcut = x
     if projected:
-        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", sync, 4 * filters, 1, stride)
-    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", sync, filters, 1))
-    x = layers.ReLU()(normalised(x, f"{name}.conv2", f"{name}.bn2", sync, filters, 3, stride))
-    x = normalised(x, f"{name}.conv3", f"{name}.bn3", sync, 4 * filters, 1)
+        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", total, 4 * filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", total, filters, 1))
+    x = layers.ReLU()(normalised(x, f"{name}.conv2", f"{name}.bn2", total, filters, 3, stride))
+    x = normalised(x, f"{name}.conv3", f"{name}.bn3", total, 4 * filters, 1)
     return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
 
 
@@ -203,28 +205,26 @@ def classified(spec: NetworkSpec, images: Tensor, x: Tensor) -> keras.Model:
     return keras.Model(images, layers.Dense(spec.num_classes, name="fc")(x))
 
 
-def make_resnet8(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 16, 3))
+def make_resnet8(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", total, 16, 3))
     for number, (filters, stride) in enumerate([(16, 1), (32, 2), (64, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", config.sync_batchnorm, filters, stride)
+        x = basic_block(x, f"layer{number}.0", total, filters, stride)
     return classified(spec, images, x)
 
 
-def make_resnet18(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 64, 3))
+def make_resnet18(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", total, 64, 3))
     for number, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", config.sync_batchnorm, filters, stride)
-        x = basic_block(x, f"layer{number}.1", config.sync_batchnorm, filters, 1)
+        x = basic_block(x, f"layer{number}.0", total, filters, stride)
+        x = basic_block(x, f"layer{number}.1", total, filters, 1)
     return classified(spec, images, x)
 
 
-def make_resnet50(spec: NetworkSpec, images: Tensor, config: TrainConfig) -> keras.Model:
-    x = layers.ReLU()(normalised(images, "conv1", "bn1", config.sync_batchnorm, 64, 7, 2))
+def make_resnet50(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", total, 64, 7, 2))
     # Padding with zeros does not change the maxima: after a ReLU no value is below zero.
     x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
     for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
         for index in range(blocks):
-            x = bottleneck_block(
-                x, f"layer{number}.{index}", config.sync_batchnorm, filters, stride if index == 0 else 1, index == 0
-            )
+            x = bottleneck_block(x, f"layer{number}.{index}", total, filters, stride if index == 0 else 1, index == 0)
     return classified(spec, images, x)

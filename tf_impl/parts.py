@@ -11,6 +11,7 @@ from tf_impl.data import make_dataset, make_shards, step_signature
 from tf_impl.inspection import save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import GradientAccumulator, make_optimizer
+from tf_impl.replicas import sum_over_replicas
 from tf_impl.state import get_state, set_state
 from tf_impl.train import Parts, accumulate_step, eval_step, forward_backward, make_loop, train_step, update_step
 from tf_impl.weights import load_weights
@@ -24,7 +25,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
 
         placed = pipeline.placed(experiment.network, config)
     with strategy.scope(), placed:
-        network = make_network(experiment.network, config)
+        network = make_network(experiment.network, config, sum_over_replicas)
         load_weights(network, experiment.first_weights)
         optimizer = make_optimizer(network, experiment.update_rule, config)
         accumulator = GradientAccumulator(network.trainable_variables) if config.accumulate_grad_batches > 1 else None

@@ -7,10 +7,6 @@ from common.spec.options import TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 
-# The dtype of weights, normalised images and losses; and Keras's policy for the dtype that layers compute in.
-DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
-POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
-
 
 def tuned_settings(config: TrainConfig) -> Settings:
     """What tuned mode makes of settings left at auto, by `python -m benchmarks.settings` of commit aa194dd.

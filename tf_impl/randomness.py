@@ -1,15 +1,16 @@
-"""The random numbers of dropout and augmentation in TensorFlow: see common/spec/randomness.py."""
+"""The random numbers of dropout and augmentation in Keras, on any backend: see common/spec/randomness.py."""
 
-import tensorflow as tf
+from typing import Any
+
+from keras import ops
 
 from common.spec.randomness import MULTIPLIERS, WORD, round_keys
 
-Words = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
-
-def philox(seed: int, visits: tf.Tensor, number: tf.Tensor | int, stream: int) -> Words:
+def philox(seed: int, visits: Any, number: Any, stream: int) -> tuple[Any, Any, Any, Any]:
     """Four random words, int64 from 0 to 2^32 - 1, for each visit and number, whose shapes are broadcast."""
-    c0, c1, c2, c3 = visits & WORD, high(visits), tf.convert_to_tensor(number, tf.int64), tf.constant(stream, tf.int64)
+    number, stream = (ops.convert_to_tensor(value, "int64") for value in (number, stream))
+    c0, c1, c2, c3 = visits & WORD, high(visits), number, stream
     for key0, key1 in round_keys(seed):
         # Products of 64 bits may be negative as int64, so only 32 bits are kept after the shift.
         product0, product1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
@@ -18,6 +19,6 @@ def philox(seed: int, visits: tf.Tensor, number: tf.Tensor | int, stream: int) -
     return c0, c1, c2, c3
 
 
-def high(values: tf.Tensor, bits: int = 32) -> tf.Tensor:
+def high(values: Any, bits: int = 32) -> Any:
     """`values` shifted right by `bits`; TensorFlow has no operator for it."""
-    return tf.bitwise.right_shift(values, tf.constant(bits, tf.int64))
+    return ops.right_shift(values, ops.convert_to_tensor(bits, "int64"))

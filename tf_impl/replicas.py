@@ -16,6 +16,12 @@ from tf_impl.parallel import device_names
 SUM = tf.distribute.ReduceOp.SUM
 
 
+def sum_over_replicas(values: tf.Tensor) -> tf.Tensor:
+    """The sum of every replica's tensor, as a part of a network; outside of replicas, the tensor itself."""
+    replica = tf.distribute.get_replica_context()
+    return replica.all_reduce(SUM, values) if replica else values
+
+
 def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> None:
     """Gives every replica, in all processes, the running statistics of the first replica."""
     is_first = Launch.read().is_first

@@ -26,7 +26,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.randomness import positions
 from tf_impl.data import Batch, Shard, Shards, TrainShards, replicas_of
-from tf_impl.precision import DTYPES
+from tf_impl.networks import DTYPES
 from tf_impl.train import ReplicaSteps, Shares
 from tf_impl.weights import statistics_kept
 

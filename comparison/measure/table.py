@@ -424,7 +424,7 @@ class Row:
 
     @column()
     def implementation(self) -> str:
-        """`tf`, `keras`, `pt`, `ptl` or `jax`."""
+        """`tf`, `keras`, `pt`, `ptl`, `jax`, `keras_torch` or `keras_jax`."""
         return self.contender.implementation
 
     @column()

@@ -1,0 +1,56 @@
+"""What Keras's own documentation teaches, on every backend: `compile` with a loss and metrics.
+
+The page, as of Keras 3.15, is "Simple MNIST convnet" (examples/vision/mnist_convnet.py in keras-team/keras-io).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+from common.experiment import Experiment
+from tf_impl.networks import DTYPES, cross_entropy
+
+
+class Total(keras.metrics.Metric):
+    """The sum of a number of each example since the start of the epoch, in 64 bits.
+
+    Keras's own mean of the loss, in 32 bits, does not give the loss of a single step.
+    """
+
+    def __init__(self, name: str, of_examples: Callable[[Any, Any], Any]) -> None:
+        """`of_examples`: from labels and logits to a number for each example, (n,)."""
+        super().__init__(name=name, dtype="float64")
+        self.of_examples = of_examples
+        self.total = self.add_variable((), "zeros", dtype="float64", name="total")
+
+    def update_state(self, labels: Any, logits: Any, sample_weight: Any = None) -> None:
+        self.total.assign_add(ops.sum(ops.cast(self.of_examples(labels, logits), "float64")))
+
+    def result(self) -> Any:
+        return ops.convert_to_tensor(self.total)
+
+
+def compile_options(experiment: Experiment) -> dict[str, Any]:
+    """The options of `compile`: loss and metrics."""
+    config = experiment.config
+    dtype, smoothing = DTYPES[config.precision], config.label_smoothing
+    if smoothing:
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
+    else:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
+
+    def losses(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
+        return cross_entropy(classes(labels), ops.cast(logits, dtype), smoothing)
+
+    # The totals are for the recorder; an evaluation's losses are not smoothed.
+    metrics = ["accuracy", Total("loss_sum", losses)]
+    if smoothing:
+        metrics.append(Total("smoothed_loss_sum", lambda labels, logits: losses(labels, logits, smoothing)))
+    return {"loss": loss, "metrics": metrics, "jit_compile": config.compile or "auto"}
+
+
+def classes(labels: Any) -> Any:
+    """int64 (n,): the labels, which are one-hot for smoothing."""
+    return ops.argmax(labels, axis=1) if len(labels.shape) == 2 else ops.cast(labels, "int64")
