@@ -48,6 +48,14 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
+class Dense(layers.Dense):
+    """Keras's layer, but on PyTorch in 64 bits, too: there `ops.matmul` multiplies in 32 bits whatever the policy."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        x = inputs @ ops.convert_to_tensor(self.kernel) + ops.convert_to_tensor(self.bias)
+        return self.activation(x)
+
+
 def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
     return keras.Sequential(
         [
@@ -57,8 +65,8 @@ def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Tota
             layers.Conv2D(64, 3, padding="same", activation="relu", name="conv2"),
             layers.MaxPooling2D(2, name="pool2"),
             layers.Flatten(name="flatten"),  # height, width, channel
-            layers.Dense(128, activation="relu", name="dense1"),
-            layers.Dense(spec.num_classes, name="dense2"),
+            Dense(128, activation="relu", name="dense1"),
+            Dense(spec.num_classes, name="dense2"),
         ]
     )
 
@@ -72,8 +80,8 @@ def make_lenet(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: To
             layers.Conv2D(50, 5, padding="valid", activation="relu", name="conv2"),
             layers.MaxPooling2D(2, name="pool2"),
             layers.Flatten(name="flatten"),  # height, width, channel
-            layers.Dense(500, activation="relu", name="dense1"),
-            layers.Dense(spec.num_classes, name="dense2"),
+            Dense(500, activation="relu", name="dense1"),
+            Dense(spec.num_classes, name="dense2"),
         ]
     )
 
@@ -120,9 +128,9 @@ def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig, t
     x = layers.MaxPooling2D(2, name="pool")(x)
     x = Dropout(0.25, config.seed, stream=0, name="dropout1")(x, visits)
     x = layers.Flatten(name="flatten")(x)  # height, width, channel
-    x = layers.Dense(128, activation="relu", name="dense1")(x)
+    x = Dense(128, activation="relu", name="dense1")(x)
     x = Dropout(0.5, config.seed, stream=1, name="dropout2")(x, visits)
-    return keras.Model((images, visits), layers.Dense(spec.num_classes, name="dense2")(x))
+    return keras.Model((images, visits), Dense(spec.num_classes, name="dense2")(x))
 
 
 # --- Residual networks, with torchvision's names ---
@@ -202,7 +210,7 @@ def bottleneck_block(x: Tensor, name: str, total: Total | None, filters: int, st
 
 def classified(spec: NetworkSpec, images: Tensor, x: Tensor) -> keras.Model:
     x = layers.GlobalAveragePooling2D(name="avgpool")(x)
-    return keras.Model(images, layers.Dense(spec.num_classes, name="fc")(x))
+    return keras.Model(images, Dense(spec.num_classes, name="fc")(x))
 
 
 def make_resnet8(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:

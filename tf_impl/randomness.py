@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from common.spec.randomness import MULTIPLIERS, WORD, round_keys
@@ -20,5 +21,7 @@ def philox(seed: int, visits: Any, number: Any, stream: int) -> tuple[Any, Any, 
 
 
 def high(values: Any, bits: int = 32) -> Any:
-    """`values` shifted right by `bits`; TensorFlow has no operator for it."""
-    return ops.right_shift(values, ops.convert_to_tensor(bits, "int64"))
+    """`values` shifted right by `bits`; TensorFlow has no operator for it, and elsewhere Keras shifts 32 bits alone."""
+    if keras.backend.backend() == "tensorflow":
+        return ops.right_shift(values, ops.convert_to_tensor(bits, "int64"))
+    return values >> bits

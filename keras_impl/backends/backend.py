@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from common.spec.options import TrainConfig
 from keras_impl.backends.inspection import predict
 from keras_impl.backends.parts import make_parts
 from keras_impl.backends.train import train
-from tf_impl.networks import make_network
+from tf_impl.networks import DTYPES, make_network
 from tf_impl.weights import load_weights
 
 
@@ -54,6 +55,7 @@ class KerasBackend(Backend):
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.setup(experiment.config)
+        keras.config.set_floatx(DTYPES[experiment.config.precision])  # fit cuts arrays to it, whatever the policy
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment), recorder)
@@ -68,7 +70,7 @@ class KerasBackend(Backend):
         """Nothing to wait for: after each step, the callback has fetched its loss."""
 
     def classify(self, experiment: Experiment) -> NDArray[np.floating]:
-        self.setup(experiment.config)
+        self.join(experiment, Launch.read())
         network = make_network(experiment.network, experiment.config)
         load_weights(network, experiment.initial_weights)
         return predict(experiment, network)

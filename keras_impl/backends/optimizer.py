@@ -19,6 +19,11 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
         return ops.take(ops.convert_to_tensor(self.rates), ops.cast(step, "int32"))
 
 
+def larger(one: Any, other: Any) -> Any:
+    """The larger of two numbers each; on PyTorch `ops.maximum` cuts them to 32 bits."""
+    return one * (one >= other) + other * (one < other)
+
+
 class Optimizer(keras.optimizers.Optimizer):
     """All rules: Keras has others under the same names, see docs/update-rules.md."""
 
@@ -40,8 +45,8 @@ class Optimizer(keras.optimizers.Optimizer):
 
     def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
         if self.largest_norm is not None:  # instead of Keras's global_clipnorm, which lacks NORM_EPSILON
-            norm = ops.sqrt(sum(ops.sum(ops.square(gradient)) for gradient in grads))
-            factor = ops.minimum(ops.ones((), norm.dtype), self.largest_norm / (norm + NORM_EPSILON))
+            norm = ops.sqrt(sum(ops.sum(gradient * gradient) for gradient in grads))
+            factor = -larger(-1 + 0 * norm, -self.largest_norm / (norm + NORM_EPSILON))
             grads = [gradient * factor for gradient in grads]
         super().apply(grads, trainable_variables)
 
@@ -72,7 +77,7 @@ class Optimizer(keras.optimizers.Optimizer):
             case rules.Adam() | rules.AdamW():
                 mean = rule.beta1 * slots[0] + (1 - rule.beta1) * gradient
                 square = rule.beta2 * slots[1] + (1 - rule.beta2) * gradient**2
-                largest = [ops.maximum(slots[2], square)] if rule.amsgrad else []
+                largest = [larger(slots[2], square)] if rule.amsgrad else []
                 # In 64 bits, as in PyTorch: in 32 bits, 1 - beta2 has few correct digits.
                 steps = ops.cast(self.iterations + 1, "float64")
                 first, second = (ops.cast(1 - beta**steps, gradient.dtype) for beta in (rule.beta1, rule.beta2))

@@ -37,8 +37,8 @@ class Padded(ShardSampler):
 MUTATIONS = {
     "an extra ReLU": (
         *("tf", 1, "tf_impl/networks.py"),
-        'layers.Dense(spec.num_classes, name="dense2")',
-        'layers.Dense(spec.num_classes, activation="relu", name="dense2")',
+        'Dense(spec.num_classes, name="dense2")',
+        'Dense(spec.num_classes, activation="relu", name="dense2")',
         ["first batch: activation.dense2 differs", "the layers before it agree"],
     ),
     "a wrong padding": (
