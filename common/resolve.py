@@ -57,7 +57,8 @@ def resolve_devices(
     """
     strategy = config.strategy
     if strategy not in ("auto", "single_device", *strategies):
-        raise UserError(f"--strategy {strategy}: {title} does not have it; use single_device, {', '.join(strategies)}")
+        known = ", ".join(("single_device", *strategies))
+        raise UserError(f"--strategy {strategy}: {title} does not have it; use {known}")
     nodes = _resolve_nodes(config, title, launch)
     accelerator = _resolve_accelerator(config, title, num_gpus, cuda, launch)
     devices: int | str
@@ -67,6 +68,8 @@ def resolve_devices(
         devices = config.devices
         if devices == "auto":
             devices = DEVICES_OF.get(strategy) or (num_gpus if accelerator == "gpu" else 1)
+        if devices * nodes > 1 and not strategies:
+            raise UserError(f"--devices {devices}: {title} trains on one device")
         if strategy == "auto":
             strategy = strategies[0] if devices * nodes > 1 else "single_device"
     config = config.replace(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)

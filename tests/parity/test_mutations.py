@@ -191,8 +191,8 @@ RULE_MUTATIONS = {
     "labels smoothed over the other classes": (
         ("adam", "--label-smoothing", 0.1),
         "tf_impl/networks.py",
-        "spread = smoothing / classes",
-        "spread = smoothing / (classes - 1)",
+        "(1 - smoothing) + smoothing / classes",
+        "(1 - smoothing) + smoothing / (classes - 1)",
         "the first, before any update: suspect initial weights, the first batch, the network or the loss",
     ),
 }
