@@ -8,22 +8,25 @@ CONSTRAINTS = $(shell $(PYTHON) -c 'import platform as p, sys; v = sys.version_i
 # uv installs in half a minute what takes pip two. If it fails, for instance since only pip knows the way to the packages,
 # pip installs; of its 300 lines, some tell how far it is.
 SHELL = /bin/bash -o pipefail
-WITH_PIP = $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(CONSTRAINTS) $(addprefix -r ,$(1)) \
+WITH_PIP = $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(CONSTRAINTS) -r $(1) \
 	| awk '/^Collecting/ && ++n % 25 == 0 { print "  " n " packages found" } \
 	/^Installing/ { print "  installing them" } { fflush() }'
 ifneq ($(shell command -v uv),)
-INSTALL = uv pip install --quiet --python $(@D) $(CONSTRAINTS) $(addprefix -r ,$(1)) || { $(WITH_PIP); }
+INSTALL = uv pip install --quiet --python $(@D) $(CONSTRAINTS) -r $(1) || { $(WITH_PIP); }
 else
 INSTALL = $(WITH_PIP)
 endif
-# With an NVIDIA GPU, TensorFlow has an environment of its own: its CUDA libraries and PyTorch's exclude each other.
+# JAX has an environment of its own, since TensorFlow would import it. With an NVIDIA GPU, TensorFlow has one, too: its CUDA
+# libraries and PyTorch's exclude each other.
 GPU ?= $(shell nvidia-smi -L 2> /dev/null | grep '^GPU ')
 ifneq ($(GPU),)
-REQUIREMENTS = requirements-torch.txt requirements-jax.txt
-ENVIRONMENTS = $(VENV)/.installed $(VENV)-tensorflow/.installed
+REQUIREMENTS = requirements-torch.txt
+JAX_REQUIREMENTS = requirements-jax-cuda.txt
+ENVIRONMENTS = $(VENV)/.installed $(VENV)-jax/.installed $(VENV)-tensorflow/.installed
 else
 REQUIREMENTS = requirements.txt
-ENVIRONMENTS = $(VENV)/.installed
+JAX_REQUIREMENTS = requirements-jax.txt
+ENVIRONMENTS = $(VENV)/.installed $(VENV)-jax/.installed
 endif
 
 compare: $(ENVIRONMENTS)
@@ -45,11 +48,11 @@ gpu: $(ENVIRONMENTS) $(VENV)/.installed-dev
 
 environments: $(ENVIRONMENTS)
 
-$(VENV)/bin/python $(VENV)-tensorflow/bin/python:
+$(VENV)/bin/python $(VENV)-tensorflow/bin/python $(VENV)-jax/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	@$(PYTHON) -m venv $(patsubst %/bin,%,$(@D))
 
-$(VENV)/.installed: $(VENV)/bin/python $(REQUIREMENTS) requirements-torch.txt requirements-common.txt constraints.txt
+$(VENV)/.installed: $(VENV)/bin/python requirements.txt requirements-torch.txt requirements-common.txt constraints.txt
 	@echo "installing $(REQUIREMENTS) in $(@D): 5 to 8 GB, half a minute with uv, two minutes or more with pip"
 	@$(call INSTALL,$(REQUIREMENTS))
 	@touch $@
@@ -57,6 +60,11 @@ $(VENV)/.installed: $(VENV)/bin/python $(REQUIREMENTS) requirements-torch.txt re
 $(VENV)-tensorflow/.installed: $(VENV)-tensorflow/bin/python requirements-tensorflow.txt requirements-common.txt constraints.txt
 	@echo "installing requirements-tensorflow.txt in $(@D): 6 GB, half a minute with uv, two minutes or more with pip"
 	@$(call INSTALL,requirements-tensorflow.txt)
+	@touch $@
+
+$(VENV)-jax/.installed: $(VENV)-jax/bin/python requirements-jax.txt requirements-jax-cuda.txt requirements-common.txt constraints.txt
+	@echo "installing $(JAX_REQUIREMENTS) in $(@D): 1 GB, 4 GB with CUDA"
+	@$(call INSTALL,$(JAX_REQUIREMENTS))
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt

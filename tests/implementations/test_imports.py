@@ -1,9 +1,9 @@
 """A run imports only what it uses: its own framework, and nothing that only other frameworks need."""
 
-import sys
-
 import pytest
 from conftest import CPU, run
+
+from common.implementations import interpreter_of
 
 # Keras imports these if they are installed. Lightning's torchmetrics imports matplotlib, scipy and torchvision.
 UNUSED = {"matplotlib", "pandas", "sklearn"}
@@ -17,9 +17,12 @@ OTHERS = {
     ("ptl", "plain"): {"jax", "tensorflow", "keras", "pandas", "sklearn"},
     ("ptl", "tuned"): {"jax", "tensorflow", "keras", "pandas", "sklearn"},
     ("jax", "plain"): {"tensorflow", "keras", "torch", "torchvision", "lightning", *UNUSED},
+    ("keras_torch", "plain"): {"tensorflow", "jax", "lightning"},
+    ("keras_jax", "plain"): {"tensorflow", "torch", "lightning"},
     ("jax", "tuned"): {"tensorflow", "keras", "torch", "torchvision", "lightning", *UNUSED},
 }
 PACKAGES = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning", "jax": "jax"}
+PACKAGES |= {"keras_torch": "torch", "keras_jax": "jax"}
 # Runs a module as `python -m` does, and prints the loaded modules at the end.
 PROGRAM = """
 import os, runpy, sys
@@ -36,7 +39,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize(("implementation", "mode"), OTHERS)
 def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation, mode):
     options = ("--max-steps", 1, "--mode", mode, "--devices", 1, *CPU, "--run-dir", tmp_path)
-    output = run(sys.executable, "-c", PROGRAM, f"{implementation}_impl", *options).stdout
+    output = run(interpreter_of(implementation), "-c", PROGRAM, f"{implementation}_impl", *options).stdout
     packages = {name.split(".")[0] for name in output.partition("loaded: ")[2].split()}
     assert PACKAGES[implementation] in packages
     assert not packages & OTHERS[implementation, mode]

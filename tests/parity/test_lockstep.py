@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,9 +258,10 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, i
     "implementation", ["pt", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ptl", "jax"))]
 )
 def test_under_torchrun_it_is_the_same_run(tmp_path, implementation):
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    torchrun = Path(sys.prefix, "bin", "torchrun")
+    launcher = (torchrun, "--standalone", "--nproc-per-node", 2, "--no-python")
     options = ("--precision", 64, *CPU, *SCENARIOS["cnn-plain"])
-    run(sys.executable, *launcher, "-m", f"{implementation}_impl", *options, "--run-dir", tmp_path / "torchrun")
+    run(*launcher, *program_of(implementation), *options, "--run-dir", tmp_path / "torchrun")
     # Not one of `runs`, whose processes share memory with the server that has forked them.
     run(*program_of(implementation), *options, "--devices", 2, "--run-dir", tmp_path / "alone")
     under, alone = read_result(tmp_path / "torchrun"), read_result(tmp_path / "alone")

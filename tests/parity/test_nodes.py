@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,9 +74,10 @@ def run_on(nodes, commands, environments, seconds=300, cwd=REPOSITORY):
 
 
 def torchrun(implementation, nodes, devices, options):
-    launcher = ("-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", devices, "--master-addr", "n1")
+    started_by = Path(sys.prefix, "bin", "torchrun")
+    launcher = ("--nnodes", 2, "--nproc-per-node", devices, "--master-addr", "n1")
     commands = [
-        (name, (sys.executable, *launcher, "--node-rank", rank, "-m", f"{implementation}_impl", *options))
+        (name, (started_by, *launcher, "--node-rank", rank, "--no-python", *program_of(implementation), *options))
         for rank, name in enumerate(NAMES)
     ]
     return commands, [{}, {}]
@@ -113,7 +115,7 @@ def mpirun(implementation, nodes, devices, options):
     return [("n1", (*command, "--bind-to", "none", *program))], [as_root]
 
 
-STARTS = {torchrun: ("pt", "ptl", "jax"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf", "jax")}
+STARTS = {torchrun: ("pt", "ptl", "jax"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf")}
 NEEDS_MPIRUN = pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI needs Debian's openmpi-bin")
 QUICK = [(torchrun, "pt", 2), (by_hand, "ptl", 1), (tf_config, "tf", 1), (mpirun, "pt", 1)]
 
