@@ -29,7 +29,7 @@ class Total(keras.metrics.Metric):
         self.total.assign_add(ops.sum(ops.cast(self.of_examples(labels, logits), "float64")))
 
     def result(self) -> Any:
-        return ops.convert_to_tensor(self.total)
+        return self.total.value * 1  # a number, also where the variable has a value for each replica
 
 
 def compile_options(experiment: Experiment) -> dict[str, Any]:
