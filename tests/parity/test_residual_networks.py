@@ -134,7 +134,7 @@ def test_torchvisions_resnet50_gives_the_same_answers(tmp_path, implementation):
 MUTATIONS = {
     "Keras's running variance": (
         *("tf", 1, "false", "tf_impl/networks.py"),
-        "unbiased = variance * count / tf.maximum(count - 1, 1)",
+        "unbiased = variance * count / ops.maximum(count - 1, 1)",
         "unbiased = variance",
         "evaluation after epoch 1: test_loss is",
     ),
