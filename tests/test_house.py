@@ -230,8 +230,8 @@ def test_the_plain_path_imports_what_a_mode_adds_only_where_the_mode_asks_for_it
 OTHERS = re.findall(
     "--[a-z-]+",
     "--bind-to --map-by --oversubscribe --allow-run-as-root --nodes --ntasks-per-node --gpus-per-node --exclusive"
-    " --signal --requeue --distribution --standalone --nnodes --node-rank --nproc-per-node --no-python --address --shm-size"
-    " --entrypoint-resources --fault-table --compile-bytecode",
+    " --signal --requeue --distribution --standalone --nnodes --node-rank --nproc-per-node --no-python --address"
+    " --shm-size --entrypoint-resources --fault-table --compile-bytecode",
 )
 
 
