@@ -1,8 +1,8 @@
 """The additions of `--mode tuned` in JAX: the same training, but faster. train.py is complete without this file.
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
-digits (batch size 32) and for lenet on MNIST (batch size 128); medians of three runs of `python -m jax_impl`, one of each
-in turn, on the machine of docs/performance.md.
+digits (batch size 32) and for lenet on MNIST (batch size 128); medians of three runs of `python -m jax_impl`, one of
+each in turn, on the machine of docs/performance.md.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from jax_impl.data import Batch, Batches, Prepare, TestBatches, TrainBatches
 from jax_impl.train import Shares, eval_step
 from jax_impl.weights import put
 
-# On the CPU, XLA by default computes convolutions, sums and products with YNNPACK's kernels. This leaves them out.
+# By default XLA computes convolutions, sums and products on the CPU with YNNPACK. This leaves it out.
 # Gain: 0.79 (digits), 1.51 (MNIST).
 CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
