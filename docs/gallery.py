@@ -56,7 +56,7 @@ EXHIBITS = (
         "digits",
         "Three modes",
         "What each framework costs as its documentation teaches it, what its data path costs, and what tuning gains, in"
-        " a network so small that the framework's own work decides.",
+        " a network so small that the framework's own overhead dominates.",
         "--mode tutorial plain tuned --implementations tf keras pt ptl --epochs 40 --repeats 3",
         ("throughput", "ratio"),
     ),
