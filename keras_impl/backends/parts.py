@@ -32,8 +32,9 @@ def make_parts(experiment: Experiment) -> Parts:
         return np.eye(experiment.network.num_classes, dtype="float32")[labels] if config.label_smoothing else labels
 
     def train_arrays(epoch: int) -> Arrays:
-        bounds = plan.shards(epoch + 1, 1)[:, 0]  # of all batches, or of those after a checkpoint
-        order = visits(epoch + 1, epoch_order(config.seed, epoch + 1, plan.train_size))[bounds[0, 0] : bounds[-1, 1]]
+        whole = visits(epoch + 1, epoch_order(config.seed, epoch + 1, plan.train_size))
+        # Not all batches: a training may begin within an epoch, and --max-steps leaves out batches before the last one.
+        order = np.concatenate([whole[start:stop] for start, stop, _ in plan.shards(epoch + 1, 1)[:, 0]])
         images, labels = dataset.train_images[positions(order)], dataset.train_labels[positions(order)]
         return prepare(experiment, images, order, experiment.augmentation), targets(labels)
 
