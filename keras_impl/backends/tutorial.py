@@ -32,6 +32,17 @@ class Total(keras.metrics.Metric):
         return self.total.value * 1  # a number, also where the variable has a value for each replica
 
 
+class MeanLoss(keras.losses.Loss):
+    """The mean of the examples' losses; on PyTorch Keras's own losses divide in 32 bits, whatever the dtype."""
+
+    def __init__(self, smoothing: float, dtype: str) -> None:
+        super().__init__(reduction="sum", dtype=dtype)
+        self.smoothing = smoothing
+
+    def call(self, labels: Any, logits: Any) -> Any:
+        return cross_entropy(classes(labels), logits, self.smoothing) / labels.shape[0]
+
+
 def compile_options(experiment: Experiment) -> dict[str, Any]:
     """The options of `compile`: loss and metrics."""
     config = experiment.config
@@ -40,6 +51,9 @@ def compile_options(experiment: Experiment) -> dict[str, Any]:
         loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
     else:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
+
+    if keras.backend.backend() == "torch":
+        loss = MeanLoss(smoothing, dtype)
 
     def losses(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
         return cross_entropy(classes(labels), ops.cast(logits, dtype), smoothing)

@@ -13,8 +13,8 @@ from comparison.lockstep import find_departure
 from comparison.prove.audits import make_audits
 
 TOLERANCE = 1e-12
-# The last of 27 batches has two examples.
-SMALL = ("--train-size", 418, "--batch-size", 16, "--epochs", 4, "--precision", 64)
+# The last of 27 batches has five examples: a fifth is no 32-bit number.
+SMALL = ("--train-size", 421, "--batch-size", 16, "--epochs", 4, "--precision", 64)
 SCENARIOS = {
     "sgd": ("--momentum", 0.9, "--nesterov", "true", "--schedule", "cosine", "--gradient-clip-val", 0.5),
     "adam": ("--optimizer", "adam", "--amsgrad", "true", "--weight-decay", 1e-3, "--label-smoothing", 0.1),
