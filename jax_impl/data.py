@@ -81,7 +81,8 @@ class Batches:
         self.images, self.labels, self.sharding = images, labels, sharding
         self.dtype, self.num_shards = np.dtype(DTYPES[experiment.config.precision]), experiment.config.num_shards
         self.shard_size = -(-min(size, len(labels)) // self.num_shards)
-        self.prepare = jax.jit(Prepare(experiment, augmentation))
+        self.prepare = Prepare(experiment, augmentation)
+        self.prepare_compiled = jax.jit(self.prepare)
 
     def padded(
         self, order: NDArray[np.int64], bounds: NDArray[np.int64]
@@ -116,7 +117,7 @@ class Batches:
         """The batch of these visits, int64 (n,), with these weights, (n,)."""
         visits, weights = self.own(visits), self.own(weights)
         images, labels = self.stored(visits)
-        inputs = self.prepare(self.divided(images), self.divided(visits))
+        inputs = self.prepare_compiled(self.divided(images), self.divided(visits))
         return Batch(inputs, self.divided(labels), self.divided(weights))
 
 

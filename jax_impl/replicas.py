@@ -31,6 +31,11 @@ def count_gpus() -> int:
     return 0
 
 
+def own_devices(config: TrainConfig) -> int:
+    """Number of this process's devices. Each process on a node has an equal share of the node's devices."""
+    return config.devices // (Launch.read().local_world_size or 1)
+
+
 def setup_process(config: TrainConfig) -> None:
     """Sets devices, threads and float formats of this process. Must run before the first computation.
 
@@ -38,7 +43,7 @@ def setup_process(config: TrainConfig) -> None:
       config: its device options are resolved.
     """
     clear_backends()  # they exist if GPUs have been counted; the number of devices and threads can't change otherwise
-    own = config.devices // (Launch.read().local_world_size or 1)
+    own = own_devices(config)
     # The visits of examples are 64-bit integers, and so are the losses' sums. Arrays of 32 bits stay so.
     jax.config.update("jax_enable_x64", True)
     if config.accelerator == "cpu":
@@ -55,7 +60,7 @@ def make_mesh(config: TrainConfig, launch: Launch) -> jax.sharding.Mesh:
     setup_process(config)
     if launch.world_size is not None and launch.world_size > 1:
         join_processes(launch, on_gpu=config.accelerator == "gpu")
-    own = config.devices // (launch.local_world_size or 1)
+    own = own_devices(config)
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, []).append(device)

@@ -8,7 +8,7 @@ from common.spec.state import TrainState
 from jax_impl.networks import Network
 from jax_impl.precision import LossScale
 from jax_impl.replicas import replicas_differ
-from jax_impl.weights import assign, canonical_name, get_weights, named_parameters, to_host, variables
+from jax_impl.weights import assign, canonical_name, get_weights, named_parameters, to_arrays, variables
 
 # Rule -> canonical name of a slot -> optax's name.
 ADAM = {"mean": "mu", "square": "nu", "largest": "nu_max"}
@@ -30,16 +30,12 @@ def get_state(
     step: int,
 ) -> TrainState:
     """The state after `step` steps. Every process must call it: each may have only a part."""
-    slots = {
-        slot: {name: to_host(variable[...]) for name, variable in own.items()}
-        for slot, own in slot_variables(experiment, optimizer).items()
-    }
-    averages = named_parameters(average) if average else {}
+    slots = {slot: to_arrays(own) for slot, own in slot_variables(experiment, optimizer).items()}
     return TrainState(
         step,
         get_weights(network),
         slots,
-        {name: to_host(variable[...]) for name, variable in averages.items()},
+        to_arrays(named_parameters(average)) if average else {},
         scale.get_state() if scale else None,
         tuple(name for name, variable in named_parameters(network).items() if replicas_differ(variable[...])),
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.spec.randomness import positions
 from common.spec.state import TrainState
-from jax_impl.data import Batch, Batches, Prepare, TestBatches, TrainBatches
+from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
 from jax_impl.train import Shares, eval_step
 from jax_impl.weights import put
 
@@ -44,8 +44,8 @@ def max_pool(x: jax.Array) -> jax.Array:
 class Resident:
     """A data set in the devices' memory; the step gathers its batch."""
 
-    def __init__(self, batches: Batches, prepare: Prepare) -> None:
-        self.batches, self.prepare = batches, prepare
+    def __init__(self, batches: Batches) -> None:
+        self.batches, self.prepare = batches, batches.prepare
         everywhere = NamedSharding(batches.sharding.mesh, PartitionSpec())
         self.whole = tuple(put(np.ascontiguousarray(array), everywhere) for array in (batches.images, batches.labels))
 
@@ -64,8 +64,8 @@ class Resident:
 class Streamed:
     """A data set on the host. While a step is computed, the images of the next one are read."""
 
-    def __init__(self, batches: Batches, prepare: Prepare) -> None:
-        self.batches, self.prepare = batches, prepare
+    def __init__(self, batches: Batches) -> None:
+        self.batches, self.prepare = batches, batches.prepare
 
     def stored(self, *rows: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         for visits, weights in zip(*map(self.batches.own, rows), strict=True):
@@ -100,8 +100,7 @@ class TunedLoop:
         self.graph, self.state = nnx.split(trained)
         self.train_batches, self.test_batches = TrainBatches(experiment, sharding), TestBatches(experiment, sharding)
         source = Resident if experiment.config.data_on == "device" else Streamed
-        self.training = source(self.train_batches, Prepare(experiment, experiment.augmentation))
-        self.testing = source(self.test_batches, Prepare(experiment, None))
+        self.training, self.testing = source(self.train_batches), source(self.test_batches)
         options = CPU_OPTIONS if experiment.config.accelerator == "cpu" else None
         self.take_step = jax.jit(self.step_of, donate_argnums=0, compiler_options=options)
         self.evaluate_batch = jax.jit(self.eval_step_of, compiler_options=options)

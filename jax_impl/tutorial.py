@@ -6,6 +6,7 @@ converts each to floats, and NumPy's stack; a step compiled by nnx.jit, as in mo
 devices of a mesh. The tutorial drops an incomplete last batch; here it is trained on.
 """
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,13 @@ from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
 
 class ImageByImage(Batches):
     """Batches whose images are converted one by one. They are PIL's, as in Hugging Face's data sets."""
+
+    @cached_property
+    def normalisation(self) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Mean and inverse deviation of each channel, for pixels from 0 to 1."""
+        dataset = self.experiment.dataset
+        shift, scale = (array.astype(self.dtype) for array in (dataset.shift, dataset.scale))
+        return shift / 255, scale * 255
 
     def batch(self, visits: NDArray[np.int64], weights: NDArray[np.floating]) -> Batch:
         visits, weights = self.own(visits), self.own(weights)
@@ -41,9 +49,8 @@ class ImageByImage(Batches):
             pixels = np.pad(pixels, ((pad, pad), (pad, pad), (0, 0)))
             pixels = pixels[draws.top : draws.top + height, draws.left : draws.left + width]
             pixels = pixels[:, ::-1] if draws.flipped else pixels
-        dataset = self.experiment.dataset
-        shift, scale = (array.astype(self.dtype) for array in (dataset.shift, dataset.scale))
-        pixels = (pixels - shift / 255) * (scale * 255)
+        mean, factor = self.normalisation
+        pixels = (pixels - mean) * factor
         if draws and self.augmentation:
             top, left, side = draws.cutout_top, draws.cutout_left, self.augmentation.cutout
             pixels[max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 0

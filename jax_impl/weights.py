@@ -19,7 +19,7 @@ def load_weights(network: nnx.Module, weights: Weights) -> None:
 
 def get_weights(network: nnx.Module) -> Weights:
     """Canonical name -> array in the network's precision. Every process must call it: each may have only a part."""
-    return {name: to_host(variable[...]) for name, variable in named_arrays(network).items()}
+    return to_arrays(named_arrays(network))
 
 
 def named_arrays(network: nnx.Module) -> dict[str, nnx.Variable]:
@@ -47,6 +47,11 @@ def assign(variables: dict[str, nnx.Variable], arrays: Weights) -> None:
     for name, variable in variables.items():
         old = variable[...]
         variable[...] = jax.device_put(arrays[name].astype(old.dtype), old.sharding)
+
+
+def to_arrays(variables: dict[str, nnx.Variable]) -> Weights:
+    """Copies of the variables' values. Every process must call it: each may have only a part."""
+    return {name: to_host(variable[...]) for name, variable in variables.items()}
 
 
 def to_host(array: jax.Array) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.experiment import Experiment
+from keras_impl.backends.tutorial import StepTotals
 from keras_impl.train import Recording
 from tf_impl.data import Shards
 from tf_impl.tutorial import Arrays
@@ -41,17 +42,11 @@ class TutorialRecording(Recording):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_begin(epoch, logs)
-        self.count, self.loss_sum, self.correct = 0, 0.0, 0
+        self.totals = StepTotals()
 
     def record_steps(self, logs: Any) -> None:
-        plan, before = self.recorder.plan, (self.loss_sum, self.correct)
-        count = plan.count(self.recorder.steps_done + 1)
-        self.count += count
-        # fit gives the means over the replicas.
-        loss = logs["smoothed_loss_sum" if "smoothed_loss_sum" in logs else "loss_sum"]
-        self.loss_sum = float(loss) * self.model.distribute_strategy.num_replicas_in_sync
-        self.correct = round(float(logs["accuracy"]) * self.count)
-        self.recorder.step((self.loss_sum - before[0]) / count, self.correct - before[1])
+        count = self.recorder.plan.count(self.recorder.steps_done + 1)
+        self.recorder.step(*self.totals.step(logs, count, self.model.distribute_strategy.num_replicas_in_sync))
 
     def on_test_end(self, logs: Any = None) -> None:
         (accuracy,) = (metric for metric in self.model.metrics[1].metrics if metric.name == "accuracy")

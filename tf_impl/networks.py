@@ -48,12 +48,15 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
-class Dense(layers.Dense):
-    """Keras's layer, but on PyTorch in 64 bits, too: there `ops.matmul` multiplies in 32 bits whatever the policy."""
+class TorchDense(layers.Dense):
+    """For PyTorch, where Keras's layer multiplies in 32 bits whatever the policy, as `ops.matmul` does."""
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         x = inputs @ ops.convert_to_tensor(self.kernel) + ops.convert_to_tensor(self.bias)
         return self.activation(x)
+
+
+Dense = TorchDense if keras.backend.backend() == "torch" else layers.Dense
 
 
 def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:

@@ -1,5 +1,6 @@
 """Keras on another backend than TensorFlow, as `common.backend` sees it: one process, one device, and fit."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,18 +26,18 @@ class KerasBackend(Backend):
     """What the two have in common.
 
     Attributes:
-      num_gpus: a function that counts the GPUs that the backend can use on this node.
       cuda: the version of CUDA that the backend is built for; None: it is built without.
     """
 
     cuda: str | None = None
 
+    @abstractmethod
     def num_gpus(self) -> int:
-        raise NotImplementedError
+        """Number of GPUs that the backend can use on this node."""
 
+    @abstractmethod
     def setup(self, config: TrainConfig) -> None:
         """Sets devices, threads and float formats of this process."""
-        raise NotImplementedError
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
         for option, asked in (

@@ -12,6 +12,7 @@ from common.record.recorder import Recorder
 from common.spec.state import TrainState
 from keras_impl.backends.inspection import predict
 from keras_impl.backends.optimizer import Optimizer
+from keras_impl.backends.tutorial import StepTotals
 from tf_impl.weights import get_weights
 
 Arrays = tuple[Any, NDArray[Any]]  # inputs of the network, see `Batch`, and labels, as fit takes them
@@ -49,15 +50,11 @@ class Recording(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.recorder.start_epoch()
-        self.count, self.loss_sum, self.correct, self.in_epoch = 0, 0.0, 0, epoch
+        self.totals, self.in_epoch = StepTotals(), epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        recorder, before = self.recorder, (self.loss_sum, self.correct)
-        count = recorder.plan.count(recorder.steps_done + 1)
-        self.count += count
-        self.loss_sum = float(logs["smoothed_loss_sum" if "smoothed_loss_sum" in logs else "loss_sum"])
-        self.correct = round(float(logs["accuracy"]) * self.count)
-        recorder.step((self.loss_sum - before[0]) / count, self.correct - before[1])
+        recorder = self.recorder
+        recorder.step(*self.totals.step(logs, recorder.plan.count(recorder.steps_done + 1)))
         recorder.offer_state(self.get_state)
         if recorder.steps_done == recorder.plan.last_step(self.in_epoch + 1):  # the plan counts epochs from 1
             recorder.end_training()

@@ -32,6 +32,21 @@ class Total(keras.metrics.Metric):
         return self.total.value * 1  # a number, also where the variable has a value for each replica
 
 
+class StepTotals:
+    """Loss and correct answers of single steps, from what the metrics have summed up since the start of the epoch."""
+
+    def __init__(self) -> None:
+        self.count, self.loss_sum, self.correct = 0, 0.0, 0
+
+    def step(self, logs: Any, count: int, num_replicas: int = 1) -> tuple[float, int]:
+        """The mean loss of a step of `count` examples, and its correct answers; `logs`: means over the replicas."""
+        before = self.loss_sum, self.correct
+        self.count += count
+        self.loss_sum = float(logs["smoothed_loss_sum" if "smoothed_loss_sum" in logs else "loss_sum"]) * num_replicas
+        self.correct = round(float(logs["accuracy"]) * self.count)
+        return (self.loss_sum - before[0]) / count, self.correct - before[1]
+
+
 class MeanLoss(keras.losses.Loss):
     """The mean of the examples' losses; on PyTorch Keras's own losses divide in 32 bits, whatever the dtype."""
 
@@ -47,13 +62,12 @@ def compile_options(experiment: Experiment) -> dict[str, Any]:
     """The options of `compile`: loss and metrics."""
     config = experiment.config
     dtype, smoothing = DTYPES[config.precision], config.label_smoothing
-    if smoothing:
+    if keras.backend.backend() == "torch":
+        loss = MeanLoss(smoothing, dtype)
+    elif smoothing:
         loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
     else:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
-
-    if keras.backend.backend() == "torch":
-        loss = MeanLoss(smoothing, dtype)
 
     def losses(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
         return cross_entropy(classes(labels), ops.cast(logits, dtype), smoothing)
