@@ -109,11 +109,23 @@ def make_parts(options: GpuConfig, names: list[Implementation], folder: Path) ->
         Part(
             "lockstep",
             "Each step on the GPU is the step on the CPU, in 64 and 32 bits; no step waits for the GPU.",
-            (sys.executable, "-m", "pytest", "-q", "-n", "8", "--dist", "load", "tests/parity/test_gpu.py"),
+            (
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-n",
+                "auto",
+                "--maxprocesses",
+                "16",
+                "--dist",
+                "load",
+                "tests/parity/test_gpu.py",
+            ),
             8,
         ),
         Part("peak", "The speed of matrix products: the limit of every network.", (sys.executable, *peak), 1),
-        Part("modes", "Three modes, in 32 bits.", compare("modes", *lenet, "--mode", "tutorial", "plain", "tuned"), 4),
+        Part("modes", "Three modes, in 32 bits.", compare("modes", *lenet, "--mode", "tutorial", "plain", "tuned"), 6),
     ]
     precisions: list[tuple[PartName, tuple[str, ...]]] = [
         ("bf16", ("--precision", "bf16-mixed")),

@@ -26,8 +26,12 @@ ROUNDOFF = {"64": 2.0**-53, "32": 2.0**-24, "tf32": 2.0**-11, "16-mixed": 2.0**-
 
 def roundoff(*configs: TrainConfig) -> float:
     """The largest rounding error of runs with these resolved configurations, which may have different precisions."""
-    tf32 = ("tf32" if config.tf32 is True and config.precision == "32" else config.precision for config in configs)
-    return max(ROUNDOFF[name] for name in tf32)
+    return max(ROUNDOFF[number_format_of(config)] for config in configs)
+
+
+def number_format_of(config: TrainConfig) -> str:
+    """The key in `ROUNDOFF` of a run with this resolved configuration."""
+    return "tf32" if config.tf32 is True and config.precision == "32" else config.precision
 
 
 def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.float64]:

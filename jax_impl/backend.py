@@ -53,7 +53,11 @@ class Jax(Backend):
         """Losses and correct answers are of the whole batch already; `numbers` are summed here."""
         if numbers:
             numbers = replicas.sum_over_processes(np.array(numbers)).tolist()
-        return [(float(loss), float(correct)) for loss, correct in jax.device_get(steps)], numbers
+        losses, correct = (
+            np.concatenate([np.ravel(share) for share in column]).tolist()
+            for column in zip(*jax.device_get(steps), strict=True)
+        )
+        return list(zip(losses, correct, strict=True)), numbers
 
     def synchronize(self) -> None:
         jax.block_until_ready(jax.live_arrays())

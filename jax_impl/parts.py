@@ -44,7 +44,7 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
     state_after = functools.partial(get_state, experiment, network, optimizer, average, scale)
     step = functools.partial(train_step, config.label_smoothing, rule.ema_decay)
     if config.mode == "tuned":
-        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, average, scale))
+        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, average, scale), recorder)
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
         state_after = functools.partial(tuned.state_after, state_after)
     else:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
+from common.record.recorder import Recorder
 from common.spec.randomness import positions
 from common.spec.state import TrainState
 from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
@@ -79,60 +81,95 @@ class Streamed:
 # --- The loop ---
 
 
+STEPS_PER_CALL = 10  # on GPUs
+
+
 class TunedLoop:
     """`train_steps` and `evaluate`, which replace those of train.py.
 
     The modules are taken apart once, not in each step as by nnx.jit ("Functional training loop" in Flax's guide
     "Performance considerations"), and the arrays' memory is used again.
 
-    One call for several steps, with jax.lax.fori_loop, was tried: on the CPU XLA computes convolutions inside of loops
-    without its libraries. Gain: 0.13 (digits).
+    On GPUs, where starting a step takes longer than a small step, one call takes several steps.
+    On the CPU XLA computes convolutions inside of loops without its libraries. Gain there: 0.13 (digits).
     """
 
     def __init__(
-        self, experiment: Experiment, sharding: NamedSharding, step: Callable[..., Shares], trained: tuple[Any, ...]
+        self,
+        experiment: Experiment,
+        sharding: NamedSharding,
+        step: Callable[..., Shares],
+        trained: tuple[Any, ...],
+        recorder: Recorder,
     ) -> None:
         """Args:
         step: train.py's `train_step` of this training, not compiled yet.
         trained: network, optimizer, average and scale; the last two may be None.
         """
-        self.plan, self.step, self.trained = experiment.plan, step, trained
-        self.graph, self.state = nnx.split(trained)
+        config = experiment.config
+        self.plan, self.step, self.trained, self.recorder = experiment.plan, step, trained, recorder
+        self.graph, state = nnx.split(trained)
+        self.arrays, self.tree = jax.tree.flatten(state)  # which a call passes faster than the state
         self.train_batches, self.test_batches = TrainBatches(experiment, sharding), TestBatches(experiment, sharding)
-        source = Resident if experiment.config.data_on == "device" else Streamed
+        source = Resident if config.data_on == "device" else Streamed
         self.training, self.testing = source(self.train_batches), source(self.test_batches)
-        options = CPU_OPTIONS if experiment.config.accelerator == "cpu" else None
+        options = CPU_OPTIONS if config.accelerator == "cpu" else None
         self.take_step = jax.jit(self.step_of, donate_argnums=0, compiler_options=options)
+        self.take_steps = jax.jit(self.steps_of, donate_argnums=0, compiler_options=options)
         self.evaluate_batch = jax.jit(self.eval_step_of, compiler_options=options)
+        together = config.accelerator == "gpu" and source is Resident and config.accumulate_grad_batches == 1
+        self.steps_per_call = STEPS_PER_CALL if together else 1
+        if self.steps_per_call > 1:  # compiled here, with a copy of the state
+            *stored, _ = next(self.training.stored(*self.train_batches.rows(self.plan.epochs_done)))
+            self.take_steps([jnp.copy(array) for array in self.arrays], stored, 0)
 
-    def step_of(self, state: Any, stored: list[tuple[Any, ...]]) -> tuple[Any, Shares]:
-        """`train_step` as a function of arrays: returns the new state, too."""
-        trained = nnx.merge(self.graph, state)
+    def step_of(self, arrays: list[jax.Array], stored: list[tuple[Any, ...]]) -> tuple[list[jax.Array], Shares]:
+        """`train_step` as a function of the state's arrays: returns the new ones, too."""
+        trained = nnx.merge(self.graph, self.tree.unflatten(arrays))
         shares = self.step(*trained, [self.training.prepared(*batch) for batch in stored])
-        return nnx.state(trained), shares
+        return jax.tree.leaves(nnx.state(trained)), shares
 
-    def eval_step_of(self, state: Any, stored: tuple[Any, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        network, _, average, _ = nnx.merge(self.graph, state)
+    def steps_of(
+        self, arrays: list[jax.Array], stored: list[jax.Array], first: jax.Array
+    ) -> tuple[list[jax.Array], Shares]:
+        """The steps from batch `first` of the epoch; the shares are those of each."""
+
+        def take_step(arrays: list[jax.Array], index: jax.Array) -> tuple[list[jax.Array], Shares]:
+            return self.step_of(arrays, [(*stored, index)])
+
+        return jax.lax.scan(take_step, arrays, first + jnp.arange(self.steps_per_call))
+
+    def eval_step_of(self, arrays: list[jax.Array], stored: tuple[Any, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        network, _, average, _ = nnx.merge(self.graph, self.tree.unflatten(arrays))
         return eval_step(average or network, self.testing.prepared(*stored))
 
-    def train_steps(self, epoch: int) -> Iterator[Shares]:
-        """Takes the steps of an epoch, counted from 0; gives the global loss and number of correct answers of each."""
+    def train_steps(self, epoch: int) -> Iterator[tuple[jax.Array, jax.Array, int]]:
+        """Takes the steps of an epoch, counted from 0; gives losses and correct answers of each call, and its steps."""
         stored = self.training.stored(*self.train_batches.rows(epoch))
-        for step in self.plan.steps(epoch + 1):
+        steps = iter(self.plan.steps(epoch + 1))
+        for step in steps:
+            if 1 < self.steps_per_call <= self.recorder.steps_to_go():
+                *arrays, first = next(stored)
+                self.arrays, shares = self.take_steps(self.arrays, arrays, first)
+                others = self.steps_per_call - 1
+                for _ in zip(range(others), stored, steps, strict=False):
+                    pass
+                yield *shares, self.steps_per_call
+                continue
             own = [next(stored) for _ in range(self.plan.batches_in(step))]
-            self.state, shares = self.take_step(self.state, own)
-            yield shares
+            self.arrays, shares = self.take_step(self.arrays, own)
+            yield *shares, 1
 
     def evaluate(self) -> tuple[float, int, int]:
         """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
         self.put_back()
-        sums = [self.evaluate_batch(self.state, stored) for stored in self.testing.stored(*self.test_batches.rows())]
+        sums = [self.evaluate_batch(self.arrays, stored) for stored in self.testing.stored(*self.test_batches.rows())]
         loss_sum, correct, count = (sum(part.item() for part in column) for column in zip(*sums, strict=True))
         return loss_sum, correct, count
 
     def put_back(self) -> None:
         """Gives the modules the arrays that the steps have computed."""
-        nnx.update(self.trained, self.state)
+        nnx.update(self.trained, self.tree.unflatten(self.arrays))
 
     def state_after(self, get_state: Callable[[int], TrainState], steps: int) -> TrainState:
         self.put_back()

@@ -41,7 +41,8 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
 
         network = tuning.tune_network(network, config)
         train_batches, test_batches = tuning.make_loaders(experiment, rank, device)
-        compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
+        compile_options = tuning.compile_options(config, tuning.captures(config))
+        optimizer_options = tuning.optimizer_options(config)
 
     average = make_average(network, experiment.update_rule)
     if average and experiment.state:
@@ -56,7 +57,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
     if experiment.state:
         set_state(experiment, network, optimizer, scaler)
 
-    if config.mode == "tuned" and config.compile:
+    if config.mode == "tuned" and config.compile and not tuning.captures(config):
         tuning.compile_ahead(model, autocast, train_batches, experiment.network.image_shape)
     if config.save_first_batch:
         first_batch = to_device(next(iter(train_batches)), device)
@@ -67,6 +68,8 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         compute_scores = pipeline.Pipeline(evaluated, rank, config, autocast).eval_step
     else:
         compute = functools.partial(step, model, scaler, autocast, config)
+        if config.mode == "tuned" and tuning.captures(config):
+            compute = tuning.CapturedPass(compute, model, optimizer, train_batches, experiment.network.image_shape)
         compute_scores = functools.partial(eval_step, evaluated, autocast)
 
     def state_after(steps: int) -> TrainState:

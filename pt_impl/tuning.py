@@ -5,7 +5,8 @@ digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were m
 `python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from common.platform.processor import HALF_PRECISIONS
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from pt_impl.data import ArrayDataset, Batch, Normalise, Prepare, ShardSampler, make_samplers, to_device
+from pt_impl.train import Shares
 from pt_impl.weights import statistics_kept
 
 # --- The network ---
@@ -36,14 +38,14 @@ def tune_network(network: nn.Module, config: TrainConfig) -> nn.Module:
     return network.to(memory_format=torch.channels_last)
 
 
-def compile_options(config: TrainConfig) -> dict[str, Any]:
+def compile_options(config: TrainConfig, captured: bool = False) -> dict[str, Any]:
     """Options of torch.compile. A last batch of another size is compiled separately; on a GPU a pass is one CUDA graph.
 
     CUDA graphs are off if gradients are accumulated, since the next pass of a graph would overwrite them. They are also
-    off with fsdp, which gathers the weights anew in each pass.
+    off with fsdp, which gathers the weights anew in each pass, and if the pass is `captured`, see `CapturedPass`.
     """
     graphs = config.accelerator == "gpu" and config.accumulate_grad_batches == 1 and config.strategy != "fsdp"
-    return {"dynamic": False, "mode": "reduce-overhead" if graphs else "default"}
+    return {"dynamic": False, "mode": "reduce-overhead" if graphs and not captured else "default"}
 
 
 def compile_ahead(
@@ -60,6 +62,69 @@ def compile_ahead(
             with autocast, statistics_kept(model):
                 model(loader.prepare(images, visits)).sum().backward()
             model.zero_grad(set_to_none=True)
+
+
+# --- The pass on a GPU ---
+
+
+def captures(config: TrainConfig) -> bool:
+    """Whether each pass is one CUDA graph, see `CapturedPass`."""
+    return config.accelerator == "gpu" and config.strategy == "single_device"
+
+
+class CapturedPass:
+    """`forward_backward` on one GPU as CUDA graphs, one for each size of batch: one launch, not one for each kernel.
+
+    See "CUDA Graphs" in PyTorch's notes on CUDA semantics. A graph reads its batch from, and adds its gradients to, the
+    same memory in every pass; so gradients are set to zero between steps and not freed.
+
+    Args:
+      compute: `forward_backward` of the model.
+      loader: of the training batches.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[Batch], Shares],
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: "TunedLoader",
+        image_shape: tuple[int, ...],
+    ) -> None:
+        self.compute = compute
+        self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Batch, Shares]] = {}
+        optimizer.zero_grad = functools.partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
+        for start, stop, count in loader.sampler.bounds().tolist():
+            key = stop - start, count
+            if key not in self.graphs:
+                images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
+                zeros = torch.zeros(stop - start, dtype=torch.int64, device=loader.device)
+                self.graphs[key] = self._capture(model, Batch(loader.prepare(images, zeros), zeros.clone(), count))
+
+    def _capture(self, model: nn.Module, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Shares]:
+        """The graph, the batch it reads and the shares it writes. Passes before it choose algorithms, or compile."""
+        stream, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        side.wait_stream(stream)
+        with torch.cuda.stream(side), statistics_kept(model):
+            for _ in range(3):
+                self.compute(batch)
+        stream.wait_stream(side)
+        with torch.cuda.graph(graph):
+            shares = self.compute(batch)
+        return graph, batch, shares
+
+    def __call__(self, batch: Batch) -> Shares:
+        if (len(batch.labels), batch.count) not in self.graphs:  # --max-steps may end within accumulated batches
+            return self.compute(batch)
+        graph, own, (loss, correct) = self.graphs[len(batch.labels), batch.count]
+        for memory, part in zip(_tensors(own), _tensors(batch), strict=True):
+            memory.copy_(part)
+        graph.replay()
+        return loss.clone(), correct.clone()
+
+
+def _tensors(batch: Batch) -> list[torch.Tensor]:
+    return [*(batch.inputs if isinstance(batch.inputs, tuple) else [batch.inputs]), batch.labels]
 
 
 # --- The optimizer ---
@@ -104,7 +169,10 @@ class ResidentLoader:
         self.images, self.labels = torch.tensor(images).to(self.device), torch.from_numpy(labels).to(self.device)
 
     def __iter__(self) -> Iterator[Batch]:
-        visits = self.sampler.visits().to(self.device)
+        visits = self.sampler.visits()
+        if self.device.type == "cuda":
+            visits = visits.pin_memory()  # else the copy would wait for the steps before it
+        visits = visits.to(self.device, non_blocking=True)
         order = positions(visits)
         for start, stop, count in self.sampler.bounds().tolist():
             indices = order[start:stop]

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.platform.files import Arrays
-from common.spec.options import Precision, TrainConfig
+from common.spec.options import TrainConfig
 from common.spec.state import TrainState
-from comparison.lockstep import roundoff
+from comparison.lockstep import ROUNDOFF, number_format_of
 from comparison.prove.reference import apply_gradients, compute_gradients
 
 # Size of the random errors, in units of roundoff. Frameworks add numbers in other orders, with other algorithms. In 64
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger. In 64 bits the reference
 # itself rounds as much as a framework. With 16 units, an audit of a sound step missed the bound by a tenth (a running
 # statistic of Keras).
-ERRORS: dict[Precision, float] = {"64": 1024, "32": 32, "16-mixed": 2, "bf16-mixed": 1}
+ERRORS = {"64": 1024, "32": 32, "tf32": 2, "16-mixed": 2, "bf16-mixed": 1}
 MARGIN = 2.0  # times the largest difference that the errors have shown in what they change
 
 
@@ -82,8 +82,8 @@ def compare(
       least: of some arrays, the difference that is explained in any case.
       updated: the difference that is explained in any case, as a share of each array's change.
     """
-    assert config.precision != "auto"
-    errors = ERRORS[config.precision] * roundoff(config)
+    number_format = number_format_of(config)
+    errors = ERRORS[number_format] * ROUNDOFF[number_format]
     exact = compute(0.0, 0)
     wanted = finish(exact)
     differences: list[Difference] = []
