@@ -297,6 +297,15 @@ def describe_devices(config: TrainConfig, device_name: str) -> str:
     return f"{nodes}{kinds} ({device_name}), {threads}"
 
 
+def gpu_settings(config: TrainConfig) -> Settings:
+    """What `--mode tuned` makes of settings left at auto on a GPU.
+
+    A step of a small network takes so short a time that conversions to bfloat16, which are further kernels, cost more
+    than they save: docs/performance.md, "GPU".
+    """
+    return Settings("bf16-mixed" if config.model.startswith("resnet") else "32", tf32=True)
+
+
 # --- Half precision, before the framework is imported ---
 
 

@@ -90,7 +90,8 @@ class TunedLoop:
     The modules are taken apart once, not in each step as by nnx.jit ("Functional training loop" in Flax's guide
     "Performance considerations"), and the arrays' memory is used again.
 
-    On GPUs, where starting a step takes longer than a small step, one call takes several steps.
+    On GPUs, where starting a step takes longer than a small step, one call takes several steps. Gain on an H100: 2.8
+    (digits), 1.7 (MNIST).
     On the CPU XLA computes convolutions inside of loops without its libraries. Gain there: 0.13 (digits).
     """
 

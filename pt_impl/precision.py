@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from common.resolve import Settings, bf16_helps
+from common.resolve import Settings, bf16_helps, gpu_settings
 from common.spec.options import Precision, TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
@@ -22,7 +22,7 @@ def tuned_settings(config: TrainConfig) -> Settings:
     if config.strategy == "dp":
         return Settings(tf32=True)  # see common.resolve
     if "cpu" not in config.stages_on:
-        return Settings("bf16-mixed", tf32=True)
+        return gpu_settings(config)
     return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 

@@ -78,6 +78,8 @@ class CapturedPass:
     See "CUDA Graphs" in PyTorch's notes on CUDA semantics. A graph reads its batch from, and adds its gradients to, the
     same memory in every pass; so gradients are set to zero between steps and not freed.
 
+    Gain on an H100: 4.3 (digits), 4.7 (MNIST), by `python -m benchmarks.limit --accelerator gpu` of two commits.
+
     Args:
       compute: `forward_backward` of the model.
       loader: of the training batches.

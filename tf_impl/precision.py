@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from common.resolve import Settings, bf16_helps
+from common.resolve import Settings, bf16_helps, gpu_settings
 from common.spec.options import TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
@@ -14,7 +14,7 @@ def tuned_settings(config: TrainConfig) -> Settings:
     Gain of bf16-mixed: 1.38 (MNIST). Of compilation: 0.93 (digits), 0.47 (MNIST), so it is off. On a GPU: not measured.
     """
     if config.accelerator == "gpu":
-        return Settings("bf16-mixed", tf32=True)
+        return gpu_settings(config)
     return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 

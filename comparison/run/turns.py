@@ -49,6 +49,7 @@ from comparison.run.store import run_again_dir
 
 TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
 LONGEST = 1.0  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
+FASTEST_SECONDS = 0.03  # on GPUs, the least of the fastest program
 WAKING_STEPS = 3  # of each turn that is a part of an epoch, not timed: see docs/comparison.md
 WATCH_SECONDS = 1.0  # between two looks at a program that has its turn
 MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end
@@ -139,9 +140,13 @@ def next_turn(cycle: int, done: int, most: float, members: Sequence["TurnsMember
       most: number of steps of a turn, with those that are not timed.
       members: those that have not ended.
     """
-    slowest = max((statistics.median(member.seconds_per_step or [math.inf]) for member in members), default=1.0)
+    speeds = [statistics.median(member.seconds_per_step or [math.inf]) for member in members] or [1.0]
+    slowest, fastest = max(speeds), min(speeds)
     per_epoch = max((member.steps_per_epoch for member in members), default=1)
     usual = TURN_SECONDS / slowest
+    if any(member.program.config.accelerator == "gpu" for member in members):
+        # A program runs ahead of the GPU, which stands still at the beginning and the end of a turn.
+        usual = min(max(usual, FASTEST_SECONDS / fastest), LONGEST / slowest)
     if per_epoch <= min(LONGEST / slowest, most):
         begins = math.ceil(done / per_epoch) * per_epoch
         if begins > done:  # the rest of the epoch of the warm-up

@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -190,23 +191,35 @@ def test_what_waits_uses_no_core(round_of, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("seconds_per_step", "steps_per_epoch", "left", "untimed", "timed"),
+    ("seconds_per_step", "steps_per_epoch", "left", "untimed", "timed", "accelerator"),
     [
-        ((0.01, 0.002), 200, 10_000, 3, 20),  # 0.2 s of the slower one
-        ((1.0,), 100, 10_000, 3, 1),
-        ((0.001,), 100, 100, 3, 7),  # shorter, so that there are ten turns
-        ((0.001,), 100, 5, 3, 1),
-        ((0.001,), 60, 10_000, 0, 180),  # whole epochs
-        ((0.015,), 60, 10_000, 0, 60),  # an epoch of 0.9 s
-        ((0.02,), 60, 10_000, 3, 10),  # a part of a longer one
-        ((0.001,), 60, 590, 3, 56),  # too few epochs for ten turns
+        ((0.01, 0.002), 200, 10_000, 3, 20, "cpu"),  # 0.2 s of the slower one
+        ((1.0,), 100, 10_000, 3, 1, "cpu"),
+        ((0.001,), 100, 100, 3, 7, "cpu"),  # shorter, so that there are ten turns
+        ((0.001,), 100, 5, 3, 1, "cpu"),
+        ((0.001,), 60, 10_000, 0, 180, "cpu"),  # whole epochs
+        ((0.015,), 60, 10_000, 0, 60, "cpu"),  # an epoch of 0.9 s
+        ((0.02,), 60, 10_000, 3, 10, "cpu"),  # a part of a longer one
+        ((0.001,), 60, 590, 3, 56, "cpu"),  # too few epochs for ten turns
+        (
+            (0.02, 0.0005),
+            100,
+            10_000,
+            3,
+            50,
+            "gpu",
+        ),  # 0.03 s of the faster one would be more than 1 s of the slower one
+        ((0.02, 0.001), 100, 10_000, 3, 30, "gpu"),
+        ((0.02, 0.01), 100, 10_000, 3, 10, "gpu"),  # 0.2 s of the slower one are enough
     ],
 )
-def test_turns_are_equally_long_for_all(monkeypatch, seconds_per_step, steps_per_epoch, left, untimed, timed):
+def test_turns_are_equally_long_for_all(
+    monkeypatch, seconds_per_step, steps_per_epoch, left, untimed, timed, accelerator
+):
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.2)
 
     class Fake:
-        steps_per_call = 1
+        steps_per_call, program = 1, SimpleNamespace(config=TrainConfig(accelerator=accelerator))
 
         def __init__(self, seconds):
             self.seconds_per_step, self.steps_per_epoch = [seconds], steps_per_epoch
@@ -218,6 +231,7 @@ def test_turns_are_equally_long_for_all(monkeypatch, seconds_per_step, steps_per
 def test_turns_of_whole_epochs_begin_after_the_epoch_of_the_warm_up():
     class Fake:
         steps_per_call, seconds_per_step, steps_per_epoch = 1, [0.001], 60
+        program = SimpleNamespace(config=TrainConfig(accelerator="cpu"))
 
     assert next_turn(1, 610, 1000, [Fake()]) == Turn(1, 660, 660)
     assert next_turn(2, 660, 1000, [Fake()]) == Turn(2, 660, 720)

@@ -26,9 +26,10 @@ from common.record.audited_states import (
 )
 from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
-from comparison.lockstep import find_loss_jump
-from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, make_audits
-from comparison.prove.differences import compare
+from comparison.lockstep import ROUNDOFF, find_loss_jump
+from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, first_state, make_audits
+from comparison.prove.differences import ERRORS, compare
+from comparison.prove.reference import compute_gradients
 
 SMALL = ("--train-size", 340, "--batch-size", 32, "--epochs", 3)  # 11 steps an epoch; the last one has 20 examples
 STEPS = (1, 9, 11, 12, 33)
@@ -89,6 +90,21 @@ def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementati
     # A random error may turn a ReLU unit near a tie, and so explain much of one step.
     assert amplifies or explained[-1] < PROVABLE and (half or explained[-2] < 0.04), explained
     assert not (tmp_path / "run" / STATES_DIR).exists() and audits.state_bytes > 2**17
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "at_least", "at_most"),
+    [("cpu", "32", 1e-6, 1e-4), ("gpu", "32", 1e-3, 1e-1), ("gpu", "64", 1e-15, 1e-11)],
+)
+def test_on_gpus_winograds_algorithm_explains_more_of_a_5_x_5_convolution(accelerator, precision, at_least, at_most):
+    options = {"dataset": "synthetic", "image_shape": (28, 28, 1), "model": "lenet", "train_size": 64, "batch_size": 32}
+    config = TrainConfig(**options, accelerator=accelerator, precision=precision, tf32=False, devices=1)
+    experiment = Experiment.make(config)
+    exact, rounded = (
+        compute_gradients(experiment, first_state(experiment), errors, 1).gradients["conv2.kernel"]
+        for errors in (0.0, ERRORS[precision] * ROUNDOFF[precision])
+    )
+    assert at_least < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < at_most
 
 
 def draw(chance):
