@@ -32,14 +32,14 @@ endif
 compare: $(ENVIRONMENTS)
 	$(VENV)/bin/python compare.py $(ARGS)
 
-test: $(ENVIRONMENTS) $(VENV)/.installed-dev
+test: $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 # The long runs: MNIST to its accuracy, and whatever else is marked slow; one at a time, since some measure time.
-test-slow: $(ENVIRONMENTS) $(VENV)/.installed-dev
+test-slow: $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/python -m pytest -m slow -n 0 $(ARGS)
 
 # Everything that needs a GPU, in 25 minutes: ARGS="--data-dir DIR" adds MNIST and CIFAR-10.
@@ -70,6 +70,10 @@ $(VENV)-jax/.installed: $(VENV)-jax/bin/python requirements-jax.txt requirements
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	@echo "installing requirements-dev.txt in $(@D)"
 	@$(call INSTALL,requirements-dev.txt)
+	@touch $@
+
+$(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements-mpi.txt
+	@$(call INSTALL,requirements-mpi.txt)
 	@touch $@
 
 .PHONY: compare environments gpu test test-slow

@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common.implementations import implementation_title
 
 HERE = Path(__file__).parent
-NAMES = ("tf", "pt", "ptl")
+NAMES = ("tf", "pt", "ptl", "jax")
 
 
 def job_files() -> dict[Path, str]:

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import Shards, make_dataset, make_shards
 from tf_impl.networks import DTYPES, cross_entropy
-from tf_impl.weights import named_parameters, statistics_kept
+from tf_impl.weights import canonical_name, named_parameters, statistics_kept
 
 SUM = tf.distribute.ReduceOp.SUM
 
@@ -26,13 +26,14 @@ def save_first_batch(
     shards, _ = make_shards(experiment, strategy.num_replicas_in_sync)
     batch = next(iter(make_dataset(strategy, shards)))
     # Layers that the specification does not name, such as a ReLU, are left out. Keras gives them names of its own.
-    named = [layer for layer in network.layers if layer.name in experiment.network.activations]
-    layers = keras.Model(network.inputs, {layer.name: layer.output for layer in named})
+    names = {layer: canonical_name(layer) for layer in network.layers}
+    named = {name: layer.output for layer, name in names.items() if name in experiment.network.activations}
+    layers = keras.Model(network.inputs, named)
 
     def replica_step(inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             outputs = {name: tf.cast(output, dtype) for name, output in layers(inputs, training=True).items()}
-            logits = outputs[network.layers[-1].name]
+            logits = outputs[names[network.layers[-1]]]
             losses = cross_entropy(labels, logits, experiment.config.label_smoothing)
             loss = tf.reduce_sum(losses) / tf.cast(count, dtype)
         outputs["input"] = tf.cast(inputs[0] if experiment.network.drops else inputs, dtype)

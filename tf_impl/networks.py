@@ -48,15 +48,30 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
 
 
+# --- Layers that compute in 32 bits on some backends, whatever the policy ---
+
+
 class TorchDense(layers.Dense):
-    """For PyTorch, where Keras's layer multiplies in 32 bits whatever the policy, as `ops.matmul` does."""
+    """For PyTorch, where `ops.matmul` multiplies in 32 bits."""
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         x = inputs @ ops.convert_to_tensor(self.kernel) + ops.convert_to_tensor(self.bias)
         return self.activation(x)
 
 
-Dense = TorchDense if keras.backend.backend() == "torch" else layers.Dense
+class DividedSum(layers.Layer):
+    """For PyTorch and JAX, where `ops.mean` is of 32 bits."""
+
+    def call(self, x: Any) -> Any:
+        return ops.sum(x, [1, 2]) / (x.shape[1] * x.shape[2])
+
+
+BACKEND = keras.backend.backend()
+Dense = TorchDense if BACKEND == "torch" else layers.Dense
+GlobalAverage = layers.GlobalAveragePooling2D if BACKEND == "tensorflow" else DividedSum
+
+
+# --- The networks ---
 
 
 def make_cnn(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
@@ -136,7 +151,7 @@ def make_mnist_dropout(spec: NetworkSpec, images: Tensor, config: TrainConfig, t
     return keras.Model((images, visits), Dense(spec.num_classes, name="dense2")(x))
 
 
-# --- Residual networks, with torchvision's names ---
+# --- Residual networks, with torchvision's names: an underscore stands for each dot, which Keras on PyTorch refuses ---
 
 
 class BatchNormalization(layers.Layer):
@@ -195,39 +210,39 @@ def normalised(
 def basic_block(x: Tensor, name: str, total: Total | None, filters: int, stride: int) -> Tensor:
     shortcut = x
     if stride > 1:
-        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", total, filters, 1, stride)
-    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", total, filters, 3, stride))
-    x = normalised(x, f"{name}.conv2", f"{name}.bn2", total, filters, 3)
+        shortcut = normalised(x, f"{name}_downsample_0", f"{name}_downsample_1", total, filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}_conv1", f"{name}_bn1", total, filters, 3, stride))
+    x = normalised(x, f"{name}_conv2", f"{name}_bn2", total, filters, 3)
     return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
 
 
 def bottleneck_block(x: Tensor, name: str, total: Total | None, filters: int, stride: int, projected: bool) -> Tensor:
     shortcut = x
     if projected:
-        shortcut = normalised(x, f"{name}.downsample.0", f"{name}.downsample.1", total, 4 * filters, 1, stride)
-    x = layers.ReLU()(normalised(x, f"{name}.conv1", f"{name}.bn1", total, filters, 1))
-    x = layers.ReLU()(normalised(x, f"{name}.conv2", f"{name}.bn2", total, filters, 3, stride))
-    x = normalised(x, f"{name}.conv3", f"{name}.bn3", total, 4 * filters, 1)
+        shortcut = normalised(x, f"{name}_downsample_0", f"{name}_downsample_1", total, 4 * filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}_conv1", f"{name}_bn1", total, filters, 1))
+    x = layers.ReLU()(normalised(x, f"{name}_conv2", f"{name}_bn2", total, filters, 3, stride))
+    x = normalised(x, f"{name}_conv3", f"{name}_bn3", total, 4 * filters, 1)
     return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
 
 
 def classified(spec: NetworkSpec, images: Tensor, x: Tensor) -> keras.Model:
-    x = layers.GlobalAveragePooling2D(name="avgpool")(x)
+    x = GlobalAverage(name="avgpool")(x)
     return keras.Model(images, Dense(spec.num_classes, name="fc")(x))
 
 
 def make_resnet8(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
     x = layers.ReLU()(normalised(images, "conv1", "bn1", total, 16, 3))
     for number, (filters, stride) in enumerate([(16, 1), (32, 2), (64, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", total, filters, stride)
+        x = basic_block(x, f"layer{number}_0", total, filters, stride)
     return classified(spec, images, x)
 
 
 def make_resnet18(spec: NetworkSpec, images: Tensor, config: TrainConfig, total: Total | None) -> keras.Model:
     x = layers.ReLU()(normalised(images, "conv1", "bn1", total, 64, 3))
     for number, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1):
-        x = basic_block(x, f"layer{number}.0", total, filters, stride)
-        x = basic_block(x, f"layer{number}.1", total, filters, 1)
+        x = basic_block(x, f"layer{number}_0", total, filters, stride)
+        x = basic_block(x, f"layer{number}_1", total, filters, 1)
     return classified(spec, images, x)
 
 
@@ -237,5 +252,5 @@ def make_resnet50(spec: NetworkSpec, images: Tensor, config: TrainConfig, total:
     x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
     for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
         for index in range(blocks):
-            x = bottleneck_block(x, f"layer{number}.{index}", total, filters, stride if index == 0 else 1, index == 0)
+            x = bottleneck_block(x, f"layer{number}_{index}", total, filters, stride if index == 0 else 1, index == 0)
     return classified(spec, images, x)

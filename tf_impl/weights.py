@@ -21,7 +21,13 @@ def get_weights(network: keras.Model) -> Weights:
 
 def named_arrays(network: keras.Model) -> dict[str, keras.Variable]:
     """Canonical name -> variable, including the statistics of batch normalisation."""
-    return {f"{layer.name}.{variable.name}": variable for layer in network.layers for variable in layer.variables}
+    return {
+        f"{canonical_name(layer)}.{variable.name}": variable for layer in network.layers for variable in layer.variables
+    }
+
+
+def canonical_name(layer: keras.Layer) -> str:
+    return layer.name.replace("_", ".")
 
 
 def named_parameters(network: keras.Model) -> dict[str, keras.Variable]:

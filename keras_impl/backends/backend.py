@@ -47,8 +47,6 @@ class KerasBackend(Backend):
             ("--precision 16-mixed", config.precision == "16-mixed"),
             ("--data-on device", config.data_on == "device"),
             ("--save-first-batch true", config.save_first_batch),
-            # Their layers' names have dots, which PyTorch refuses; and on JAX Keras's means are of 32 bits.
-            (f"--model {config.model}", config.model.startswith("resnet")),
         ):
             if asked:
                 raise UserError(f"{option}: {self.title} does not have it; keras_impl or another framework may")

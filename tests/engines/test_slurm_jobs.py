@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import CPU, ONE_ROUND, REPOSITORY, needs_slurm, program_of, read_csv, run, steps_taken, wait_for
 
+from common.implementations import interpreter_of
 from common.record.results import read_result, read_step_losses
 from launch.make import job_files
 
@@ -95,14 +96,15 @@ def wait_for_end(slurm, number, seconds=240):
 
 @needs_slurm
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", "tf", "ptl"])
+@pytest.mark.parametrize("implementation", ["pt", "tf", "ptl", "jax"])
 def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path, implementation):
     """Trains on two nodes with two devices each. Slurm sends USR1 before the time limit and before preemption."""
     alone = tmp_path / "alone"
     run(*program_of(implementation), *TRAINING, "--run-dir", alone)
     run_dir = tmp_path / "run"
     options = ("--ntasks-per-node=2", "--time=10", f"launch/slurm/{implementation}.slurm", *TRAINING)
-    number = submit(slurm_cluster, tmp_path, *options, RUN_DIR=str(run_dir))
+    path = f"{Path(interpreter_of(implementation)).parent}:{slurm_cluster['PATH']}"
+    number = submit(slurm_cluster, tmp_path, *options, RUN_DIR=str(run_dir), PATH=path)
     wait_for(lambda: steps_taken(run_dir) > 50, 120)
     run("scancel", "--signal=USR1", number, **slurm_cluster)
     wait_for(lambda: job_state(number, slurm_cluster) == "PENDING", 60)

@@ -22,6 +22,7 @@ SCENARIOS = {
     "adadelta": ("--optimizer", "adadelta", "--weight-decay", 1e-3, "--schedule", "step", "--step-size", 1),
     "cut short": ("--max-steps", 50, "--epochs", 2),
     "rmsprop": ("--optimizer", "rmsprop", "--centered", "true", "--momentum", 0.5, "--epsilon", 1e-4),
+    "residual": ("--model", "resnet8", "--momentum", 0.9),
     "drawn": ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3),
 }
 SHAPE = ("--image-shape", 16, 19, 3, "--test-size", 101)
@@ -113,7 +114,6 @@ def test_a_mistake_is_caught(reference, tmp_path, implementation):
     [
         (("--mode", "tuned"), "--mode tuned: Keras-torch does not have it"),
         pytest.param(("--devices", 2), "--devices 2: Keras-torch trains on one device", marks=pytest.mark.slow),
-        pytest.param(("--model", "resnet8"), "--model resnet8: Keras-torch does not have it", marks=pytest.mark.slow),
         pytest.param(("--ema-decay", 0.9), "--ema-decay: Keras-torch does not have it", marks=pytest.mark.slow),
     ],
 )

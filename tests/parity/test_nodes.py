@@ -115,7 +115,7 @@ def mpirun(implementation, nodes, devices, options):
     return [("n1", (*command, "--bind-to", "none", *program))], [as_root]
 
 
-STARTS = {torchrun: ("pt", "ptl", "jax"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf")}
+STARTS = {torchrun: ("pt", "ptl", "jax"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf", "jax")}
 NEEDS_MPIRUN = pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI needs Debian's openmpi-bin")
 QUICK = [(torchrun, "pt", 2), (by_hand, "ptl", 1), (tf_config, "tf", 1), (mpirun, "pt", 1)]
 
@@ -141,7 +141,7 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, reference, tmp_path, start, i
 
 @NEEDS_MPIRUN
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", "ptl", "tf"])
+@pytest.mark.parametrize("implementation", ["pt", "ptl", "tf", "jax"])
 def test_with_a_wrong_address_nothing_is_trained(nodes, tmp_path, implementation):
     """Without separate nodes the mistake would not show: the second node would find the first on its own loopback."""
     before, after = "own = MPI.Get_processor_name(),", 'own = "127.0.0.1",'
