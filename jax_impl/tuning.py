@@ -5,6 +5,7 @@ digits (batch size 32) and for lenet on MNIST (batch size 128); medians of three
 each in turn, on the machine of docs/performance.md.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,9 +153,8 @@ class TunedLoop:
             if 1 < self.steps_per_call <= self.recorder.steps_to_go():
                 *arrays, first = next(stored)
                 self.arrays, shares = self.take_steps(self.arrays, arrays, first)
-                others = self.steps_per_call - 1
-                for _ in zip(range(others), stored, steps, strict=False):
-                    pass
+                for _ in itertools.islice(steps, self.steps_per_call - 1):
+                    next(stored)
                 yield *shares, self.steps_per_call
                 continue
             own = [next(stored) for _ in range(self.plan.batches_in(step))]

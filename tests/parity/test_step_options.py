@@ -59,6 +59,16 @@ def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_pat
     assert_the_same(reference, other, TOLERANCE, steps=112)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("clipped")
+def test_ten_steps_in_a_call_of_jax_are_the_same_ten(references, tmp_path):
+    """As on a GPU; on the CPU, where this is slow, each call takes one step."""
+    whether = 'config.accelerator == "gpu" and source is Resident'
+    folder = changed_code(tmp_path / "copy", "jax_impl/tuning.py", whether, "source is Resident")
+    other = train("jax", tmp_path / "run", *CLIPPED, "--mode", "tuned", "--devices", 2, cwd=folder)
+    assert find_departure(references(CLIPPED), other, TOLERANCE) is None
+
+
 @pytest.mark.quick("pt-plain-2")
 @pytest.mark.xdist_group("accumulated")
 @pytest.mark.parametrize(
