@@ -30,7 +30,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         network = pipeline.take_stage(network, experiment.network, rank)
     network.to(device)
     train_batches, test_batches = make_loaders(experiment, rank)
-    compile_options, optimizer_options, step = {}, {}, forward_backward
+    compile_options, optimizer_options, step, captured = {}, {}, forward_backward, False
     if config.mode == "tutorial":
         from pt_impl import tutorial
 
@@ -41,8 +41,8 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
 
         network = tuning.tune_network(network, config)
         train_batches, test_batches = tuning.make_loaders(experiment, rank, device)
-        compile_options = tuning.compile_options(config, tuning.captures(config))
-        optimizer_options = tuning.optimizer_options(config)
+        captured = tuning.captures(config)
+        compile_options, optimizer_options = tuning.compile_options(config, captured), tuning.optimizer_options(config)
 
     average = make_average(network, experiment.update_rule)
     if average and experiment.state:
@@ -57,7 +57,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
     if experiment.state:
         set_state(experiment, network, optimizer, scaler)
 
-    if config.mode == "tuned" and config.compile and not tuning.captures(config):
+    if config.mode == "tuned" and config.compile and not captured:
         tuning.compile_ahead(model, autocast, train_batches, experiment.network.image_shape)
     if config.save_first_batch:
         first_batch = to_device(next(iter(train_batches)), device)
@@ -68,8 +68,8 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         compute_scores = pipeline.Pipeline(evaluated, rank, config, autocast).eval_step
     else:
         compute = functools.partial(step, model, scaler, autocast, config)
-        if config.mode == "tuned" and tuning.captures(config):
-            compute = tuning.CapturedPass(compute, model, optimizer, train_batches, experiment.network.image_shape)
+        if captured:
+            compute = tuning.CapturedPass(compute, model, train_batches, experiment.network.image_shape)
         compute_scores = functools.partial(eval_step, evaluated, autocast)
 
     def state_after(steps: int) -> TrainState:
@@ -89,4 +89,5 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         compute,
         compute_scores,
         state_after,
+        keeps_gradients=captured,
     )

@@ -38,6 +38,7 @@ class Parts:
       forward_backward: the function below, for this model.
       eval_step: the function below, for the network that is evaluated.
       get_state: number of steps -> the state after them.
+      keeps_gradients: whether gradients stay in the same memory, as a CUDA graph needs it; else each step frees them.
     """
 
     device: torch.device
@@ -52,6 +53,7 @@ class Parts:
     forward_backward: Callable[[Batch], Shares]
     eval_step: Callable[[Batch], torch.Tensor]
     get_state: Callable[[int], TrainState]
+    keeps_gradients: bool = False
 
     @property
     def evaluated(self) -> nn.Module:
@@ -78,7 +80,7 @@ def forward_backward(
 def train_step(experiment: Experiment, parts: Parts, batches: Iterator[Batch], number: int) -> Shares:
     """One update from the next `number` batches; returns this replica's shares of their losses and correct answers."""
     model, optimizer, scaler = parts.model, parts.optimizer, parts.scaler
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=not parts.keeps_gradients)
     # With --accumulate-grad-batches, replicas add up their gradients with the last batch, not with each.
     with without_communication(model, experiment.config):
         shares = [parts.forward_backward(next(batches)) for _ in range(number - 1)]

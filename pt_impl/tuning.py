@@ -5,7 +5,6 @@ digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were m
 `python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,21 +88,19 @@ class CapturedPass:
         self,
         compute: Callable[[Batch], Shares],
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
         loader: "TunedLoader",
         image_shape: tuple[int, ...],
     ) -> None:
         self.compute = compute
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Batch, Shares]] = {}
-        optimizer.zero_grad = functools.partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
         for start, stop, count in loader.sampler.bounds().tolist():
             key = stop - start, count
             if key not in self.graphs:
                 images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
                 zeros = torch.zeros(stop - start, dtype=torch.int64, device=loader.device)
-                self.graphs[key] = self._capture(model, Batch(loader.prepare(images, zeros), zeros.clone(), count))
+                self.graphs[key] = self.capture(model, Batch(loader.prepare(images, zeros), zeros.clone(), count))
 
-    def _capture(self, model: nn.Module, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Shares]:
+    def capture(self, model: nn.Module, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Shares]:
         """The graph, the batch it reads and the shares it writes. Passes before it choose algorithms, or compile."""
         stream, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
         side.wait_stream(stream)

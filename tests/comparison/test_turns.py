@@ -243,6 +243,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 
     class Fake:
         waits, done, total_steps, steps_per_epoch, seconds_per_step = True, 10, 500, 100, [0.01]
+        program = SimpleNamespace(config=TrainConfig(accelerator="cpu"))
 
         def __init__(self, steps_per_call):
             self.steps_per_call = steps_per_call

@@ -4,6 +4,7 @@ None of them shows in the first twenty steps in 64 bits.
 """
 
 STEP = "    scaler.step(optimizer)\n"
+ZERO = "    optimizer.zero_grad(set_to_none=not parts.keeps_gradients)\n"
 LATE = "parts.scheduler.last_epoch"  # number of steps taken
 # name: (file, the code as it is, the code with the mistake, options, what the note must say, or one of several).
 MISTAKES = {
@@ -101,8 +102,8 @@ MISTAKES = {
         "the augmentation is missing",
     ),
     "running statistics that stand still": (
-        *("pt_impl/train.py", "    optimizer.zero_grad()\n"),
-        f"    optimizer.zero_grad()\n    if {LATE} > 25:\n        for module in parts.network.modules():\n"
+        *("pt_impl/train.py", ZERO),
+        f"{ZERO}    if {LATE} > 25:\n        for module in parts.network.modules():\n"
         '            if hasattr(module, "running_mean"):\n                module.momentum = 0.0\n',
         ("--model", "resnet8"),
         "suspect the running statistics of batch normalisation",
@@ -123,7 +124,7 @@ MISTAKES = {
     ),
     # --- Gradients and what they are divided by ---
     "gradients that are added up from step 30 on": (
-        *("pt_impl/train.py", "    optimizer.zero_grad()\n", f"    if {LATE} < 30:\n        optimizer.zero_grad()\n"),
+        *("pt_impl/train.py", ZERO, f"    if {LATE} < 30:\n    {ZERO}"),
         (),
         "suspect the gradients",
     ),

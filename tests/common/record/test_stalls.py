@@ -31,7 +31,7 @@ def test_a_training_without_steps_is_ended_unless_its_steps_take_long(tmp_path, 
 
 
 WAITS = "    if torch.distributed.get_rank() == 1 and RATE == 12:\n        torch.distributed.barrier()\n"
-ZERO = "    optimizer.zero_grad()\n"
+ZERO = "    optimizer.zero_grad(set_to_none=not parts.keeps_gradients)\n"
 BEGIN = "    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:\n"
 IN_STEP = "".join(f"    {line}\n" for line in WAITS.replace("RATE", "self.global_step").splitlines())
 SKIPS = {
