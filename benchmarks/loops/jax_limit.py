@@ -1,6 +1,7 @@
 """JAX's limit: a bare loop in turns with jax_impl's; see benchmarks.within_a_run.
 
-The bare loop calls a compiled function that takes apart no modules and gets the arrays of the last step back.
+The bare loop calls a compiled function that takes apart no modules and gets the arrays of the last step back. It is as
+fast as JAX can be with one step in a call, for either mode: pooling and XLA's options are those of mode tuned.
 """
 
 import time
@@ -16,13 +17,14 @@ from jax_impl.backend import BACKEND
 from jax_impl.data import TrainBatches
 from jax_impl.networks import make_network
 from jax_impl.parallel import batch_sharding, weight_sharding
+from jax_impl.tuning import CPU_OPTIONS, max_pool
 from jax_impl.weights import load_weights, place
 
 
 def make_bare(experiment: Experiment) -> BareLoop:
     """A loop of the training step on one batch, in memory as the network's input; each step is a compiled call."""
     config, mesh = experiment.config, BACKEND.mesh
-    network = make_network(experiment.network, config)
+    network = make_network(experiment.network, config, max_pool)
     load_weights(network, experiment.initial_weights)
     place(network, weight_sharding(config, mesh))
     inputs, labels, _ = next(TrainBatches(experiment, batch_sharding(mesh)).epoch(0))
@@ -38,7 +40,8 @@ def make_bare(experiment: Experiment) -> BareLoop:
         updates, slots = optimizer.update(gradients, slots, parameters)
         return optax.apply_updates(parameters, updates), slots
 
-    step = jax.jit(train_step, donate_argnums=(0, 1))
+    options = CPU_OPTIONS if config.accelerator == "cpu" else None
+    step = jax.jit(train_step, donate_argnums=(0, 1), compiler_options=options)
     state = parameters, optimizer.init(parameters)
 
     def loop(steps: int) -> float:
