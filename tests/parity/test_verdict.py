@@ -105,7 +105,7 @@ def test_none_of_a_hundred_is_accused_in_64_bits(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(15))
 def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number):
-    """Judges as compare.py does: 15 configurations on 1, 2 or 3 devices, each with all other rows against the first one."""
+    """Judges as compare.py does: 15 configurations on 1, 2 or 3 devices, each row against the first one."""
     config = draw(np.random.default_rng([21, number])).replace(devices=1 + number % 3)
     jobs = proof_jobs([Variant((), config)], ROWS, config.seed)
     options = CompareConfig(implementations=IMPLEMENTATIONS, timeout=600)
