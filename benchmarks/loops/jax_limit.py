@@ -17,7 +17,7 @@ from jax_impl.backend import BACKEND
 from jax_impl.data import TrainBatches
 from jax_impl.networks import make_network
 from jax_impl.parallel import batch_sharding, weight_sharding
-from jax_impl.tuning import CPU_OPTIONS, max_pool
+from jax_impl.tuning import compiler_options, max_pool
 from jax_impl.weights import load_weights, place
 
 
@@ -40,8 +40,7 @@ def make_bare(experiment: Experiment) -> BareLoop:
         updates, slots = optimizer.update(gradients, slots, parameters)
         return optax.apply_updates(parameters, updates), slots
 
-    options = CPU_OPTIONS if config.accelerator == "cpu" else None
-    step = jax.jit(train_step, donate_argnums=(0, 1), compiler_options=options)
+    step = jax.jit(train_step, donate_argnums=(0, 1), compiler_options=compiler_options(config))
     state = parameters, optimizer.init(parameters)
 
     def loop(steps: int) -> float:
