@@ -56,6 +56,7 @@ PartName = Literal[
 IMAGES = ("--dataset", "synthetic", "--image-shape", "28", "28", "1", "--model", "lenet", "--batch-size", "128")
 RESIDUAL = ("--dataset", "synthetic", "--image-shape", "32", "32", "3", "--batch-size", "512", "--train-size", "20480")
 CIFAR_94 = ("--config", "configs/cifar10.yaml", "--model", "resnet18", "--batch-size", "512", "--epochs", "24")
+LOCKSTEP = "-m pytest -q -n auto --maxprocesses 16 --dist load tests/parity/test_gpu.py"
 PASSES = 3  # of a training step: forward, and backward for the inputs and for the weights
 LINES = 40  # of a part's output that the page shows
 RESNETS: tuple[PartName, ...] = ("resnet18", "resnet50")
@@ -109,19 +110,7 @@ def make_parts(options: GpuConfig, names: list[Implementation], folder: Path) ->
         Part(
             "lockstep",
             "Each step on the GPU is the step on the CPU, in 64 and 32 bits; no step waits for the GPU.",
-            (
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-n",
-                "auto",
-                "--maxprocesses",
-                "16",
-                "--dist",
-                "load",
-                "tests/parity/test_gpu.py",
-            ),
+            (sys.executable, *LOCKSTEP.split()),
             8,
         ),
         Part("peak", "The speed of matrix products: the limit of every network.", (sys.executable, *peak), 1),
