@@ -12,13 +12,11 @@ from common.implementations import implementation_title
 from common.platform.machine import REPOSITORY, code_sha256
 from comparison.measure.table import Table
 
-# The training step of each implementation, as a student would call it: functions and methods of `train.py`.
-STEPS = {
-    "tf": ["forward_backward", "train_step"],
-    "pt": ["forward_backward", "train_step"],
+# The training step, as a student would call it: functions and methods of `train.py`.
+STEP = ["forward_backward", "train_step"]
+STEPS_OF_CLASSES = {
     "keras": ["Classifier.forward_backward", "Classifier.train_step"],
     "ptl": ["Classifier.forward", "Classifier.training_step", "Classifier.configure_optimizers"],
-    "jax": ["forward_backward", "train_step"],
 }
 
 
@@ -32,15 +30,17 @@ class ShownCode:
 
 
 def training_code_of_rows(table: Table, repository: Path = REPOSITORY) -> list[ShownCode]:
-    """The steps in the order of the rows. An implementation is left out if the code has changed since its runs."""
+    """The steps in the order of the rows. One is left out if it has no step, or the code has changed since its runs."""
     now = code_sha256()
     results = {row.implementation: row.results for row in table.rows if row.results}
     steps = []
     for name, of_it in results.items():
         path = repository / f"{name}_impl" / "train.py"
-        if name in STEPS and path.exists() and all(result.code_sha256 == now for result in of_it):
-            definitions = pieces(path.read_text())
-            code = "\n\n\n".join(definitions[step] for step in STEPS[name])
+        if path.exists() and all(result.code_sha256 == now for result in of_it):
+            definitions, names = pieces(path.read_text()), STEPS_OF_CLASSES.get(name, STEP)
+            if not definitions.keys() >= set(names):
+                continue
+            code = "\n\n\n".join(definitions[step] for step in names)
             html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
             steps.append(ShownCode(implementation_title(name), f"{name}_impl/train.py", html))
     return steps
