@@ -54,13 +54,19 @@ def compile_ahead(
 
     Every rank must call it, since gradients may be reduced.
     """
-    for start, stop, _ in loader.sampler.bounds()[[0, -1]].tolist():
-        images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
-        visits = torch.zeros(stop - start, dtype=torch.int64, device=loader.device)
+    for start, stop, count in loader.sampler.bounds()[[0, -1]].tolist():
+        inputs = blank_batch(loader, image_shape, stop - start, count).inputs
         for _ in range(3):  # CUDA graphs are captured in the second pass
             with autocast, statistics_kept(model):
-                model(loader.prepare(images, visits)).sum().backward()
+                model(inputs).sum().backward()
             model.zero_grad(set_to_none=True)
+
+
+def blank_batch(loader: "TunedLoader", image_shape: tuple[int, ...], size: int, count: int) -> Batch:
+    """A batch on the device to compile or to capture a pass with; `count`: see `Batch`."""
+    images = torch.zeros(size, *image_shape, dtype=torch.uint8, device=loader.device)
+    zeros = torch.zeros(size, dtype=torch.int64, device=loader.device)
+    return Batch(loader.prepare(images, zeros), zeros.clone(), count)  # a network with dropout keeps its visits
 
 
 # --- The pass on a GPU ---
@@ -96,9 +102,7 @@ class CapturedPass:
         for start, stop, count in loader.sampler.bounds().tolist():
             key = stop - start, count
             if key not in self.graphs:
-                images = torch.zeros(stop - start, *image_shape, dtype=torch.uint8, device=loader.device)
-                zeros = torch.zeros(stop - start, dtype=torch.int64, device=loader.device)
-                self.graphs[key] = self.capture(model, Batch(loader.prepare(images, zeros), zeros.clone(), count))
+                self.graphs[key] = self.capture(model, blank_batch(loader, image_shape, *key))
 
     def capture(self, model: nn.Module, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Shares]:
         """The graph, the batch it reads and the shares it writes. Passes before it choose algorithms, or compile."""
