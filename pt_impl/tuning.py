@@ -117,9 +117,10 @@ class CapturedPass:
         return graph, batch, shares
 
     def __call__(self, batch: Batch) -> Shares:
-        if (len(batch.labels), batch.count) not in self.graphs:  # --max-steps may end within accumulated batches
+        captured = self.graphs.get((len(batch.labels), batch.count))
+        if captured is None:  # --max-steps may end within accumulated batches
             return self.compute(batch)
-        graph, own, (loss, correct) = self.graphs[len(batch.labels), batch.count]
+        graph, own, (loss, correct) = captured
         for memory, part in zip(_tensors(own), _tensors(batch), strict=True):
             memory.copy_(part)
         graph.replay()
