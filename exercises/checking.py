@@ -5,12 +5,13 @@ judges these data, in a process that has never loaded the work. So a work can ch
 verdict.
 
 An activity is a folder with a page (README.md), an exercise with gaps, its solution, and checks (check.py). The checks
-must reject the mistakes of wrong.py. They must let the other right answers of right.py pass, if there are any.
+must reject the mistakes of wrong.diff. They must let the other right answers of right.diff pass, if there are any.
 """
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -146,28 +147,48 @@ def check(
 
 @dataclass(frozen=True)
 class Change:
-    """A change to the solution: its description in a few words, the old text, and the new text."""
+    """A change to the solution, which makes another right answer of it or a wrong one.
+
+    Attributes:
+      name: a description in a few words.
+      hunks: the old lines and the new lines of each place that changes. The old lines stand in the solution only once.
+      caught_by: the check that must reject a wrong answer; None for a right one.
+    """
 
     name: str
-    old: str
-    new: str
+    hunks: tuple[tuple[str, str], ...]
+    caught_by: str | None = None
 
     def apply(self, solution: str) -> str:
-        if solution.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.old!r} stands {solution.count(self.old)} times in the solution")
-        return solution.replace(self.old, self.new)
+        text = f"\n{solution}"
+        for old, new in self.hunks:
+            if (count := text.count(f"\n{old}")) != 1:
+                raise ValueError(f"{self.name}: {old!r} stands {count} times in the solution")
+            text = text.replace(f"\n{old}", f"\n{new}")
+        return text[1:]
 
 
-@dataclass(frozen=True)
-class Right(Change):
-    """Another right answer, which all checks must let pass."""
+def read_changes(path: Path) -> list[Change]:
+    """The changes of a wrong.diff or right.diff, in order; none if there is no such file.
 
-
-@dataclass(frozen=True)
-class Wrong(Change):
-    """A classical mistake, and the name of the check that must reject it."""
-
-    caught_by: str
+    A change is a line `# NAME [CHECK]` (in a right.diff `# NAME`), and its hunks as a diff prints them: lines that
+    begin with "-", "+" or a space. `@@` separates two hunks, an empty line two changes.
+    """
+    if not path.exists():
+        return []
+    changes = []
+    for text in path.read_text(encoding="utf-8").strip().split("\n\n"):
+        title, _, diff = text.partition("\n")
+        found = re.fullmatch(r"# ([^\[]+?)(?: \[(\w+)\])?", title)
+        if not found or not diff:
+            raise ValueError(f"{path}: {title!r} is not the first line of a change")
+        hunks = []
+        for hunk in diff.split("\n@@\n"):
+            lines = hunk.splitlines()
+            old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] in signs) for signs in (" -", " +"))
+            hunks.append((old, new))
+        changes.append(Change(found[1], tuple(hunks), found[2]))
+    return changes
 
 
 def load(path: Path) -> ModuleType:

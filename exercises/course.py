@@ -11,7 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from exercises.checking import FOLDER, NOT_ENDED, RAISED, Change, Checker, Right, Seen, Wrong, load
+from exercises.checking import FOLDER, NOT_ENDED, RAISED, Change, Checker, Seen, read_changes
 
 TORCH = ("torch", "torch.distributed")
 # An optimizer's first step imports torch._dynamo, which takes as long as all the rest of torch.
@@ -138,8 +138,7 @@ def prove(name: str) -> bool:
     start = time.monotonic()
     folder = FOLDER / name
     checker = make_checker(name)
-    wrongs: list[Wrong] = load(folder / "wrong.py").WRONG
-    rights: list[Right] = load(folder / "right.py").RIGHT if (folder / "right.py").exists() else []
+    rights, wrongs = (read_changes(folder / name) for name in ("right.diff", "wrong.diff"))
     troubles = differences_outside_gaps(folder)
     for function, check in checker.checks.items():
         seen = checker.run(function, folder / "solution.py")
@@ -166,7 +165,7 @@ def run_changed(checker: Checker, folder: Path, change: Change) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="changed-") as place:
         work = Path(place, "changed.py")
         work.write_text(change.apply((folder / "solution.py").read_text()))
-        if isinstance(change, Wrong):
+        if change.caught_by:
             rejected = checker.run(change.caught_by, work).status == "FAILED"
             return [] if rejected else [f"{change.name}: is not rejected by {change.caught_by}"]
         seen = {name: checker.run(name, work) for name in checker.checks}

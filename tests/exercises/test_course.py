@@ -25,9 +25,8 @@ from exercises.checking import (
     Checker,
     NotPassedError,
     Seen,
-    Wrong,
     largest_difference,
-    load,
+    read_changes,
 )
 from exercises.course import ACTIVITIES, differences_outside_gaps, make_checker
 
@@ -158,7 +157,7 @@ CLASSICAL = {
 
 
 def test_the_classical_mistakes_are_written_down():
-    mistakes = {name: {wrong.name for wrong in load(EXERCISES / name / "wrong.py").WRONG} for name in ACTIVITIES}
+    mistakes = {name: {wrong.name for wrong in read_changes(EXERCISES / name / "wrong.diff")} for name in ACTIVITIES}
     table = re.findall(r"^\| (.+) \| (`.+`) \|$", (EXERCISES / "instructors.md").read_text(), re.MULTILINE)
     told = {mistake.replace("`", ""): set(re.findall(r"`(\w+)`", places)) for mistake, places in table}
     for mistake in CLASSICAL:
@@ -169,7 +168,7 @@ def test_the_classical_mistakes_are_written_down():
 def test_every_check_has_a_mistake_that_it_rejects():
     """A check that no known mistake fails could be empty."""
     for name in ACTIVITIES:
-        caught = {wrong.caught_by for wrong in load(EXERCISES / name / "wrong.py").WRONG}
+        caught = {wrong.caught_by for wrong in read_changes(EXERCISES / name / "wrong.diff")}
         assert caught == set(verdicts.titles(name)), name
 
 
@@ -492,7 +491,7 @@ def batch_norm():
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_no_work_writes_its_own_verdict(batch_norm, tmp_path, forgery):
     folder = FOLDER / "batch_norm"
-    wrong = load(folder / "wrong.py").WRONG[0]
+    wrong = read_changes(folder / "wrong.diff")[0]
     work = tmp_path / "work.py"
     work.write_text(f"{FORGERIES[forgery]}\n{wrong.apply((folder / 'solution.py').read_text())}")
     assert batch_norm.run(wrong.caught_by, work).status == "FAILED"
@@ -523,8 +522,8 @@ DAMAGES = [
     ("solution.py", "    return list(range(rank, length, world_size))", "    return list(range(length))"),
     ("solution.py", '"""The test examples of one process.', '"""Test examples.'),
     ("exercise.py", 'raise NotImplementedError("gap 1")', "return -(-self.length // self.world_size)"),
-    ("wrong.py", '"all_examples"', '"lengths"'),
-    ("right.py", "whole[self.rank ::", "whole[0 ::"),
+    ("wrong.diff", "in each process [all_examples]", "in each process [lengths]"),
+    ("right.diff", "whole[self.rank ::", "whole[0 ::"),
     ("README.md", "[4, 3, 6]  [1, 9, 2]", "[4, 3, 6]"),
 ]
 TROUBLES = [
@@ -567,6 +566,27 @@ def test_differences_are_gaps_numbered_from_one(tmp_path):
     ]
 
 
-def test_a_mistake_that_no_longer_fits_is_reported():
-    with pytest.raises(ValueError, match="'b' stands 0 times in the solution"):
-        Wrong("x", "b", "c", "y").apply("a")
+def changes_in(tmp_path, text):
+    path = tmp_path / "wrong.diff"
+    path.write_text(text)
+    return read_changes(path)
+
+
+def test_a_diff_lists_changes_to_the_solution(tmp_path):
+    first, second = changes_in(tmp_path, "# one [f]\n a\n-b\n+c\n@@\n-d\n\n# two\n+  0\n a\n")
+    assert (first.name, first.caught_by, second.name, second.caught_by) == ("one", "f", "two", None)
+    assert first.apply("a\nb\nd\nbb\n") == "a\nc\nbb\n" and second.apply("ba\na\n") == "ba\n  0\na\n"
+    assert read_changes(tmp_path / "right.diff") == []
+
+
+@pytest.mark.parametrize("text", ["one\n-a\n", "# one [f]\n", "# one [f\n-a\n"])
+def test_a_diff_without_names_or_lines_is_refused(tmp_path, text):
+    with pytest.raises(ValueError, match="is not the first line of a change"):
+        changes_in(tmp_path, text)
+
+
+@pytest.mark.parametrize(("solution", "times"), [("b\n", 0), ("a\nb\na\n", 2)])
+def test_a_mistake_that_no_longer_fits_is_reported(tmp_path, solution, times):
+    (wrong,) = changes_in(tmp_path, "# x [y]\n-a\n")
+    with pytest.raises(ValueError, match=rf"x: 'a\\n' stands {times} times in the solution"):
+        wrong.apply(solution)
