@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import math
 import os
 import signal
 import time
@@ -759,22 +758,3 @@ def _(seen: Any) -> None:
         expect(status == 0, f"started again, its exit status is {status}")
         expect(again == whole, "started again, it has other weights")
         expect(before == after, "started again, it changed files")
-
-
-# Seconds of a checkpoint, seconds between failures of a node, nodes.
-FAILURES = ((60.0, 1e6, 1), (30.0, 5e7, 16), (2.0, 8.64e7, 1000), (600.0, 1e6, 3))
-
-
-@check("the interval loses the least time", "how often does the whole job fail? set the slope of `lost_share` to zero")
-def interval(work: ModuleType) -> object:
-    return [float(work.best_interval(*failures)) for failures in FAILURES]
-
-
-@interval.judge
-def _(seen: Any) -> None:
-    for (cost, between, nodes), found in zip(FAILURES, seen, strict=True):
-        wanted = math.sqrt(2 * cost * between / nodes)
-        told = (
-            f"{cost:g} s a checkpoint, {between:g} s between failures of each of {nodes} node(s): every {found:.4g} s"
-        )
-        expect(abs(found - wanted) < 1e-3 * wanted, f"{told}; another interval loses less")

@@ -116,20 +116,18 @@ def ring_bytes(num_bytes: float, processes: int) -> float:
     sends one piece to the next process. After processes - 1 rounds the sum of each piece is in one process. After as
     many rounds again it is in all.
     """
-    # Gap 9
-    raise NotImplementedError("gap 9")
+    return 2 * (processes - 1) * num_bytes / processes
 
 
 def crossing_bytes(nodes: list[int], num_bytes: float) -> float:
     """All bytes that go from one node to another in a ring: rank r sends to rank r + 1, and the last rank to rank 0."""
-    # Gap 10: how many ranks send to another node?
-    raise NotImplementedError("gap 10")
+    crossings = sum(node != following for node, following in zip(nodes, nodes[1:] + nodes[:1], strict=True))
+    return crossings * ring_bytes(num_bytes, len(nodes))
 
 
 def reduce_seconds(num_bytes: float, processes: int, bandwidth: float, latency: float) -> float:
     """Of a ring all-reduce: `latency` seconds for each round, and the bytes of one process at `bandwidth` bytes/s."""
-    # Gap 11
-    raise NotImplementedError("gap 11")
+    return 2 * (processes - 1) * latency + ring_bytes(num_bytes, processes) / bandwidth
 
 
 def efficiency(compute: float, reduce: float, parts: int) -> tuple[float, float]:
@@ -139,8 +137,8 @@ def efficiency(compute: float, reduce: float, parts: int) -> tuple[float, float]
     Smallest: the reduction begins when the computation ends. Largest: both begin at the same time, and the step ends
     when both have ended.
     """
-    # Gap 12
-    raise NotImplementedError("gap 12")
+    computing = parts * compute
+    return computing / (computing + reduce), computing / max(computing, reduce)
 
 
 # --- The program ---
