@@ -40,7 +40,7 @@ Status = Literal["passed", "FAILED", "open", "not run"]
 
 
 class Seen(NamedTuple):
-    """The result of a check, and what was seen if it has not passed.
+    """The result of a check, and what was seen if it has not passed, perhaps with a hint of its own.
 
     Of several troubles, the least vague one is shown. An open gap (0) explains the failures that it causes. What the
     judge has seen (1) explains errors in other ranks. Errors (2, 3) explain why a rank waits for ever (4).
@@ -49,6 +49,7 @@ class Seen(NamedTuple):
     status: Status
     what: str = ""
     vague: int = 0
+    hint: str = ""
 
 
 def load_factor() -> float:
@@ -59,11 +60,19 @@ def load_factor() -> float:
 class NotPassedError(Exception):
     """A check has not passed. The message is a sentence that says what was seen."""
 
+    def __init__(self, seen: str, hint: str = "") -> None:
+        super().__init__(seen)
+        self.hint = hint
 
-def expect(condition: bool, seen: str) -> None:
-    """For judges: if `condition` is false, the check has failed, and the student reads `seen`."""
+
+def expect(condition: bool, seen: str, hint: str = "") -> None:
+    """For judges: if `condition` is false, the check has failed. The student reads `seen`, and the check's hint.
+
+    Args:
+      hint: is shown instead of the check's, which would lead elsewhere.
+    """
     if not condition:
-        raise NotPassedError(seen)
+        raise NotPassedError(seen, hint)
 
 
 def common_neighbours(order: Sequence[int], other: Sequence[int]) -> float:

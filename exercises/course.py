@@ -47,11 +47,10 @@ PROGRAMS = (
 )
 GAP = re.compile(r'\s*raise NotImplementedError\("gap (\d+)"\)\n?')
 WIDTH = 80
+# For errors that have nothing to do with what an activity is about.
 HINTS = {
-    "KeyError": "print the keys of the dictionary: where are they written, and where are they read?",
-    "AttributeError": "print the type of the object: is it what you expect?",
     "NameError": "is the name spelled in the same way where it gets its value, and does that happen before?",
-    "TypeError": "how many arguments does the function take, and of which types? help(...) shows it",
+    "UnboundLocalError": "on which path through the function does the name get no value?",
     "ModuleNotFoundError": "the exercise needs only the packages that it already imports",
 }
 MAX_ENDLESS = 2  # checks that may run out of time before the others are skipped
@@ -113,8 +112,8 @@ def mark(name: str, work: Path) -> bool:
 
 
 def _hint(seen: Seen, of_check: str) -> str:
-    """The hint for a failed check: some errors of the work have a hint of their own, else it is the check's hint."""
-    return HINTS.get(seen.what.partition(":")[0], of_check) if seen.vague == RAISED else of_check
+    """The hint for a failed check: that of what was seen, if it has one, else the check's."""
+    return seen.hint or (HINTS.get(seen.what.partition(":")[0], of_check) if seen.vague == RAISED else of_check)
 
 
 def _wrapped(label: str, text: str) -> None:

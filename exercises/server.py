@@ -118,7 +118,7 @@ def _judge(checks: Path, name: str, data: list[Any], pipe: Connection) -> None:
         getattr(module, name).decide(*data)
         seen = Seen("passed")
     except NotPassedError as error:
-        seen = Seen("FAILED", str(error), vague=1)
+        seen = Seen("FAILED", str(error), vague=1, hint=error.hint)
     except Exception as error:  # noqa: BLE001 - data of any form may come from a work
         text = " ".join(str(error).split())[:200]
         seen = Seen("FAILED", f"what was observed has another form than a right answer: {text}", vague=RAISED)

@@ -233,6 +233,15 @@ def saved(work: ModuleType, folder: Path, done: int, steps: int) -> Any:
 
 
 THERE = ([], [7], [9, 10, 11], [2, 10, 99, 100, 1000], [8, 25, 138])
+OTHER_FILES = (
+    "unfinished.tmp",
+    "step-12.pt.tmp",
+    "step-13.tmp",
+    "notes.txt",
+    "step-a.pt",
+    "last-step-14.pt",
+    "step-15_pt",
+)
 
 
 @check(
@@ -245,7 +254,7 @@ def sorted_numbers(work: ModuleType) -> object:
         folder.mkdir()
         for number in there[::2] + there[1::2]:
             work.path_of(folder, number).write_text("a checkpoint")
-        for name in ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp", "notes.txt", "step-a.pt", "last-step-14.pt"):
+        for name in OTHER_FILES:
             (folder / name).write_text("something else")
         seen.append(list(work.saved_steps(folder)))
     return seen
@@ -484,7 +493,7 @@ def _(seen: Any) -> None:
         expect(is_there is True, f"{name} is not there when save() returns")
 
 
-BEFORE = ([], [3], [3, 5], [5, 6], [2, 8, 9], [9, 10, 11], [5, 6, 99, 100], [5, 7, 9])  # step 7 is saved
+BEFORE = ([], [3], [3, 5], [5, 6], [2, 8, 9], [9, 10, 11], [5, 6, 99, 100], [5, 7, 9], [1, 2, 3, 5])  # step 7 is saved
 IN_TURN = (8, 9, 10, 11, 100, 1000)
 
 
@@ -572,7 +581,7 @@ def _(*ranks: Any) -> None:
 
 # --- The training ---
 
-PLANS = ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2))  # examples, epochs, batch size, seed
+PLANS = ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2), (21, 2, 8, 3))  # examples, epochs, batch size, seed
 
 
 @check(

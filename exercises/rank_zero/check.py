@@ -20,9 +20,10 @@ save_whole = torch.save
 
 
 def group() -> int:
-    """This process's rank. LOCAL_RANK becomes 0, as on three nodes where each process is the first one of its node."""
+    """This process's rank, as on three nodes where each process is the first one of its node, without torchrun."""
     dist.init_process_group("gloo")
     os.environ["LOCAL_RANK"] = "0"
+    del os.environ["RANK"]
     return dist.get_rank()
 
 
@@ -65,6 +66,36 @@ def complete_download(work: ModuleType) -> object:
 @complete_download.judge
 def _(*found: Any) -> None:
     expect(found == ("whole",) * RANKS, f"after prepare() the ranks read {list(found)}")
+
+
+@check(
+    "prepare() returns in no process if the download has failed",
+    "which of your lines run if download() raises an error?",
+    ranks=RANKS,
+    seconds=6,
+)
+def failed_download(work: ModuleType) -> object:
+    rank = group()
+
+    def download(path: Path) -> None:
+        raise ConnectionError
+
+    try:
+        work.prepare(Path("data"), download, rank)
+    except NotImplementedError:  # the gap is open
+        raise
+    except Exception:  # noqa: BLE001 - in the other ranks it depends on what they wait for
+        return False
+    finally:
+        if rank == 0:
+            dist.destroy_process_group()  # as at the program's end, which ends the others' waiting
+    return True
+
+
+@failed_download.judge
+def _(*returned: Any) -> None:
+    ranks = [rank for rank, has in enumerate(returned) if has]
+    expect(not ranks, f"download() raised a ConnectionError in rank 0, and prepare() returned in ranks {ranks}")
 
 
 @check("a message is printed once", "as many lines as processes?", ranks=RANKS, seconds=6)
@@ -147,6 +178,22 @@ def _(*ranks: Any) -> None:
         expect(weight == [0, 1, 2], "model.pt holds something else")
 
 
+@check("save() returns only if the file is there", "which of your lines run if the disk is full?")
+def full_disk(work: ModuleType) -> object:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with mock.patch("torch.save", side_effect=OSError(28, "No space left on device")):
+        try:
+            work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
+        except OSError:
+            return None
+    return sorted(path.name for path in Path().iterdir())
+
+
+@full_disk.judge
+def _(files: Any) -> None:
+    expect(files is None, f"torch.save raised an error, for the disk was full, and save() returned; files: {files}")
+
+
 @check("the file's name never stands for half a file", "rename is done at once; writing is not", ranks=1, seconds=6)
 def never_half(work: ModuleType) -> object:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -173,25 +220,32 @@ def _(found: Any) -> None:
 )
 def replaced(work: ModuleType) -> object:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    last, there, folders = Path("model.pt").resolve(), [], []
+    last, there, folders, whole = Path("weights", "model.pt"), [], [], []
+    last.parent.mkdir()
     last.write_text("the last one")
     os.link(last, "open")  # a hard link to the old file, which stands for a reader who has opened it
 
     def rename(real: Any, source: Any, target: Any, **options: Any) -> None:
         there.append(last.read_text() if last.exists() else "nothing")
         folders.append(Path(source).resolve().parent)
+        try:
+            torch.load(source)
+            whole.append(True)
+        except Exception:  # noqa: BLE001 - however it can't be read
+            whole.append(False)
         real(source, target, **options)
 
     with (
         mock.patch("os.replace", functools.partial(rename, os.replace)),
         mock.patch("os.rename", functools.partial(rename, os.rename)),
     ):
-        work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
+        work.save({"weight": torch.arange(3)}, last, 0)
     is_old = last.read_bytes() == b"the last one"
     return {
         "open": Path("open").read_text(errors="replace"),
         "there": there,
-        "here": str(last.parent),
+        "whole": whole,
+        "here": str(last.parent.resolve()),
         "folders": list(map(str, folders)),
         "old": is_old,
         "weight": None if is_old else torch.load(last)["weight"],
@@ -203,5 +257,6 @@ def _(seen: Any) -> None:
     expect(seen["open"] == "the last one", "the last file was written over, under its readers' eyes")
     expect("nothing" not in seen["there"], "just before the rename the last file was gone already")
     expect(set(seen["folders"]) <= {seen["here"]}, "the unfinished file lay in another folder, maybe on another disk")
+    expect(all(seen["whole"]), "when it got its name, the file was not complete: was it closed?")
     expect(seen["old"] is False, "the last file is still there under its name")
     expect(seen["weight"] == [0, 1, 2], "model.pt holds something else")

@@ -53,9 +53,10 @@ def alone() -> None:
 
 
 def group() -> int:
-    """This process's rank; as on several nodes, where each process is the first one of its node."""
+    """This process's rank; as on several nodes, where each process is the first one of its node, without torchrun."""
     dist.init_process_group("gloo")
     os.environ["LOCAL_RANK"] = "0"
+    del os.environ["RANK"]
     return dist.get_rank()
 
 
@@ -143,6 +144,10 @@ def losses_of(step: int, rank: int) -> torch.Tensor:
 INTERVALS = ((3, [3, 6, 7]), (1, [1, 2, 3, 4, 5, 6, 7]), (4, [4, 7]), (50, [7]))
 
 
+def rate_of(step: int) -> float:
+    return 0.5 / (1 + step)
+
+
 def mean_over(steps: range) -> float:
     return torch.cat([losses_of(step, rank) for step in steps for rank in range(RANKS)]).mean().item()
 
@@ -159,7 +164,7 @@ def global_loss(work: ModuleType) -> object:
         logger = Recorder() if rank == 0 else None
         log = work.LossLog(logger, every, 0, CPU)
         for step in range(len(COUNTS)):
-            log.add(losses_of(step, rank).requires_grad_(), 0.1)
+            log.add(losses_of(step, rank).requires_grad_(), rate_of(step))
         log.flush()
         rows.append(logger and logger.rows)
     dist.barrier()
@@ -178,6 +183,9 @@ def _(first: Any, *_: Any) -> None:
         )
         means = f"3 processes, every {every} steps: the means are {told(wanted)}, and logged were {told(found)}"
         expect(near(found, wanted), means)
+        wanted, found = [rate_of(end - 1) for end in ends], values(rows, "train/learning_rate")
+        last = f"7 steps, every {every}, in one of which rank 0 has no examples: the rates of the last steps"
+        expect(near(found, wanted), f"{last}: yours {told(found)}, wanted {told(wanted)}")
 
 
 @check("the sum of the losses keeps 64 bits", "what type do the totals have after an entry was logged?", seconds=10)
@@ -377,7 +385,9 @@ def make_network() -> nn.Module:
 
 
 def make_optimizer(network: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    optimizer = torch.optim.SGD([{"params": [parameter]} for parameter in network.parameters()], lr=0.5, momentum=0.9)
+    weight, bias = network.parameters()
+    groups = [{"params": [weight], "lr": 0.5}, {"params": [bias], "lr": 0.25}]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step) ** 2)
 
 
@@ -493,7 +503,7 @@ SHARES = (
 
 
 def guesses_of(length: int) -> torch.Tensor:
-    return torch.arange(length) * 7 % 10 + length
+    return torch.arange(length) * 7 % 10 + 1000 * length
 
 
 @check(
