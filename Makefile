@@ -48,6 +48,10 @@ gpu: $(ENVIRONMENTS) $(VENV)/.installed-dev
 
 environments: $(ENVIRONMENTS)
 
+# The project without solutions and answers, to be given to students: make student-copy DIR=../course
+student-copy: $(VENV)/.installed
+	$(VENV)/bin/python -m exercises student-copy $(DIR)
+
 $(VENV)/bin/python $(VENV)-tensorflow/bin/python $(VENV)-jax/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	@$(PYTHON) -m venv $(patsubst %/bin,%,$(@D))
@@ -76,4 +80,4 @@ $(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements-mpi.txt
 	@$(call INSTALL,requirements-mpi.txt)
 	@touch $@
 
-.PHONY: compare environments gpu test test-slow
+.PHONY: compare environments gpu student-copy test test-slow

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.platform.ending import as_program, signals_as_ctrl_c
+from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_program
@@ -17,7 +18,7 @@ from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_p
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m exercises", description="The activities and their checker.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,check,mark}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,check,mark,student-copy}")
     commands.add_parser("list", help="the activities, in order")
     check = commands.add_parser("check", help="mark a work: what passes, what fails, a hint for each")
     check.add_argument("names", nargs="*", metavar="NAME", help="an activity; several if you like")
@@ -27,6 +28,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--solutions", action="store_true", help="for instructors: that solutions pass and wrong ones are rejected"
     )
     commands.add_parser("mark", help="for instructors: mark the works of a whole class (mark --help)", add_help=False)
+    copy = commands.add_parser("student-copy", help="for instructors: a copy of the project without the answers")
+    copy.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     options = parser.parse_args(arguments)
     if options.command == "check":
         for name in options.names:
@@ -52,6 +55,8 @@ def _is_file(path: Path) -> bool:
 
 def main() -> int:
     word, *rest = sys.argv[1:] or [""]
+    if not (FOLDER / "instructors.md").exists() and (word in ("mark", "student-copy") or "--solutions" in rest):
+        raise UserError("this is a student's copy of the course: it has no solutions, and nothing for instructors")
     if word == "mark":
         from exercises import marking
 
@@ -62,6 +67,11 @@ def main() -> int:
         verdicts.write(rest[0], Path(rest[1]), int(rest[2]))
         return 0
     options = parse()
+    if options.command == "student-copy":
+        from exercises.student_copy import make_student_copy
+
+        print(f"{options.folder}: {make_student_copy(options.folder.resolve())} files")
+        return 0
     if options.command == "list":
         for name in ACTIVITIES:
             title = (FOLDER / name / "README.md").read_text().partition("\n")[0].removeprefix("# ")

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED
+from exercises.checking import FOLDER, NOT_DONE, NOT_ENDED, read_checks
 from exercises.course import MAX_ENDLESS, make_checker, not_python
 from exercises.server import show_memory
 
@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 @cache
 def titles(activity: str) -> dict[str, str]:
     """The titles of an activity's checks by their functions' names, in order; read without importing a framework."""
-    functions = ast.parse((FOLDER / activity / "check.py").read_text(encoding="utf-8")).body
+    functions = ast.parse(read_checks(FOLDER / activity / "check.py")).body
     return {
         function.name: str(ast.literal_eval(decorator.args[0]))
         for function in functions

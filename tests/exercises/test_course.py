@@ -590,3 +590,51 @@ def test_a_mistake_that_no_longer_fits_is_reported(tmp_path, solution, times):
     (wrong,) = changes_in(tmp_path, "# x [y]\n-a\n")
     with pytest.raises(ValueError, match=rf"x: 'a\\n' stands {times} times in the solution"):
         wrong.apply(solution)
+
+
+# --- The students' copy ---
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copy") / "course"
+    assert check("student-copy", folder).startswith(f"{folder}: ")
+    return folder
+
+
+def test_a_students_copy_has_no_answers(copy):
+    for name in ACTIVITIES:
+        folder, copied = EXERCISES / name, [path for path in (copy / "exercises" / name).iterdir() if path.is_file()]
+        text = "".join(path.read_text() for path in copied)
+        exercise, solution = ((folder / file).read_text().splitlines() for file in ("exercise.py", "solution.py"))
+        checks = [line for line in (folder / "check.py").read_text().splitlines() if "wanted" in line]
+        for line in (*(set(solution) - set(exercise)), *checks):
+            assert len(line.strip()) < 30 or line.strip() not in text, (name, line)
+    names = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
+    assert {"README.md", "compare.py", "pt_impl/train.py", "exercises/quiz.md", "exercises/ddp/check.packed"} <= names
+    assert not [name for name in names if re.search(r"answers|solution|\.diff|tests/|instructors|slides", name)]
+
+
+def test_a_students_copy_checks_works(copy, work):
+    right, wrong = EXERCISES / "sampler" / "solution.py", work("        sampler.set_epoch(epoch)\n", "")
+    for file, passed in ((right, 8), (wrong, 6)):
+        command = [sys.executable, "-m", "exercises", "check", "sampler", "--file", file]
+        assert f"\n{passed} of 8 passed\n" in run(*command, cwd=copy, expect=int(passed < 8)).stdout
+
+
+@pytest.mark.parametrize("arguments", [("mark", "class"), ("student-copy", "x"), ("check", "--all", "--solutions")])
+def test_a_students_copy_has_nothing_for_instructors(copy, arguments):
+    done = run(sys.executable, "-m", "exercises", *arguments, cwd=copy, expect=2)
+    assert done.stderr.endswith("it has no solutions, and nothing for instructors\n")
+
+
+def test_links_of_a_students_copy_lead_somewhere(copy):
+    for page in copy.rglob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), (page, target)
+
+
+def test_a_students_copy_is_made_in_a_new_folder(tmp_path):
+    (tmp_path / "mine.txt").touch()
+    done = run(sys.executable, "-m", "exercises", "student-copy", tmp_path, expect=2)
+    assert done.stderr == f"python -m exercises: error: student-copy {tmp_path}: the folder is not empty\n"

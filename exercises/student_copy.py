@@ -1,0 +1,61 @@
+"""Makes a copy of the project for students: without solutions, answers, wrong answers and pages for instructors.
+
+The checks stay, but packed, so that nobody reads what they expect by chance. Whoever wants to can unpack them.
+"""
+
+import base64
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+from common.platform.errors import UserError
+from exercises.checking import FOLDER
+
+PROJECT = FOLDER.parent
+LEFT_OUT = re.compile(
+    r"(tests|\.ci|\.github|exercises/slides)/.*|exercises/(marking|marks_table|sandbox|student_copy)\.\w+"
+    r"|exercises/\w+/(solution\.py|answers\.md|(right|wrong)\.diff)|exercises/(\w+_answers|instructors)\.md"
+)
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
+
+
+def make_student_copy(folder: Path) -> int:
+    """Copies the files that git knows, as they are now; returns their number.
+
+    Raises:
+      UserError: the folder exists and is not empty, it can't be written, or the project is not a git checkout.
+    """
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        raise UserError(f"student-copy: {PROJECT} is not a git checkout, whose files could be listed") from None
+    names = [name for name in listed.decode().split("\0") if name and not LEFT_OUT.fullmatch(name)]
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"student-copy {folder}: the folder is not empty")
+        for name in names:
+            source, target = PROJECT / name, folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if name.startswith("exercises/") and source.name == "check.py":
+                target.with_suffix(".packed").write_bytes(base64.encodebytes(zlib.compress(source.read_bytes())))
+            elif source.suffix == ".md":
+                target.write_text(_for_students(source, source.read_text(encoding="utf-8")), encoding="utf-8")
+            else:
+                shutil.copy2(source, target)
+    except OSError as error:
+        raise UserError(f"student-copy {folder}: {error.strerror}: {error.filename}") from None
+    return len(names)
+
+
+def _for_students(page: Path, text: str) -> str:
+    """A page that starts the exercises instead of the solutions, and does not mention what is left out."""
+
+    def is_left_out(link: re.Match[str]) -> bool:
+        target = (page.parent / link[2]).resolve()
+        return target.is_relative_to(PROJECT) and bool(LEFT_OUT.fullmatch(str(target.relative_to(PROJECT))))
+
+    text = re.sub(r"(exercises\.\w+)\.solution\b", r"\1.exercise", text)
+    paragraphs = [part for part in text.split("\n\n") if "`solution.py`" not in part and "For instructors:" not in part]
+    return LINK.sub(lambda link: link[1] if is_left_out(link) else link[0], "\n\n".join(paragraphs).rstrip() + "\n")
