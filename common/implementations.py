@@ -14,7 +14,7 @@ class Implementation:
       about: the first sentence of its `--help`.
       package: the package that computes; its version decides whether half precision is tried out again.
       probe: the module that tries out half precision, see `common.platform.processor.try_out`; None: nothing to try.
-      tutorial: what its `--mode tutorial` does that mode plain leaves out.
+      tutorial: what its `--mode tutorial` does that plain mode leaves out.
     """
 
     title: str

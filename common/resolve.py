@@ -192,7 +192,7 @@ MAX_RESIDENT_BYTES = 512 * 2**20  # largest data set that "auto" in mode tuned p
 
 @dataclass(frozen=True)
 class Settings:
-    """The values that `--mode` chooses for settings left at auto; the defaults are those of mode plain."""
+    """The values that `--mode` chooses for settings left at auto; the defaults are those of plain mode."""
 
     precision: Precision = "32"
     compile: bool = False

@@ -12,8 +12,10 @@ from pathlib import Path
 from common.platform.ending import as_program, signals_as_ctrl_c
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
+from exercises import verdicts
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_program
+from exercises.verdicts import MAX_LETTERS, Verdict, to_junit
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -24,6 +26,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     check.add_argument("names", nargs="*", metavar="NAME", help="an activity; several if you like")
     check.add_argument("--all", action="store_true", help="every activity")
     check.add_argument("--file", type=Path, help="the work, if it is not the activity's exercise.py")
+    check.add_argument("--junit", type=Path, metavar="FILE", help="write the results of one activity as JUnit XML, too")
     check.add_argument(
         "--solutions", action="store_true", help="for instructors: that solutions pass and wrong ones are rejected"
     )
@@ -37,8 +40,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
                 check.error(f"{name}: no such activity{nearest(name)}")
         if bool(options.names) == options.all:
             check.error("name an activity, or give --all")
-        if options.file and (len(options.names) != 1 or options.solutions):
-            check.error(f"--file {options.file}: goes with one activity alone, and without --solutions")
+        for name in ("file", "junit"):
+            value = getattr(options, name)
+            if value and (len(options.names) != 1 or options.solutions):
+                check.error(f"--{name} {value}: goes with one activity alone, and without --solutions")
         if options.file and not _is_file(options.file):
             check.error(f"--file {options.file}: there is no such file, or it can't be read")
         if options.file and options.file.suffix != ".py":
@@ -62,8 +67,6 @@ def main() -> int:
 
         return marking.main(rest)
     if word == "check-json" and len(rest) == 3:  # `mark` starts this command in a sandbox
-        from exercises import verdicts
-
         verdicts.write(rest[0], Path(rest[1]), int(rest[2]))
         return 0
     options = parse()
@@ -81,8 +84,20 @@ def main() -> int:
     if len(names) == 1:
         if options.solutions:
             return not prove(names[0])
-        return not mark(names[0], (options.file or FOLDER / names[0] / "exercise.py").resolve())
+        return _check(names[0], (options.file or FOLDER / names[0] / "exercise.py").resolve(), options.junit)
     return not _each_alone(names, options.solutions, programs=options.all and options.solutions)
+
+
+def _check(name: str, work: Path, junit: Path | None) -> bool:
+    """Checks one work; True if a check has not passed. UserError: `junit` can't be written."""
+    found = mark(name, work)
+    if junit:
+        marks = [Verdict(check=check, status=one.status, seen=one.what[:MAX_LETTERS]) for check, one in found.items()]
+        try:
+            junit.write_text(to_junit({(work.stem, name): marks}), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"--junit {junit}: can't be written: {error.strerror}") from None
+    return any(seen.status != "passed" for seen in found.values())
 
 
 def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:

@@ -81,21 +81,23 @@ def nearest(name: str) -> str:
 # --- For a student ---
 
 
-def mark(name: str, work: Path) -> bool:
-    """Prints which checks of the activity `name` the file `work` passes, with hints; True if it passes all."""
+def mark(name: str, work: Path) -> dict[str, Seen]:
+    """Prints which checks of the activity `name` the file `work` passes, with hints; returns what each has seen."""
     print(f"{name}: {_shown(work)}", flush=True)
+    checker = make_checker(name)
     if trouble := not_python(work):
         _wrapped("  FAILED  ", trouble)
-        return False
-    checker = make_checker(name)
-    passed = endless = 0
+        return dict.fromkeys(checker.checks, Seen("FAILED", trouble))
+    all_seen: dict[str, Seen] = {}
+    endless = 0
     errors: dict[str, str] = {}  # error: the check in which it was seen first
     for function, check in checker.checks.items():
         if endless == MAX_ENDLESS:
             print(f"  {MAX_ENDLESS} checks ran out of time; the others are skipped")
+            skipped = Seen("not run", f"{MAX_ENDLESS} checks ran out of time")
+            all_seen |= {function: all_seen.get(function, skipped) for function in checker.checks}
             break
-        seen = checker.run(function, work)
-        passed += seen.status == "passed"
+        seen = all_seen[function] = checker.run(function, work)
         endless += seen.vague == NOT_ENDED
         _wrapped(f"  {seen.status:<6}  ", check.title)
         if seen.what in errors:
@@ -107,8 +109,8 @@ def mark(name: str, work: Path) -> bool:
         if seen.vague == RAISED:
             errors.setdefault(seen.what, f'"{check.title}"')
         sys.stdout.flush()
-    print(f"{passed} of {len(checker.checks)} passed")
-    return passed == len(checker.checks)
+    print(f"{sum(seen.status == 'passed' for seen in all_seen.values())} of {len(checker.checks)} passed")
+    return all_seen
 
 
 def _hint(seen: Seen, of_check: str) -> str:

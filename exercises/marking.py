@@ -24,9 +24,9 @@ from common.platform.machine import num_cores
 from exercises import sandbox, verdicts
 from exercises.checking import FOLDER, NOT_DONE
 from exercises.course import ACTIVITIES, nearest
-from exercises.marks_table import WIDTH, Marks, cell, shown, tables, to_csv, to_feedback, to_grades, to_junit
+from exercises.marks_table import WIDTH, cell, shown, tables, to_csv, to_feedback, to_grades
 from exercises.sandbox import Limits
-from exercises.verdicts import Verdict
+from exercises.verdicts import Marks, Verdict, to_junit
 
 ABOUT = "Marks a class: FOLDER holds a sub-folder for each student, with NAME.py or NAME/exercise.py for each activity."
 MAX_WORK_BYTES = 2**20

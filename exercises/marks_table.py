@@ -1,21 +1,17 @@
-"""The marks of a class: tables for a terminal, a grade book and details as CSV, JUnit XML, and words for students."""
+"""The marks of a class: tables for a terminal, a grade book and details as CSV, and words for students."""
 
 import csv
 import io
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from exercises.verdicts import Verdict, titles
+from exercises.verdicts import Marks, Verdict, one_line, titles
 
 HEADER = ("student", "activity", "check", "title", "status", "seen")
 WIDTH = 80
 POINTS = 8  # for all checks of an activity; the rubric in instructors.md has the others
-FORMULA = ("=", "+", "-", "@")  # first letters of texts that a spreadsheet would compute instead of showing
-
-Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; a missing work has no entry
 
 
 def cell(found: list[Verdict] | None) -> str:
@@ -57,7 +53,7 @@ def points(found: Sequence[Verdict]) -> int:
 
 def _names(students: Sequence[str]) -> list[str]:
     """The students' names in one line each; they may differ in spaces at their ends or in control characters alone."""
-    names = [_one_line(student) for student in students]
+    names = [one_line(student) for student in students]
     return [repr(student) if names.count(name) > 1 else name for name, student in zip(names, students, strict=True)]
 
 
@@ -84,7 +80,7 @@ def to_csv(students: Sequence[str], activities: Sequence[str], marks: Marks) -> 
             found = {verdict.check: (verdict.status, verdict.seen) for verdict in marks.get((student, activity), ())}
             for name, title in titles(activity).items():
                 row = (written, activity, name, title, *found.get(name, ("missing", "")))
-                lines.writerow([_one_line(text) for text in row])
+                lines.writerow([one_line(text) for text in row])
     return text.getvalue()
 
 
@@ -100,29 +96,6 @@ def to_feedback(student: str, activities: Sequence[str], marks: Marks) -> str:
         lines.append(f"{activity}: {passed} of {len(found)} checks passed, {points(found)} of {POINTS} points")
         for verdict in found:
             if verdict.status != "passed":
-                lines += [f"  {verdict.status}  {names[verdict.check]}", f"    {_one_line(verdict.seen)}"]
+                lines += [f"  {verdict.status}  {names[verdict.check]}", f"    {one_line(verdict.seen)}"]
         lines.append("")
     return "\n".join(lines)
-
-
-def to_junit(marks: Marks) -> str:
-    """JUnit XML, which most systems for automatic marking read: a suite for each work, a case for each check."""
-    root = ET.Element("testsuites")
-    for (student, activity), found in marks.items():
-        failures, not_run = ([v for v in found if v.status in kinds] for kinds in (("FAILED", "open"), ("not run",)))
-        suite = ET.SubElement(root, "testsuite", name=f"{_one_line(student)}: {activity}", tests=str(len(found)))
-        suite.set("failures", str(len(failures)))
-        suite.set("skipped", str(len(not_run)))
-        names = titles(activity)
-        for verdict in found:
-            case = ET.SubElement(suite, "testcase", classname=activity, name=names[verdict.check])
-            if verdict.status != "passed":
-                kind = "skipped" if verdict.status == "not run" else "failure"
-                ET.SubElement(case, kind, message=_one_line(verdict.seen))
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _one_line(text: str) -> str:
-    """A text that a spreadsheet shows unchanged: in one line, and not read as a formula."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text).strip()
-    return f"'{line}" if line.startswith(FORMULA) else line

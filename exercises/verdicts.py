@@ -1,9 +1,10 @@
-"""The results of the checks of one work: written in a sandbox, and read outside, where they are not trusted."""
+"""The results of checks: written in a sandbox, read outside, where they are not trusted, and written as JUnit XML."""
 
 import ast
 import json
 import os
-from collections.abc import Iterator
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from exercises.server import show_memory
 
 MAX_BYTES = 2**20  # maximum that is read of a work's verdicts
 MAX_LETTERS = 1000  # maximum length of what a check has seen
-
+FORMULA = ("=", "+", "-", "@")  # first letters of texts that a spreadsheet would compute instead of showing
 
 Status = Literal["passed", "FAILED", "open", "not run", "begun"]
 
@@ -108,3 +109,32 @@ def _next(lines: Iterator[bytes], name: str) -> Verdict | None:
     except ValidationError:
         return None
     return verdict if verdict.check == name else None
+
+
+# --- For other programs ---
+
+
+Marks = Mapping[tuple[str, str], list[Verdict]]  # by student and activity; a missing work has no entry
+
+
+def to_junit(marks: Marks) -> str:
+    """JUnit XML, which most systems for automatic marking read: a suite for each work, a case for each check."""
+    root = ET.Element("testsuites")
+    for (student, activity), found in marks.items():
+        failures, not_run = ([v for v in found if v.status in kinds] for kinds in (("FAILED", "open"), ("not run",)))
+        suite = ET.SubElement(root, "testsuite", name=f"{one_line(student)}: {activity}", tests=str(len(found)))
+        suite.set("failures", str(len(failures)))
+        suite.set("skipped", str(len(not_run)))
+        names = titles(activity)
+        for verdict in found:
+            case = ET.SubElement(suite, "testcase", classname=activity, name=names[verdict.check])
+            if verdict.status != "passed":
+                kind = "skipped" if verdict.status == "not run" else "failure"
+                ET.SubElement(case, kind, message=one_line(verdict.seen))
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def one_line(text: str) -> str:
+    """A text that a spreadsheet shows unchanged: in one line, and not read as a formula."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text).strip()
+    return f"'{line}" if line.startswith(FORMULA) else line

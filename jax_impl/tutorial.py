@@ -2,7 +2,7 @@
 
 The pages, as of Flax 0.12.8, are "MNIST tutorial" (docs_nnx/mnist_tutorial.md in google/flax) and, for several devices,
 "Scale up on multiple devices" (docs_nnx/guides/flax_gspmd.md). They teach a loop over the images of a batch, which
-converts each to floats, and NumPy's stack; a step compiled by nnx.jit, as in mode plain; and arrays that are put on the
+converts each to floats, and NumPy's stack; a step compiled by nnx.jit, as in plain mode; and arrays that are put on the
 devices of a mesh. The tutorial drops an incomplete last batch; here it is trained on.
 """
 

@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import psutil
@@ -213,6 +214,20 @@ def test_marks_name_what_was_seen_and_a_hint(work):
 
 
 @pytest.mark.xdist_group("marks")
+def test_results_as_junit_xml(work, tmp_path):
+    file = tmp_path / "results.xml"
+    check("check", "sampler", "--file", work("        sampler.set_epoch(epoch)\n", ""), "--junit", file, expect=1)
+    (suite,) = ElementTree.parse(file).getroot()
+    assert suite.attrib == {"name": "work: sampler", "tests": "8", "failures": "2", "skipped": "0"}
+    failures = {case.get("name"): case.find("failure") for case in suite}
+    assert list(failures) == list(verdicts.titles("sampler").values())
+    assert [failure.get("message") for failure in failures.values() if failure is not None] == [
+        "epochs 0 and 1 have the same order",
+        "the orders of epochs 0, 1 and 2 are not those after set_epoch(0), (1) and (2)",
+    ]
+
+
+@pytest.mark.xdist_group("marks")
 def test_a_gap_is_open_not_failed():
     printed = check("check", "sampler", expect=1)
     assert printed.count("  open    ") == 8 and "seen: gap 1 is not filled" in printed and "hint" not in printed
@@ -292,7 +307,8 @@ def test_two_checks_that_never_end_are_enough(checker, work, monkeypatch, capsys
     quick = {name: replace(one, seconds=0.3) for name, one in checker.checks.items()}
     monkeypatch.setattr(checker, "checks", quick)
     monkeypatch.setattr(course, "make_checker", lambda name: checker)
-    assert not course.mark("sampler", work("        sampler.set_epoch(epoch)\n", "        while True: pass\n"))
+    seen = course.mark("sampler", work("        sampler.set_epoch(epoch)\n", "        while True: pass\n"))
+    assert sorted(one.status for one in seen.values()) == ["FAILED"] * 2 + ["not run"] * 5 + ["passed"]
     printed = capsys.readouterr().out
     assert printed.count("seen: not done after 0.3 s\n") == 2
     assert printed.endswith("  2 checks ran out of time; the others are skipped\n1 of 8 passed\n")
@@ -504,6 +520,7 @@ def test_no_work_writes_its_own_verdict(batch_norm, tmp_path, forgery):
         (["check", "samplr"], "samplr: no such activity; sampler?"),
         (["check", "sampler", "--all"], "name an activity, or give --all"),
         (["check", "sampler", "ddp", "--file", "x.py"], "--file x.py: goes with one activity alone"),
+        (["check", "--all", "--junit", "x.xml"], "--junit x.xml: goes with one activity alone"),
         (["check", "sampler", "--file", "nowhere.py"], "--file nowhere.py: there is no such file"),
         (["check", "sampler", "--file", "x" * 300 + ".py"], "x.py: there is no such file, or it can't be read"),
         (["check-json"], "invalid choice: 'check-json'"),

@@ -35,7 +35,7 @@ def options_of(scenario):
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
-    """Scenario -> the run folder of PyTorch in mode plain, with checkpoints; trained once for all tests."""
+    """Scenario -> the run folder of PyTorch in plain mode, with checkpoints; trained once for all tests."""
     more = ("--checkpoint-every", 40, "--keep", 9)
     return functools.cache(
         lambda scenario: train("pt", tmp_path_factory.mktemp(scenario), *options_of(scenario), *more)
