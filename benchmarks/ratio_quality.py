@@ -1,4 +1,4 @@
-"""How good the ratios of compare.py are: runs compare.py again and again and looks at its intervals and verdicts.
+"""How good compare.py's ratios are: repeats comparisons, also beside busy programs, and looks at their intervals.
 
 repeat: the same comparison again and again: width of its intervals, and how many contain the median of all estimates
 old-way: the same with `--turns never`: how much wider its intervals are than those of `repeat`

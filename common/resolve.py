@@ -1,4 +1,4 @@
-"""Replaces "auto" in the options for devices and settings by values for this machine, before any data are read."""
+"""Replaces "auto" in devices and settings by values for this machine, before any data are read, and describes them."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The results that evaluate and predict compute from a network's logits and print."""
+"""evaluate and predict: what a trained network is used on, and the results from its logits, which are printed."""
 
 import json
 import math

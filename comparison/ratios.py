@@ -1,4 +1,4 @@
-"""Intervals and verdicts from raw samples. Tests with simulated timings check how often they are right."""
+"""Ratios of speeds from raw samples: pairs of turns, intervals, verdicts, outliers. Simulations test how good they are."""
 
 import math
 from collections.abc import Hashable, Sequence

@@ -1,4 +1,4 @@
-"""Reads image files of any usual format as arrays of 8 bits."""
+"""Reads image files of any usual format as pictures of 8 bits, and says what it had to assume."""
 
 import warnings
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How programs end: quickly and, after an error, with one line for the user instead of a stack trace."""
+"""How programs end: quickly, with one line for the user instead of a stack trace; and what Ctrl-C and signals do."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Errors with a message of one line for the user, and the signals that end a process."""
+"""The exceptions of the whole program, each with a message of one line for the user, and the names of signals."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The fields of a result: from the experiment, the measurements, the process and its machine."""
+"""The fields of a result: facts of the experiment, measurements, process, machine, versions and git commit."""
 
 import importlib.metadata
 import platform

@@ -1,4 +1,4 @@
-"""Runs programs on this machine, each in a separate process, and follows them."""
+"""Runs programs on this machine, each in a process group, follows them, and ends those that take too long."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The gallery: test images that some implementation got wrong."""
+"""The gallery: test images that some implementation got wrong (its mistakes), as a grid of pictures."""
 
 import base64
 import io
