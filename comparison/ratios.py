@@ -1,4 +1,4 @@
-"""Ratios of speeds from raw samples: pairs of turns, intervals, verdicts, outliers. Simulations test how good they are."""
+"""Ratios of speeds from raw samples: pairs of turns, intervals, verdicts, outliers. Simulations test them."""
 
 import math
 from collections.abc import Hashable, Sequence

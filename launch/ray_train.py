@@ -1,4 +1,4 @@
-"""Starts a program on the nodes of a Ray cluster: options like torchrun's, a trainer of Ray Train, its addresses and errors.
+"""Starts a program on the nodes of a Ray cluster: options like torchrun's, Ray Train's trainer, addresses, errors.
 
     python -m launch.ray_train --nnodes 2 --nproc-per-node 2 --max-restarts 3 -m pt_impl --resume auto ...
 

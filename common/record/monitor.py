@@ -1,4 +1,4 @@
-"""Measures load, CPU time, energy, and each GPU's use and memory while a run trains. What is unknown is None, never 0."""
+"""Measures load, CPU time, energy, and each GPU's use and memory while a run trains. What is unknown is None."""
 
 import os
 import threading
