@@ -10,6 +10,8 @@ from torch import nn
 from exercises.checking import check, expect
 
 ROWS = (slice(0, 5), slice(5, 8))  # of the whole batch, by rank: shares differ in size
+COLUMNS = (3, 1)  # of the batches of `moments`
+GRADIENTS = torch.tensor([[1.0], [10.0], [100.0]], dtype=torch.float64) + torch.arange(3) / 7  # of losses, by rank
 
 
 def group() -> slice:
@@ -23,39 +25,47 @@ def make_batch() -> torch.Tensor:
     return torch.randn(8, 3, generator=generator, dtype=torch.float64) + torch.arange(8)[:, None]
 
 
-def away(observed: Any, wanted: torch.Tensor) -> float:
-    return (torch.tensor(observed, dtype=torch.float64) - wanted.detach()).abs().max().item()
+def expect_near(what: str, found: Any, wanted: torch.Tensor, hint: str = "") -> None:
+    """Expects the shape and the float64 numbers that are wanted. Shows the number that is furthest away."""
+    mine, wanted = torch.tensor(found, dtype=torch.float64), wanted.detach()
+    shapes = f"yours {tuple(mine.shape)}, wanted {tuple(wanted.shape)}"
+    expect(mine.shape == wanted.shape, f"the shape of {what}: {shapes}", "which shape does the docstring name?")
+    worst = (mine - wanted).abs().argmax()
+    yours, right = mine.flatten()[worst].item(), wanted.flatten()[worst].item()
+    hint = "in which dtype is it computed?" if abs(yours - right) < 1e-6 * abs(right) else hint
+    expect(abs(yours - right) < 1e-9, f"{what}: yours {yours:.10g}, wanted {right:.10g}", hint)
 
 
 @check(
     "mean and variance are those of all rows", "5 rows here and 3 there: is the mean of two means the mean?", ranks=2
 )
 def moments(work: ModuleType) -> object:
-    mean, variance, count = work.global_moments(make_batch()[group()])
-    return mean, variance, torch.as_tensor(count).flatten()  # one count, or one for each column
+    batch = make_batch()[group()]
+    seen = [work.global_moments(batch[:, :columns]) for columns in COLUMNS]
+    return [(mean, variance, torch.as_tensor(count).flatten()) for mean, variance, count in seen]
 
 
 @moments.judge
 def _(*ranks: Any) -> None:
-    batch = make_batch()
-    for mean, variance, counts in ranks:
+    for columns, (mean, variance, counts) in (pair for rank in ranks for pair in zip(COLUMNS, rank, strict=True)):
+        batch = make_batch()[:, :columns]
         counted = ", ".join(f"{count:g}" for count in sorted(set(counts)))
-        expect(set(counts) == {8}, f"5 and 3 rows were counted as {counted}")
-        wanted = batch.mean(dim=0)
-        expect(away(mean, wanted) < 1e-12, f"the mean: yours {mean}, wanted {wanted.tolist()}")
-        wanted = batch.var(dim=0, correction=0)
-        expect(away(variance, wanted) < 1e-12, f"the biased variance: yours {variance}, wanted {wanted.tolist()}")
+        hint = "how many rows has each process, and how does it learn of the others'?"
+        expect(set(counts) == {8}, f"5 and 3 rows together: yours {counted}, wanted 8", hint)
+        expect_near("a column's mean", mean, batch.mean(dim=0))
+        hint = "around whose mean are the squares, and by what is their sum divided?"
+        expect_near("a column's biased variance", variance, batch.var(dim=0, correction=0), hint)
 
 
 @check(
     "a sum's gradient is that of all losses, and the one that was given stays",
-    "who else may read the gradient that backward() is given?",
-    ranks=2,
+    "the losses of which processes are in yours, and how often?",
+    ranks=3,
 )
 def backward(work: ModuleType) -> object:
-    group()
+    dist.init_process_group("gloo")
     mine = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    factors, given = torch.arange(3, dtype=torch.float64) + 10 ** dist.get_rank(), []
+    factors, given = GRADIENTS[dist.get_rank()], []
     total = work.SumOverProcesses.apply(mine)
     total.register_hook(given.append)
     (total * factors).sum().backward()
@@ -64,88 +74,77 @@ def backward(work: ModuleType) -> object:
 
 @backward.judge
 def _(*ranks: Any) -> None:
-    for rank, (gradient, given) in enumerate(ranks):
-        expect(
-            gradient == [11, 13, 15],
-            f"the gradients of two losses are 1, 2, 3 and 10, 11, 12, and of both {gradient}",
-        )
-        expect(given == [10**rank + number for number in range(3)], f"the gradient that was given has become {given}")
+    wanted = GRADIENTS.sum(dim=0)
+    for mine, (gradient, given) in zip(GRADIENTS.tolist(), ranks, strict=True):
+        expect_near("the gradients of three losses are about 1, 10 and 100, and of all", gradient, wanted)
+        hint = "who else may read the gradient that backward() is given?"
+        expect(given == mine, f"the gradient that was given has become {given}", hint)
 
 
-@check(
-    "the output is one device's",
-    "a batch in which all values are the same: what keeps the division from failing?",
-    ranks=2,
-)
+@check("the output is one device's", "whose mean, which variance, whose eps, and where does eps stand?", ranks=2)
 def output(work: ModuleType) -> object:
-    return work.SyncBatchNorm(3, eps=0.5).double()(make_batch()[group()])
+    batch = make_batch()[group()]
+    return work.SyncBatchNorm(3, eps=0.5).double()(batch), batch
 
 
 @output.judge
 def _(*ranks: Any) -> None:
-    wanted = nn.BatchNorm1d(3, eps=0.5, affine=False).double()(make_batch())
-    for rows, mine in zip(ROWS, ranks, strict=True):
-        found = away(mine, wanted[rows])
-        expect(found < 1e-12, f"an output is {found:.1e} from that of one device with the whole batch")
-
-
-def make_factors() -> torch.Tensor:
-    return torch.arange(24, dtype=torch.float64).reshape(8, 3) ** 2
+    batch = make_batch()
+    wanted = nn.BatchNorm1d(3, eps=0.5, affine=False).double()(batch)
+    for rows, (mine, after) in zip(ROWS, ranks, strict=True):
+        expect_near("an output", mine, wanted[rows])
+        expect(after == batch[rows].tolist(), "the layer has changed its input", "who else may read the input?")
 
 
 @check("so are the gradients", "through what has a row here an effect on a row there?", ranks=2)
 def gradients(work: ModuleType) -> object:
     rows = group()
     mine = make_batch()[rows].requires_grad_()
-    (work.SyncBatchNorm(3).double()(mine) * make_factors()[rows]).sum().backward()
+    (work.SyncBatchNorm(3, eps=0.5).double()(mine) ** 3).sum().backward()
     return mine.grad
 
 
 @gradients.judge
 def _(*ranks: Any) -> None:
     whole = make_batch().requires_grad_()
-    (nn.BatchNorm1d(3, affine=False).double()(whole) * make_factors()).sum().backward()
+    (nn.BatchNorm1d(3, eps=0.5, affine=False).double()(whole) ** 3).sum().backward()
     for rows, mine in zip(ROWS, ranks, strict=True):
         expect(mine is not None, "no gradient has reached the input")
-        found = away(mine, whole.grad[rows])
-        expect(found < 1e-9, f"a gradient of the input is {found:.1e} from that of one device with the whole batch")
-
-
-FACTORS = (1.0, 2.0)  # of the batches of `running`
+        expect_near("a gradient of the input", mine, whole.grad[rows])
 
 
 @check(
     "the running averages are one device's",
-    "which variance does nn.BatchNorm1d keep, which way do its averages move, and by whose momentum?",
+    "which way do the averages of nn.BatchNorm1d move, and by whose momentum?",
     ranks=2,
 )
 def running(work: ModuleType) -> object:
     rows, batch = group(), make_batch()
     layer = work.SyncBatchNorm(3, momentum=0.3).double()
-    for factor in FACTORS:
+    for factor in (1.0, 2.0):
         layer((batch[rows] * factor).requires_grad_())
-    averages = layer.running_mean, layer.running_var
-    return [(average, average.requires_grad) for average in averages]
+    return [(average, average.requires_grad) for average in (layer.running_mean, layer.running_var)]
 
 
 @running.judge
 def _(*ranks: Any) -> None:
     wanted = nn.BatchNorm1d(3, momentum=0.3, affine=False).double()
-    for factor in FACTORS:
+    for factor in (1.0, 2.0):
         wanted(make_batch() * factor)
-    for (mean, mean_has_graph), (variance, variance_has_graph) in ranks:
-        expect(not mean_has_graph, "the running mean drags the graph of all steps along")
-        expect(not variance_has_graph, "the running variance drags the graph of all steps along")
-        found = away(mean, wanted.running_mean)
-        expect(found < 1e-12, f"after two batches the running mean is {found:.1e} from one device's")
-        found = away(variance, wanted.running_var)
-        expect(found < 1e-12, f"after two batches the running variance is {found:.1e} from one device's")
+    hint = "which variance does nn.BatchNorm1d keep, and of how many rows is the batch?"
+    rights = ("mean", 0, wanted.running_mean, ""), ("variance", 1, wanted.running_var, hint)
+    for rank, averages in enumerate(ranks):
+        for (name, start, right, hint), (found, has_graph) in zip(rights, averages, strict=True):
+            name = f"the running {name} of rank {rank}"
+            expect(not has_graph, f"{name} drags the graph of all steps along", "when does autograd record nothing?")
+            expect(found != [start] * 3, f"{name} is still {start}", "which process changes which tensor?")
+            expect_near(f"{name} after two batches", found, right, hint)
 
 
 @check("in evaluation no process asks another", "what is the input normalised with then?", ranks=2, seconds=6)
 def evaluation(work: ModuleType) -> object:
     rows = group()
-    layer = work.SyncBatchNorm(3).double().eval()
+    layer = work.SyncBatchNorm(3, eps=0.5).double().eval()
     layer.running_mean += 1.0
     layer.running_var *= 4.0
     # Rank 1 would never take part in a reduction.
@@ -154,5 +153,4 @@ def evaluation(work: ModuleType) -> object:
 
 @evaluation.judge
 def _(first: Any, _: None) -> None:
-    found = away(first, (make_batch()[ROWS[0]] - 1.0) / (4 + 1e-5) ** 0.5)
-    expect(found < 1e-12, f"an output is {found:.1e} from what the running averages give")
+    expect_near("an output", first, (make_batch()[ROWS[0]] - 1.0) / 4.5**0.5)

@@ -25,14 +25,15 @@ class SumOverProcesses(torch.autograd.Function):
     def backward(context: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
         # `gradient`: the gradient of this process's loss with respect to the sum. The losses of all processes depend on
         # the sum, and so on `mine`.
-        # Gap 1: the gradient of the sum of all losses with respect to `mine`.
+        # Gap 1: the gradient of the sum of all losses with respect to `mine`. Leave `gradient` itself as it is.
         raise NotImplementedError("gap 1")
 
 
 def global_moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean and biased variance of each column over the rows of all processes, (C,), and the number of these rows.
 
-    `values`: float (N, C); N differs from process to process.
+    `values`: float32 or float64 (N, C), N > 0; N differs from process to process. Mean and variance have its dtype. The
+    number may have any dtype and any shape that broadcasts to (C,).
     """
     # Gap 2: sums over all processes (SumOverProcesses.apply), divided by the number of rows of all processes.
     raise NotImplementedError("gap 2")

@@ -26,13 +26,16 @@ def learning_rate(batch_size: int) -> float:
 
 
 def images_per_second(step_seconds: list[float], step_images: list[int]) -> float:
-    """The speed over the steps after WARMUP_STEPS. The last batch of an epoch is smaller than the others."""
+    """The speed over the steps after WARMUP_STEPS; there are some. An epoch's last batch is smaller than the others."""
     # Gap 2
     return sum(step_images[WARMUP_STEPS:]) / sum(step_seconds[WARMUP_STEPS:])
 
 
 def steps_to_target(history: list[tuple[int, float]]) -> int | None:
-    """The number of steps after which TARGET was first reached; None: never. `history`: (steps done, test accuracy)."""
+    """The number of steps after which the accuracy was TARGET or more for the first time; None: never.
+
+    history: (steps done, test accuracy), in order.
+    """
     # Gap 3
     return next((steps for steps, accuracy in history if accuracy >= TARGET), None)
 
@@ -41,7 +44,8 @@ def critical_batch_size(batch_sizes: list[int], steps: list[int]) -> tuple[float
     """The smallest possible number of steps, and the batch size that needs twice as many.
 
     McCandlish and others, "An Empirical Model of Large-Batch Training" (2018), equation 2.11: the steps to a target are
-    fewest * (1 + critical / batch size). This is fitted to all pairs (least squares in steps).
+    fewest * (1 + critical / batch size). This is fitted to all pairs (least squares in steps), at
+    least two.
     """
     # Gap 4: a straight line over 1 / batch size. What are its intercept and its slope?
     slope, fewest = np.polyfit(1 / np.array(batch_sizes), np.array(steps), 1)
@@ -103,8 +107,9 @@ def main() -> None:
         reached = "never" if steps[-1] is None else steps[-1]
         print(f"{batch_size:10} {learning_rate(batch_size):6.3f} {speed:9,.0f} {reached:>13} {accuracies[-1]:14.2%}")
     pairs = [(size, needed) for size, needed in zip(BATCH_SIZES, steps, strict=True) if needed is not None]
-    fewest, critical = critical_batch_size(*map(list, zip(*pairs, strict=True)))
-    print(f"at least {fewest:.0f} steps; twice as many with batches of {critical:.0f}")
+    if len(pairs) > 1:  # else there is no line to fit
+        fewest, critical = critical_batch_size(*map(list, zip(*pairs, strict=True)))
+        print(f"at least {fewest:.0f} steps; twice as many with batches of {critical:.0f}")
     if options.figure:
         draw(options.figure, speeds, steps, accuracies)
 

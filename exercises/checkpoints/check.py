@@ -1,7 +1,6 @@
 """Checks of checkpoints."""
 
 import contextlib
-import math
 import os
 import pickle
 from collections import OrderedDict
@@ -18,37 +17,47 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from exercises.checking import check, expect
 
-PATH = Path("checkpoint.pt")
+PATH = Path("after-2.ckpt")
+STEPS = 2  # in an epoch
 
 
 def make_network(seed: int) -> nn.Module:
-    """A network: some names begin with letters of "module.", and two names contain "module." in the middle."""
+    """A network: some names begin with letters of "module.", two contain "module." in the middle; a bias is frozen.
+
+    Its layer `module` has no weights: the network's own names never begin with "module.".
+    """
     torch.manual_seed(seed)
     outer = nn.Sequential(OrderedDict(module=nn.Linear(3, 2)))
-    layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), drop=nn.Dropout(0.5), outer=outer)
+    outer.module.bias.requires_grad_(False)
+    layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), module=nn.Dropout(0.5), outer=outer)
     return nn.Sequential(layers).double()
 
 
-def make_training(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, CosineAnnealingLR]:
+def make_training(seed: int, epochs: int = 6) -> tuple[nn.Module, torch.optim.Optimizer, CosineAnnealingLR]:
     network = make_network(seed)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    return network, optimizer, CosineAnnealingLR(optimizer, 6)
+    return network, optimizer, CosineAnnealingLR(optimizer, epochs * STEPS)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: CosineAnnealingLR, epochs: range) -> None:
-    for epoch in epochs:
-        torch.manual_seed(epoch)  # for dropout
+    for step in range(epochs.start * STEPS, epochs.stop * STEPS):
+        torch.manual_seed(step)  # for dropout
         optimizer.zero_grad()
-        (model(torch.arange(12, dtype=torch.float64).reshape(4, 3)) ** 2).sum().backward()
+        (model(torch.arange(12, dtype=torch.float64).reshape(4, 3)) ** 2).mean().backward()
         optimizer.step()
         schedule.step()
 
 
-def weights(network: nn.Module) -> list[Any]:
-    return [value.tolist() for value in network.state_dict().values()]
+def weights(network: nn.Module) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in network.state_dict().items()}
 
 
-def weights_after(epochs: int) -> list[Any]:
+def expect_same(loaded: Any, saved: dict[str, Any], hint: str = "") -> None:
+    others = [name for name in saved if loaded[name] != saved[name]]
+    expect(not others, f"after loading, these are not what was saved: {', '.join(others)}", hint)
+
+
+def weights_after(epochs: int) -> dict[str, Any]:
     """The weights of a training on one device that was never interrupted."""
     network, *rest = make_training(seed=0)
     train(network, *rest, range(epochs))
@@ -60,128 +69,124 @@ def wrapped(network: nn.Module) -> nn.Module:
     return DistributedDataParallel(network)
 
 
+def names_in(content: Any) -> set[Any]:
+    """The names in a file: the keys of its dictionaries, also of inner ones, and those of a network's weights."""
+    if isinstance(content, nn.Module):
+        content = content.state_dict()
+    if isinstance(content, list | tuple):
+        content = dict(enumerate(content))
+    return {*content}.union(*map(names_in, content.values())) if isinstance(content, dict) else set()
+
+
+@check(
+    "the file has the weights' own names, with and without DDP",
+    "print the names in your file: which does the network want, and are they all there?",
+)
+def names(work: ModuleType) -> object:
+    network, optimizer, schedule = make_training(seed=0)
+    seen = []
+    for model in (network, wrapped(network)):
+        work.save_checkpoint(PATH, model, optimizer, schedule, 0)
+        held = names_in(torch.load(PATH, weights_only=False)) if PATH.exists() else None
+        seen.append(None if held is None else [name for name in network.state_dict() if name not in held])
+    return seen
+
+
+@names.judge
+def _(seen: Any) -> None:
+    for model, missing in zip(("the network", "DistributedDataParallel"), seen, strict=True):
+        expect(missing is not None, f"there is no file {PATH}, the path that was given", "who gives the file its name?")
+        expect(not missing, f"saved of {model}, the file lacks {', '.join(missing)}")
+
+
 @check(
     "training goes on as if it had not been interrupted",
-    "what does the optimizer remember, and the schedule? which epoch comes next?",
+    "what does the optimizer remember, and what becomes of it when its state is loaded?",
 )
 def resumes(work: ModuleType) -> object:
-    half, optimizer, schedule = make_training(seed=0)
-    train(half, optimizer, schedule, range(2))
-    work.save_checkpoint(PATH, half, optimizer, schedule, 1)
-    again, optimizer, schedule = make_training(seed=1)
-    first = work.load_checkpoint(PATH, again, optimizer, schedule)
-    loaded = weights(again)
+    half, *others = make_training(seed=0)
+    seen = []
+    for epoch in range(2):
+        train(half, *others, range(epoch, epoch + 1))
+        work.save_checkpoint(PATH, half, *others, epoch)
+        again, optimizer, schedule = make_training(seed=1, epochs=9)
+        seen.append((work.load_checkpoint(PATH, again, optimizer, schedule), weights(again)))
+    mode, rates = again.training, [optimizer.param_groups[0]["lr"]]
+    train(half, *others, range(2, 4))
     train(again, optimizer, schedule, range(2, 4))
-    return loaded, first, weights(again)
+    return weights(half), seen, mode, [*rates, optimizer.param_groups[0]["lr"]], weights(again)
 
 
 @resumes.judge
 def _(seen: Any) -> None:
-    loaded, first, trained = seen
-    expect(loaded == weights_after(2), "the weights that were loaded are not those that were saved")
-    expect(first == 2, f"after epochs 0 and 1 it goes on with epoch {first}")
-    expect(trained == weights_after(4), "2 epochs and 2 more have not led to the weights of 4 in a row")
+    half, saved, mode, rates, again = seen
+    expect(half == weights_after(4), "saving changes the training that goes on", "what does saving do apart from it?")
+    for epoch, (following, loaded) in enumerate(saved):
+        hint = "which epoch is in the file, is the file new, and is the epoch done?"
+        seen = f"the epoch to resume with, saved after epoch {epoch}: yours {following}, wanted {epoch + 1}"
+        expect(following == epoch + 1, seen, hint)
+        expect_same(loaded, weights_after(epoch + 1), "are they all in the file, in which dtype, and who loads them?")
+    expect(mode, "after loading, the network is in evaluation", "what does loading change apart from the weights?")
+    for epochs, wanted, found, hint in (
+        (2, 0.075, rates[0], "which object holds the rate, and who changes it?"),
+        (4, 0.025, rates[1], "what does a schedule know? print its state_dict()"),
+    ):
+        seen = f"a rate that falls from 0.1 to 0 in 6 epochs, after {epochs}: yours {found:g}, wanted {wanted:g}"
+        expect(abs(found - wanted) < 1e-12, seen, hint)
+    moves = again["lower.weight"] != saved[1][1]["lower.weight"]
+    expect(moves, "after loading, training changes no weight", "which tensors does the optimizer hold?")
+    expect(again == weights_after(4), "2 epochs and 2 more have not led to the weights of 4 in a row")
 
 
-RATES = {2: 0.075, 3: 0.05, 5: 0.1 * (1 + math.cos(math.pi * 5 / 6)) / 2}  # by the number of epochs done
+@check("weights of DDP, and of the network itself, are ready for inference", "does each file have the prefix, or none?")
+def inference(work: ModuleType) -> object:
+    seen = []
+    for model in (make_network(seed=0), wrapped(make_network(seed=0))):
+        torch.save(model.state_dict(), PATH)
+        loaded = work.load_for_inference(PATH, make_network(seed=1))
+        training = [name or "the network" for name, layer in loaded.named_modules() if layer.training]
+        seen.append((weights(loaded), training))
+    return seen
 
 
-@check("the rate goes on where it was", "who steps the rate?")
-def rate(work: ModuleType) -> object:
-    network, optimizer, schedule = make_training(seed=0)
-    train(network, optimizer, schedule, range(2))
-    work.save_checkpoint(PATH, network, optimizer, schedule, 1)
-    again, optimizer, schedule = make_training(seed=1)
-    work.load_checkpoint(PATH, again, optimizer, schedule)
-    rates = []
-    for epochs in RATES:
-        train(again, optimizer, schedule, range(schedule.last_epoch, epochs))
-        rates.append(optimizer.param_groups[0]["lr"])
-    return rates
+@inference.judge
+def _(seen: Any) -> None:
+    for loaded, training in seen:
+        expect_same(loaded, weights(make_network(seed=0)))
+        hint = "in which mode are dropout and batch normalisation?"
+        expect(not training, f"in training mode: {', '.join(training)}", hint)
 
 
-@rate.judge
-def _(rates: Any) -> None:
-    for (epochs, wanted), found in zip(RATES.items(), rates, strict=True):
-        expect(
-            abs(found - wanted) < 1e-12,
-            f"a cosine from 0.1 to 0 in 6 epochs, after {epochs}: yours {found:g}, wanted {wanted:g}",
-        )
+OTHERS = {  # what a file has instead of outer.module.bias, of shape (2,)
+    "a weight less": {},
+    "a weight too many": {"outer.module.bias": (2,), "more.bias": (2,)},
+    "a weight of another name": {"more.bias": (2,)},
+    "a weight of another shape": {"outer.module.bias": (1,)},
+}
 
 
-@check("a checkpoint made with DDP goes on without", "under which names are the weights in your file?")
-def from_ddp(work: ModuleType) -> object:
-    network, optimizer, schedule = make_training(seed=0)
-    model = wrapped(network)
-    train(model, optimizer, schedule, range(2))
-    work.save_checkpoint(PATH, model, optimizer, schedule, 1)
-    again, optimizer, schedule = make_training(seed=1)
-    work.load_checkpoint(PATH, again, optimizer, schedule)
-    return weights(again)
-
-
-@from_ddp.judge
-def _(loaded: Any) -> None:
-    expect(loaded == weights_after(2), "the weights that were loaded are not those that were saved")
-
-
-@check("weights saved of a DDP model answer on one device", "print the names in the file; which does the network want?")
-def prefixed(work: ModuleType) -> object:
-    torch.save(wrapped(make_network(seed=0)).state_dict(), PATH)
-    return weights(work.load_for_inference(PATH, make_network(seed=1)))
-
-
-@prefixed.judge
-def _(loaded: Any) -> None:
-    expect(loaded == weights(make_network(seed=0)), "the weights that were loaded are not those in the file")
-
-
-@check("so do weights saved of the network itself", "does each file have the prefix?")
-def unprefixed(work: ModuleType) -> object:
-    torch.save(make_network(seed=0).state_dict(), PATH)
-    return weights(work.load_for_inference(PATH, make_network(seed=1)))
-
-
-@unprefixed.judge
-def _(loaded: Any) -> None:
-    expect(loaded == weights(make_network(seed=0)), "the weights that were loaded are not those in the file")
-
-
-@check("the network answers as it should, not as it trains", "dropout, batch normalisation")
-def answers(work: ModuleType) -> object:
-    torch.save(make_network(seed=0).state_dict(), PATH)
-    loaded = work.load_for_inference(PATH, make_network(seed=1))
-    return [layer.training for layer in loaded.modules()]
-
-
-@answers.judge
-def _(modes: Any) -> None:
-    expect(bool(modes) and not any(modes), "the network is in training mode")
-
-
-@check("a file with other weights is refused", "what does strict=False do with names that do not match?")
+@check("a file with other weights is refused", "who compares the file's names with the network's, both ways?")
 def refuses(work: ModuleType) -> object:
     right = make_network(seed=0).state_dict()
     torch.save(right, PATH)
     work.load_for_inference(PATH, make_network(seed=1))
-    fewer = {name: values for name, values in right.items() if name != "outer.module.bias"}
-    results = []
-    for wrong in (fewer, {**right, "more.bias": torch.zeros(2)}):
-        torch.save(wrong, PATH)
+    del right["outer.module.bias"]
+    refused = []
+    for what, others in OTHERS.items():
+        zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in others.items()}
+        torch.save({**right, **zeros}, PATH)
         try:
-            loaded = work.load_for_inference(PATH, make_network(seed=1))
-        except Exception as error:  # noqa: BLE001 - however it refuses
-            results.append({"error": repr(error)})
-        else:
-            results.append({"loaded": weights(loaded)})
-    return results
+            work.load_for_inference(PATH, make_network(seed=1))
+        except Exception:  # noqa: BLE001 - however it refuses
+            refused.append(what)
+    return refused
 
 
 @refuses.judge
-def _(results: Any) -> None:
-    for what, result in zip(("one is missing", "one is too many"), results, strict=True):
-        unchanged = result.get("loaded") == weights(make_network(seed=1))
-        expect("error" in result, f"{what} in the file, and it was loaded{' - not at all' if unchanged else ''}")
+def _(refused: Any) -> None:
+    for what in OTHERS:
+        hint = "does what you copy with compare the shapes?" if "shape" in what else ""
+        expect(what in refused, f"a file with {what} was loaded", hint)
 
 
 @check(
@@ -195,27 +200,21 @@ def from_gpu(work: ModuleType) -> object:
         work.save_checkpoint(PATH, network, optimizer, schedule, 1)
         torch.save(network.state_dict(), "weights.pt")
     again, optimizer, schedule = make_training(seed=1)
-    loaded = []
-    for load in (
-        lambda: work.load_checkpoint(PATH, again, optimizer, schedule),
-        lambda: work.load_for_inference(Path("weights.pt"), again),
-    ):
-        try:
-            load()
-        except RuntimeError as error:
-            if "CUDA" in str(error):
-                return {"error": str(error)}
-            raise
-        loaded.append(weights(again))
-    return {"loaded": loaded}
+    try:
+        work.load_checkpoint(PATH, again, optimizer, schedule)
+        return {"loaded": (weights(again), weights(work.load_for_inference(Path("weights.pt"), make_network(seed=1))))}
+    except RuntimeError as error:
+        if "CUDA" in str(error):
+            return {"error": str(error)}
+        raise
 
 
 @from_gpu.judge
 def _(seen: Any) -> None:
     expect("error" not in seen, "tensors that were saved on a GPU were to go to a GPU")
     checkpoint, inference = seen["loaded"]
-    saved = weights_after(2)
-    expect(checkpoint == saved == inference, "the weights that were loaded are not those in the file")
+    expect_same(checkpoint, weights_after(2))
+    expect_same(inference, weights_after(2))
 
 
 class Trap:

@@ -25,23 +25,28 @@ def save_checkpoint(
 ) -> None:
     """Saves all that training needs to resume after `epoch` (from 0), with the weights under the network's own names.
 
-    `model`: the network, or a DistributedDataParallel around it.
+    `model`: the network, or a DistributedDataParallel around it. `schedule` may step more often than once an epoch.
+    Random states are not needed: `train` draws each order anew, from the number of the epoch.
     """
-    # Gap 1: torch.save a dictionary.
+    # Gap 1: torch.save a dictionary, with any keys.
     raise NotImplementedError("gap 1")
 
 
 def load_checkpoint(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler) -> int:
-    """Restores everything from the file; returns the epoch to resume with."""
+    """Restores everything from the file, whatever the state of the three; returns the epoch to resume with.
+
+    The file may come from a machine with GPUs, and this one may have none.
+    """
     # Gap 2
     raise NotImplementedError("gap 2")
 
 
 def load_for_inference(path: Path, network: nn.Module) -> nn.Module:
-    """The network with the weights of a file, ready for inference on a machine without GPUs.
+    """Gives `network` the weights of a file, and returns it, ready for inference on a machine without GPUs.
 
     The file comes from somebody else. It has the state dict of a network, or of a DistributedDataParallel around it,
-    from any device. It may contain code, which must not be run. Fails if a weight is missing or there is one too many.
+    from any device. It may contain code, which must not be run. Fails if a weight is missing, has another shape, or
+    there is one too many. The network's own names do not begin with PREFIX.
     """
     # Gap 3: read the file, remove PREFIX where it is, load the weights. What else does a network need before inference?
     raise NotImplementedError("gap 3")

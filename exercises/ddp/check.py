@@ -17,7 +17,9 @@ CPU = torch.device("cpu")
 
 
 def group() -> tuple[int, int]:
+    """This process's rank, and how many there are; as on two nodes, where each process is the first one of its node."""
     dist.init_process_group("gloo")
+    os.environ["LOCAL_RANK"] = "0"
     return dist.get_rank(), dist.get_world_size()
 
 
@@ -44,11 +46,22 @@ def global_batches(ranks: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return batches
 
 
-def seen_by(model: nn.Module) -> list[list[float]]:
-    """A list to which a new list is added for each epoch, which then gets the images that the model sees."""
+def images_seen(work: ModuleType, rank: int, world_size: int) -> list[list[float]]:
+    """For each of six epochs the images that the model sees."""
+    loader, model = work.make_loader(numbered(), 8, rank, world_size), nn.Linear(1, 3).double()
     seen: list[list[float]] = []
     model.register_forward_hook(lambda layer, inputs, output: seen[-1].extend(inputs[0].flatten().tolist()))
+    for epoch in range(6):
+        seen.append([])
+        work.train_epoch(model, loader, torch.optim.SGD(model.parameters(), lr=0.0), epoch, CPU)
     return seen
+
+
+def expect_shuffled(seen: list[list[float]]) -> None:
+    for epoch, images in enumerate(seen):
+        told = f"in epoch {epoch} the examples came in the order of the data set"
+        expect(images != sorted(images), told, "who shuffles them?")
+    expect_new_orders(seen)
 
 
 @check("two processes make one group", "which variables does torchrun set?", ranks=2)
@@ -63,7 +76,8 @@ def joins(work: ModuleType) -> object:
 @joins.judge
 def _(*ranks: Any) -> None:
     for number, (rank, world_size, kind, device, has_group, everyone) in enumerate(ranks):
-        expect((rank, world_size) == (number, 2), f"join() says rank {rank!r} of {world_size!r}")
+        told = f"join(): yours rank {rank!r} of {world_size!r}, wanted {number} of 2"
+        expect((rank, world_size) == (number, 2), told)
         expect(kind == "cpu", f"no GPU can be seen, and the device is {device}")
         expect(has_group is True, "there is no process group")
         expect(sorted(everyone) == [0, 1], "the ranks of the group are not 0 and 1")
@@ -80,70 +94,74 @@ def joins_alone(work: ModuleType) -> object:
 @joins_alone.judge
 def _(alone: Any) -> None:
     rank, world_size = alone
-    expect((rank, world_size) == (0, 1), f"join() says rank {rank!r} of {world_size!r}")
+    expect((rank, world_size) == (0, 1), f"join(): yours rank {rank!r} of {world_size!r}, wanted 0 of 1")
 
 
 @check(
-    "each process has a GPU of its own, where there are some", "rank 5 of 8 is on the second node: which GPU is its?"
+    "each process has a GPU of its own, where there are some", "rank 5 of 8 is on a node of several: which GPU is its?"
 )
 def own_gpu(work: ModuleType) -> object:
-    os.environ.update(RANK="5", LOCAL_RANK="1", WORLD_SIZE="8", LOCAL_WORLD_SIZE="4")
-    current = []  # the GPUs that join() selects, on an imitated machine with four
+    return [joined_on_node(work, gpus) for gpus in (4, 1)]
+
+
+def joined_on_node(work: ModuleType, gpus: int) -> object:
+    """What join() does as rank 5 of 8, on an imitated node with `gpus` GPUs and as many processes."""
+    os.environ.update(RANK="5", LOCAL_RANK=str(5 % gpus), WORLD_SIZE="8", LOCAL_WORLD_SIZE=str(gpus))
+    selected: list[Any] = []
+    both = {"is_available": lambda: True, "device_count": lambda: gpus}
+    current = {"current_accelerator": lambda *_: torch.device("cuda"), "set_device_index": selected.append}
     with (
-        mock.patch.multiple(
-            "torch.cuda", is_available=lambda: True, device_count=lambda: 4, set_device=lambda one: current.append(one)
-        ),
-        mock.patch.multiple(
-            "torch.accelerator",
-            is_available=lambda: True,
-            device_count=lambda: 4,
-            current_accelerator=lambda *_: torch.device("cuda"),
-            set_device_index=lambda one: current.append(one),
-        ),
+        mock.patch.multiple("torch.cuda", **both, set_device=selected.append),
+        mock.patch.multiple("torch.accelerator", **both, **current),
         mock.patch.multiple("torch.distributed", get_rank=lambda *_: 5, get_world_size=lambda *_: 8),
         mock.patch("torch.distributed.init_process_group") as init,
     ):
         rank, world_size, device = work.join()
-    device = torch.device(device)
-    selected = [one if isinstance(one, int) else torch.device(one).index for one in current]
-    backend = None
-    if init.call_args:
-        backend = init.call_args.args[0] if init.call_args.args else init.call_args.kwargs.get("backend")
-    return {
-        "group": (rank, world_size),
-        "device": (str(device), device.type, device.index),
-        "selected": selected,
-        "calls": init.call_count,
-        "backend": backend,
-    }
+    numbers = [one if isinstance(one, int) else torch.device(one).index for one in (0, *selected, device)]
+    gpu = [number for number in numbers if number is not None][-1]
+    call = init.call_args or mock.call()
+    backend = (*call.args, call.kwargs.get("backend"))[0]
+    return gpus, (rank, world_size), torch.device(device).type, gpu, init.call_count, backend
 
 
 @own_gpu.judge
 def _(seen: Any) -> None:
-    rank, world_size = seen["group"]
-    expect((rank, world_size) == (5, 8), f"join() says rank {rank!r} of {world_size!r}")
-    device, kind, index = seen["device"]
-    expect(kind == "cuda", f"there are four GPUs, and the device is {device}")
-    chosen = index if index is not None else (seen["selected"] or [0])[-1]
-    expect(chosen == 1, f"LOCAL_RANK is 1, and the device is GPU {chosen}")
-    expect(seen["calls"] == 1, "there is no process group")
-    backend = seen["backend"]
-    expect(backend is None or "nccl" in backend, f"GPUs speak over {backend}")
+    for gpus, (rank, world_size), kind, gpu, groups, backend in seen:
+        told = f"join(): yours rank {rank!r} of {world_size!r}, wanted 5 of 8"
+        expect((rank, world_size) == (5, 8), told, "which of torchrun's variables count over all nodes?")
+        node, wanted = f"on a node with {gpus} GPU(s)", 5 % gpus
+        expect(kind == "cuda", f"{node} the device is the {kind}", "on what condition does a process use a GPU?")
+        expect(gpu == wanted, f"{node}, for process {wanted}: yours GPU {gpu}, wanted GPU {wanted}")
+        expect(groups == 1, "there is no process group", "how many processes are there on all nodes?")
+        speaks = backend is None or "nccl" in backend
+        expect(speaks, f"GPUs speak over {backend}", "which backend is for which kind of device?")
 
 
-@check("the batch of all processes has the size that was asked for", "whose batch size is BATCH_SIZE?", ranks=2)
+@check(
+    "the batch of all processes has the size that was asked for", "what do make_loader's arguments tell it?", ranks=2
+)
 def global_batch(work: ModuleType) -> object:
+    alone = list(work.make_loader(numbered(), 8, 0, 1))
     rank, world_size = group()
-    return list(work.make_loader(numbered(21), 8, rank, world_size))
+    return alone, *(list(work.make_loader(numbered(count), 8, rank, world_size)) for count in (24, 21))
 
 
 @global_batch.judge
 def _(*ranks: Any) -> None:
-    batches = global_batches(ranks)
+    alone, even, uneven = zip(*ranks, strict=True)
+    batches = global_batches(uneven)
     sizes = [len(labels) for _, labels in batches]
-    expect(sizes == [8, 8, 6], f"of 21 examples, 8 to a batch, for 2 processes, came batches of {sizes}")
+    told = f"batches of 8, of 21 examples and 2 processes: yours {sizes}, wanted [8, 8, 6]"
+    left_over = "what becomes of examples that do not fill a batch, or are too few for all processes?"
+    of_whom = "whose batch size is the argument, and whose is the loader's?"
+    expect(sizes == [8, 8, 6], told, left_over if sizes[:2] == [8, 8] else of_whom)
     examples = {image.item() for images, _ in batches for image in images}
-    expect(len(examples) == 21, f"only {len(examples)} of 21 examples were seen in an epoch")
+    told = f"only {len(examples)} of 21 examples were seen in an epoch"
+    expect(len(examples) == 21, told, "how do the samplers know which share of which order is whose?")
+    found, wanted = ([sorted(images.tolist()) for images, _ in global_batches(one)] for one in (even, alone[:1]))
+    expect(
+        found == wanted, "two processes have other batches than one alone", "does one process have the same sampler?"
+    )
 
 
 @check(
@@ -153,36 +171,43 @@ def _(*ranks: Any) -> None:
 )
 def same_training(work: ModuleType) -> object:
     rank, world_size = group()
-    network = make_model(seed=rank)  # ranks draw different weights
+    network, buffers = make_model(seed=rank), []  # ranks draw different weights
+    network.register_buffer("buffer", torch.tensor(0))
+
+    def update(*_: object) -> None:
+        buffers.append(network.buffer.item())
+        network.buffer += rank
+
+    network.register_forward_hook(update)
     model = work.wrap(network, world_size)
     loader = work.make_loader(numbered(), 8, rank, world_size)
     work.train_epoch(model, loader, torch.optim.SGD(model.parameters(), lr=0.5), 0, CPU)
-    return flat_weights(network), list(loader)
+    return flat_weights(network), list(loader), buffers
 
 
 @same_training.judge
 def _(*ranks: Any) -> None:
-    (weights, _), (others, _) = ranks
-    expect(weights == others, "after an epoch the replicas' weights are not the same")
+    (weights, other_weights), batches, (buffers, other_buffers) = zip(*ranks, strict=True)
+    start, other_start = (flat_weights(make_model(seed)) for seed in (0, 1))
+    updates = torch.tensor([weights, other_weights]) - torch.stack([start, other_start])
+    hint = "with whose weights does each process begin?" if (updates[0] - updates[1]).abs().max() < 1e-6 else ""
+    expect(weights == other_weights, "after an epoch the replicas' weights are not the same", hint)
     model = make_model(seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for images, labels in global_batches([batches for _, batches in ranks]):
+    for images, labels in global_batches(batches):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
     difference = largest_difference([weights], [flat_weights(model)])
-    expect(difference < 1e-12, f"one process with the same batches gets weights that are {difference:.1e} away")
+    told = f"one process with the same batches gets weights that are {difference:.1e} away"
+    expect(difference < 1e-12, told, "which gradients would one process have?")
+    told = f"the buffer of rank 1 in the forward passes: yours {other_buffers}, wanted that of rank 0, {buffers}"
+    expect(other_buffers == buffers, told, "what else do the processes share?")
 
 
 @check("every epoch has another order, the same in all processes", "what does the sampler's order depend on?", ranks=2)
 def orders(work: ModuleType) -> object:
-    rank, world_size = group()
-    loader, model = work.make_loader(numbered(), 8, rank, world_size), nn.Linear(1, 3).double()
-    seen = seen_by(model)
-    for epoch in range(6):
-        seen.append([])
-        work.train_epoch(model, loader, torch.optim.SGD(model.parameters(), lr=0.0), epoch, CPU)
-    return seen
+    return images_seen(work, *group())
 
 
 @orders.judge
@@ -190,28 +215,26 @@ def _(*ranks: Any) -> None:
     for epoch, (first, second) in enumerate(zip(*ranks, strict=True)):
         expect(len({*first, *second}) == 24, f"in epoch {epoch} both processes had the same examples")
     for seen in ranks:
-        expect_new_orders(seen)
+        expect_shuffled(seen)
 
 
-@check("one process alone shuffles, too, and in every epoch anew", "which sampler does it have?")
+@check("one process alone shuffles, too, and in every epoch anew", "what must be told to the sampler of one process?")
 def orders_alone(work: ModuleType) -> object:
-    loader, model = work.make_loader(numbered(), 8, 0, 1), nn.Linear(1, 3).double()
-    seen = seen_by(model)
-    for epoch in range(6):
-        seen.append([])
-        work.train_epoch(model, loader, torch.optim.SGD(model.parameters(), lr=0.0), epoch, CPU)
-    return seen
+    return images_seen(work, 0, 1)
 
 
 @orders_alone.judge
 def _(seen: Any) -> None:
     for epoch, images in enumerate(seen):
         expect(len(set(images)) == 24, f"in epoch {epoch} it trained on {len(set(images))} of 24 examples")
-        expect(images != sorted(images), f"in epoch {epoch} the examples came in the order of the data set")
-    expect_new_orders(seen)
+    expect_shuffled(seen)
 
 
-@check("the loss is the mean over the examples of all", "of which examples does this process know the losses?", ranks=2)
+@check(
+    "the loss is the mean over the examples of all, in all processes",
+    "whose losses are added up, and by the number of whose examples are they divided?",
+    ranks=2,
+)
 def whole_loss(work: ModuleType) -> object:
     rank, world_size = group()
     losses = []
@@ -226,8 +249,8 @@ def whole_loss(work: ModuleType) -> object:
 @whole_loss.judge
 def _(*ranks: Any) -> None:
     images, labels = numbered().tensors
-    for count, of in ((24, "the mean over all is"), (12, "7 examples here and 5 there: the mean is")):
+    for case, (count, of) in enumerate(((24, ""), (12, ", 7 of rank 0 and 5 of rank 1"))):
         wanted = F.cross_entropy(make_model(seed=0)(images[:count]), labels[:count]).item()
-        for rank, losses in enumerate(ranks):
-            found = losses[count == 12]
-            expect(abs(found - wanted) < 1e-9, f"{of} {wanted:.6f}, and rank {rank} was told {found:.6f}")
+        for (rank, losses), hint in zip(enumerate(ranks), ("", "which processes have the sums?"), strict=True):
+            told = f"the mean over {count} examples{of}, in rank {rank}: yours {losses[case]:.6f}, wanted {wanted:.6f}"
+            expect(abs(losses[case] - wanted) < 1e-9, told, hint)

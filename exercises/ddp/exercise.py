@@ -22,7 +22,8 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
 def join() -> tuple[int, int, torch.device]:
     """Adds this process to the process group. Returns its rank, the number of processes, and its device.
 
-    torchrun sets the environment variables RANK, WORLD_SIZE and LOCAL_RANK. Without torchrun this is the only process.
+    torchrun sets the environment variables RANK, WORLD_SIZE and LOCAL_RANK. Without torchrun this is the only process,
+    and needs no group.
     """
     # Instead of device = torch.device("cuda"), with which nn.DataParallel used all GPUs.
     # Gap 1: read the environment, choose the device, and init_process_group: "nccl" for GPUs, "gloo" for CPUs.
@@ -32,14 +33,17 @@ def join() -> tuple[int, int, torch.device]:
 def make_loader(
     data: Dataset[tuple[torch.Tensor, ...]], batch_size: int, rank: int, world_size: int
 ) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """This process's share of each batch, shuffled with SEED. `batch_size`: of all processes together."""
+    """This process's share of each batch, shuffled with SEED. `batch_size`: of all processes together.
+
+    Two processes together have the batches of one. No example is left out; one may be dealt out twice.
+    """
     # Instead of DataLoader(data, batch_size, shuffle=True), whose batches nn.DataParallel split between the devices.
-    # Gap 2: a DistributedSampler, and the size of this process's share.
+    # Gap 2: a DistributedSampler, and the size of this process's share (rounded down).
     raise NotImplementedError("gap 2")
 
 
 def wrap(model: nn.Module, world_size: int) -> nn.Module:
-    """The model whose backward pass averages the gradients over all processes."""
+    """The model whose backward pass averages all processes' gradients. Its forward pass sends rank 0's buffers."""
     # Instead of nn.DataParallel(model), which copied the weights to every device in each step.
     # Gap 3: what wraps the model now, if there is more than one process?
     raise NotImplementedError("gap 3")
@@ -52,7 +56,7 @@ def train_epoch(
     epoch: int,
     device: torch.device,
 ) -> float:
-    """The mean loss over the examples of all processes."""
+    """Returns in every process the mean loss over the examples of all processes."""
     # With nn.DataParallel nothing was needed here.
     # Gap 4: give each epoch another order of the examples. The order must be the same in every process.
     raise NotImplementedError("gap 4")

@@ -15,7 +15,8 @@ FORMATS = {"float32": (8, 23), "float16": (5, 10), "bfloat16": (8, 7)}
 def to_fixed(values: np.ndarray, bits: int, fraction_bits: int) -> np.ndarray:
     """Fixed point: float64 (N,) as int64 (N,), multiples of 2**-fraction_bits, rounded to the nearest.
 
-    The integers have `bits` bits including the sign (two's complement). Values outside their range are clipped to it.
+    Ties may go either way. The integers have `bits` bits, at most 53, including the sign (two's complement). Values
+    outside their range are clipped to it. The array `values` stays as it is.
     """
     # Gap 1
     largest = 2 ** (bits - 1) - 1
@@ -38,7 +39,10 @@ def decode(code: int, exponent_bits: int, fraction_bits: int) -> float:
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Finite float32 (N,), rounded to the nearest bfloat16 (ties to even), as float32 (N,)."""
+    """Finite float32 (N,), rounded to the nearest bfloat16 (ties to even), as float32 (N,).
+
+    Numbers too large for bfloat16 become infinite. The array `values` stays as it is.
+    """
     bits = values.view(np.uint32)
     # Gap 3: the last 16 bits become zero; what must be added before they are cut off?
     half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
@@ -49,7 +53,7 @@ def scaled_step(loss: torch.Tensor, optimizer: torch.optim.Optimizer, scale: flo
     """One step of the optimizer on `loss`, whose backward pass goes through a format of small range.
 
     Returns the scale for the next step. If a gradient is infinite or not a number, the weights are not updated, and the
-    scale is halved. Otherwise the scale stays the same.
+    scale is halved. Otherwise the scale stays the same. Every parameter of the optimizer gets a gradient.
     """
     optimizer.zero_grad()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

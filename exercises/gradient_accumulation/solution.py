@@ -20,14 +20,14 @@ STEPS, BATCH_SIZE, PART_SIZE, LEARNING_RATE = 20, 256, 48, 0.1
 
 
 def split(images: torch.Tensor, labels: torch.Tensor, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """A batch in parts of `size` examples; the last may be smaller."""
+    """A batch in parts of `size` examples, in order; the last part may be smaller."""
     # Gap 1 (torch.split)
     return list(zip(images.split(size), labels.split(size), strict=True))
 
 
 def without_reduction(model: nn.Module) -> AbstractContextManager[None]:
     """A context in which backward passes add to this process's gradients only, and no process waits for another."""
-    # Gap 2: DistributedDataParallel has such a context; other models need none (nullcontext).
+    # Gap 2: DistributedDataParallel and its subclasses have such a context; other models need none (nullcontext).
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
@@ -40,7 +40,7 @@ def train_step(
 ) -> float:
     """One step on the mean loss of the batch, with memory for only `part_size` examples; returns the mean loss.
 
-    The gradients are reduced over the processes once.
+    The gradients are reduced over the processes once. The loss is not: each process returns that of its own batch.
     """
     parts = split(images, labels, part_size)
     total = 0.0

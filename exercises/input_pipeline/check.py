@@ -18,9 +18,9 @@ from unittest import mock
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
-from exercises.checking import check, expect
+from exercises.checking import NotPassedError, check, expect
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -55,44 +55,50 @@ def timed(work: ModuleType, steps: list[tuple[int, float, float]], device: torch
     machine = Machine()
     taken = []
 
-    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for number, (images, loading, _) in enumerate(steps):
-            machine.work(loading)
-            yield torch.full((images, 1, 2, 2), float(number)), torch.zeros(images, dtype=torch.int64)
+    class Batches:  # like a DataLoader, it begins anew each time
+        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for number, (images, loading, _) in enumerate(steps):
+                machine.work(loading)
+                yield torch.full((images, 1, 2, 2), float(number)), torch.zeros(images, dtype=torch.int64)
 
     def step(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
         taken.append(int(batch[0][0, 0, 0, 0]))
+        seconds = steps[taken[-1]][2]
         if device.type == "cuda":
             machine.work(0.25)
-            machine.start(steps[len(taken) - 1][2])
+            machine.start(seconds)
         else:
-            machine.work(steps[len(taken) - 1][2])
+            machine.work(seconds)
 
     with machine.clocks():
-        found = work.measure(batches(), step, device, warmup)
+        found = work.measure(Batches(), step, device, warmup)
     return tuple(map(float, found)), taken
 
 
 def expect_taken(taken: Any, steps: list) -> None:
-    expect(taken == list(range(len(steps))), f"of {len(steps)} batches, steps were taken with numbers {taken}")
+    wanted = list(range(len(steps)))
+    told = f"the batches with which a step was done: yours {taken}, wanted {wanted}"
+    expect(taken == wanted, told, "at which batch does each of your loops begin and end?")
 
 
 SEPARATE = [(8, 64.0, 32.0), (8, 16.0, 128.0), (8, 3.0, 1.0), (6, 5.0, 0.5), (8, 7.0, 4.0), (3, 0.0, 2.0)]
+WARMUPS = (2, 0, 4, 9)
 
 
 @check("waiting and computing are measured separately", "between which two moments does the program have no batch?")
 def separately(work: ModuleType) -> object:
-    return [timed(work, SEPARATE, CPU, warmup) for warmup in (2, 0, 4)]
+    return [timed(work, SEPARATE, CPU, warmup) for warmup in WARMUPS]
 
 
 @separately.judge
 def _(seen: Any) -> None:
-    for warmup, (found, taken) in zip((2, 0, 4), seen, strict=True):
+    for warmup, (found, taken) in zip(WARMUPS, seen, strict=True):
         expect_taken(taken, SEPARATE)
-        images, waiting, computing = (sum(column) for column in zip(*SEPARATE[warmup:], strict=True))
-        told = f"after {warmup} steps of warm-up, waiting {waiting:g} s and computing {computing:g} s"
-        expect(found[:2] == [waiting, computing], f"{told} were measured as {found[0]:g} s and {found[1]:g} s")
-        expect(found[2] == images, f"these steps had {images} images, and {found[2]:g} were counted")
+        wanted = [sum(step[part] for step in SEPARATE[warmup:]) for part in (1, 2, 0)]
+        told = f"{len(SEPARATE)} steps with warmup={warmup}, seconds waiting, seconds computing, images"
+        told = f"{told}: yours {found}, wanted {wanted}"
+        expect(found[2] == wanted[2], told, "which steps are counted? how many images has each of them?")
+        expect(found == wanted, told)
 
 
 OF_GPU = [(4, 2.0, 16.0), (4, 2.0, 8.0), (4, 3.0, 4.0), (2, 1.0, 8.0)]
@@ -107,8 +113,8 @@ def gpu_work(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     found, taken = seen
     expect_taken(taken, OF_GPU)
-    told = "waiting 6 s, and 3 steps that start a GPU in 0.25 s for 20 s in all, were measured as"
-    expect(found[:2] == [6.0, 20.75], f"{told} waiting {found[0]:g} s and computing {found[1]:g} s")
+    told = "3 steps that start a GPU in 0.25 s for 20 s in all, waiting and computing"
+    expect(found[:2] == [6.0, 20.75], f"{told}: yours {found[0]:g} s and {found[1]:g} s, wanted 6 s and 20.75 s")
 
 
 SHARES = ((0.75, 4.0), (0.5, 2.0), (0.2, 1.25), (0.9, 10.0), (0.0, 1.0))
@@ -122,9 +128,8 @@ def speed_up(work: ModuleType) -> object:
 @speed_up.judge
 def _(seen: Any) -> None:
     for (share, wanted), found in zip(SHARES, seen, strict=True):
-        expect(
-            abs(found - wanted) < 1e-9, f"if {share:.0%} is waiting, {wanted:g} times as fast, and not {found:g} times"
-        )
+        told = f"{share:.0%} of the time is waiting: yours {found:g} times as fast, wanted {wanted:g} times"
+        expect(abs(found - wanted) < 1e-9, told)
 
 
 # Seconds to load and to compute, number of workers, seconds of a step.
@@ -140,7 +145,7 @@ OVERLAPS = (
 )
 
 
-@check("workers load while the program computes", "draw two rows on paper: loading and computing")
+@check("workers load while the program computes", "draw a row for each worker and one for the program: who does what?")
 def overlapped(work: ModuleType) -> object:
     return [work.step_seconds(data, compute, workers) for data, compute, workers, _ in OVERLAPS]
 
@@ -148,8 +153,8 @@ def overlapped(work: ModuleType) -> object:
 @overlapped.judge
 def _(seen: Any) -> None:
     for (data, compute, workers, wanted), found in zip(OVERLAPS, seen, strict=True):
-        told = f"load {data:g} s, compute {compute:g} s, number of workers {workers}: {wanted:g} s a step"
-        expect(abs(found - wanted) < 1e-9, f"{told}, and not {found:g} s")
+        told = f"load {data:g} s, compute {compute:g} s, number of workers {workers}"
+        expect(abs(found - wanted) < 1e-9, f"{told}: yours {found:g} s a step, wanted {wanted:g} s")
 
 
 # Another operation in each step of a profile.
@@ -157,7 +162,7 @@ OPERATIONS = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh", "atan", "exp
 SIZES = [2 + number % 3 for number in range(len(OPERATIONS))]
 
 
-@check("a profile has only the active steps", "what do wait, warmup, active and repeat of a schedule mean?")
+@check("a profile has only the active steps", "what do wait, warmup, active and repeat mean? when is a step over?")
 def active_steps(work: ModuleType) -> object:
     done = []
 
@@ -166,21 +171,23 @@ def active_steps(work: ModuleType) -> object:
             getattr(torch, OPERATIONS[len(done)])(torch.ones(3))
         done.append(batch)
 
-    events = work.profile_steps((torch.ones(size) for size in SIZES), step).key_averages()
+    batches = (torch.ones(size).neg() for size in SIZES)
+    events = work.profile_steps(batches, step).key_averages()
     counts = {event.key: event.count for event in events}
     found = {name: counts[f"aten::{name}"] for name in OPERATIONS if f"aten::{name}" in counts}
-    return found, work.PROFILE_WAIT + work.PROFILE_WARMUP, work.PROFILE_ACTIVE
+    return found, work.PROFILE_WAIT + work.PROFILE_WARMUP, work.PROFILE_ACTIVE, counts.get("aten::neg", 0)
 
 
 @active_steps.judge
 def _(seen: Any) -> None:
-    found, first, count = seen
+    found, first, count, loaded = seen
     active = range(first, first + count)
     wanted = {OPERATIONS[number]: SIZES[number] for number in active}
     recorded = sorted(OPERATIONS.index(name) for name in found)
     told = f"the steps whose operations were recorded, from 0: yours {recorded}, wanted {list(active)}"
     expect(found.keys() == wanted.keys(), told)
     expect(found == wanted, f"recorded operations: yours {sum(found.values())}, wanted {sum(wanted.values())}")
+    expect(loaded > 0, "the profile has no operation of the loader", "where are the batches loaded?")
 
 
 def event(key: str, count: int, own: float, whole: float) -> SimpleNamespace:
@@ -196,17 +203,15 @@ COSTS = [
     ("slow", 1, 6e6, 7e6),
     ("alike", 3, 1e6, 1e6),
 ]
+NUMBERS = (5, 9, 3, 1)
 
 
 @check("operations are ordered by their own time", "which of an event's times leaves out the operations it calls?")
 def own_time(work: ModuleType) -> object:
-    costliest = [
-        [
-            (key, int(calls), round(float(own), 9))
-            for key, calls, own in work.costliest((event(*cost) for cost in COSTS), number)
-        ]
-        for number in (3, 1, 5, 9)
-    ]
+    costliest = []
+    for number in NUMBERS:
+        found = work.costliest((event(*cost) for cost in COSTS), number)
+        costliest.append([(key, int(calls), round(float(own), 9)) for key, calls, own in found])
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         torch.ones(3).sin()
     return costliest, [key for key, _, _ in work.costliest(profiler.key_averages(), 1000)]
@@ -214,11 +219,16 @@ def own_time(work: ModuleType) -> object:
 
 @own_time.judge
 def _(seen: Any) -> None:
-    costliest, names = seen
+    costliest, of_profile = seen
     wanted = [["often", 400, 8.0], ["slow", 1, 6.0], ["few", 2, 4.0], ["alike", 3, 1.0], ["outer", 1, 0.5]]
-    for number, found in zip((3, 1, 5, 9), costliest, strict=True):
-        expect(found == wanted[:number], f"the costliest {number}, in seconds, are {wanted[:number]}, and not {found}")
-    expect("aten::sin" in names, f"of a profile with aten::sin, the operations are {names[:5]}")
+    for number, found in zip(NUMBERS, costliest, strict=True):
+        told = f"the costliest {number}, of 5: yours {found}, wanted {wanted[:number]}"
+        names, right = ([key for key, *_ in one] for one in (found, wanted[:number]))
+        other = "which come first, the order or the cut?" if number < 5 else "which operations do you leave out?"
+        expect(sorted(names) == sorted(right), told, other)
+        expect(names == right, told)
+        expect(found == wanted[:number], told, "which time of an event is it? in which unit?")
+    expect("aten::sin" in of_profile, f"a profile has aten::sin, the costliest have not: {of_profile[:5]}")
 
 
 def make_images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -232,21 +242,22 @@ def contents(batch: Any) -> list[tuple[str, list[int], Any]]:
     return [(str(tensor.dtype), list(tensor.shape), tensor) for tensor in tensors]
 
 
-def trouble(found: Any, wanted: Any) -> str:
-    """How the contents of two batches differ; empty if they are equal."""
+def expect_same(told: str, found: Any, wanted: Any, hint: str = "") -> None:
+    """For judges: the contents of two batches must be equal."""
     for name, (dtype, shape, values), (right_dtype, right_shape, right) in zip(
         ("images", "labels"), found, wanted, strict=True
     ):
-        if dtype != right_dtype:
-            return f"the type of the {name}: yours {dtype}, wanted {right_dtype}"
-        if shape != right_shape:
-            return f"the shape of the {name}: yours {tuple(shape)}, wanted {tuple(right_shape)}"
+        expect(dtype == right_dtype, f"{told}: dtype of the {name}: yours {dtype}, wanted {right_dtype}")
+        expect(shape == right_shape, f"{told}: shape of the {name}: yours {shape}, wanted {right_shape}", PLACES)
         if values != right:
-            away = np.abs(np.array(values, float) - np.array(right, float))
-            return f"{(away > 0).mean():.0%} of the {name} differ, by {away.max():.1e} at most"
-    return ""
+            ours, others = (np.array(one, float).ravel() for one in (values, right))
+            away = np.abs(ours - others)
+            seen = f"{told}: {(away > 0).mean():.0%} of the numbers of the {name} differ, by {away.max():.1e} at most"
+            only_moved = away.max() > 0.01 and np.allclose(np.sort(ours), np.sort(others))
+            raise NotPassedError(seen, hint or (PLACES if only_moved else ""))
 
 
+PLACES = "is each image in its place in the batch, and each pixel in its place in the image?"
 # The number of images and their shape; the epoch and the size of a batch.
 SETS = ((20, (5, 7, 3)), (64, (28, 28, 1)), (9, (6, 4, 2)))
 BATCHES = ((0, 8), (3, 1), (1, 5), (0, None))
@@ -274,9 +285,9 @@ def same_batch(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (count, shape), (pairs, images) in zip(SETS, seen, strict=True):
         for (_, size), (found, wanted) in zip(BATCHES, pairs, strict=True):
-            told = f"a batch of {size or count} of {count} images of shape {shape}: {trouble(found, wanted)}"
-            expect(not trouble(found, wanted), told)
-        expect(images == make_images(count, shape, seed=count)[0].tolist(), "the data set itself was changed")
+            expect_same(f"a batch of {size or count} of {count} images of shape {shape}", found, wanted)
+        same = images == make_images(count, shape, seed=count)[0].tolist()
+        expect(same, "the data set itself was changed", "which arrays does your arithmetic write to?")
 
 
 @check(
@@ -336,10 +347,8 @@ def whole_batch(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     few, many = seen
     more = (many - few) / 500
-    expect(
-        more < 20,
-        f"Python executes {more:.0f} instructions for each image, and only the list of the keys needs some (7 or 8)",
-    )
+    told = f"Python executes {more:.0f} instructions for each image"
+    expect(more < 20, f"{told}, and only the list of the keys needs some (7 or 8)")
 
 
 def draw(work: ModuleType, seed: int, epoch: int, indices: Any, length: int) -> dict[str, Any]:
@@ -349,8 +358,8 @@ def draw(work: ModuleType, seed: int, epoch: int, indices: Any, length: int) -> 
 
 def shifts(drawn: Any, count: int) -> np.ndarray:
     """The shifts that were drawn for so many indices."""
-    expect(drawn["shape"] == [count, 2], f"for {count} indices the shifts have the shape {tuple(drawn['shape'])}")
-    expect(drawn["kind"] == "i", f"the shifts are {drawn['dtype']}, not integers")
+    expect(drawn["shape"] == [count, 2], f"the shape of the shifts: yours {drawn['shape']}, wanted {[count, 2]}")
+    expect(drawn["kind"] == "i", f"the dtype of the shifts: yours {drawn['dtype']}, wanted int64")
     return np.array(drawn["values"], int).reshape(count, 2)
 
 
@@ -362,44 +371,38 @@ def all_shifts(work: ModuleType) -> object:
 @all_shifts.judge
 def _(seen: Any) -> None:
     pad, both = seen
-    expect(len(both) == 2, "the shifts were not drawn twice")
-    for drawn in both:
+    for _, drawn in zip(range(2), both, strict=True):
         found = Counter(map(tuple, shifts(drawn, 5000).tolist()))
         wanted = {(down, right) for down in range(-pad, pad + 1) for right in range(-pad, pad + 1)}
         missing, more = sorted(wanted - set(found)), sorted(set(found) - wanted)
         expect(not more, f"some images were shifted by {more[:3]}")
-        expect(not missing, f"of 5,000 images none was shifted by {missing[:3]}")
+        few = len(found) <= 2 * pad + 1
+        told = f"of 5,000 images none was shifted by {missing[:3]}"
+        expect(not missing, told, "for how many images and directions is a number drawn?" if few else "")
         (often, most), *_, (seldom, least) = found.most_common()
         told = f"{most} of 5,000 images were shifted by {often}, and {least} by {seldom}"
-        expect(most < 300 and least > 110, told)
+        expect(most < 300 and least > 110, told, "which numbers become -PAD, and which become 0?")
 
 
-DRAWN = ((3, 4), (3, 5), (3, 0), (8, 4), (0, 4), (0, 0), (0, 1), (0, 2), (1, 0), (2, 0))  # seeds and epochs of `anew`
+DRAWN = tuple(itertools.product((3, 8, 0), (4, 5, 0)))  # seeds and epochs of `anew`
 
 
-@check("each seed and each epoch has other shifts", "from what is the generator made?")
+@check("each seed and each epoch has other shifts", "on what do the numbers depend? is any kept from another call?")
 def anew(work: ModuleType) -> object:
     return [draw(work, seed, epoch, range(2000), 2000) for seed, epoch in DRAWN]
 
 
 @anew.judge
 def _(seen: Any) -> None:
-    found = {key: shifts(drawn, 2000) for key, drawn in zip(DRAWN, seen, strict=True)}
-    for what, key in (
-        ("the next epoch", (3, 5)),
-        ("epoch 0", (3, 0)),
-        ("another seed", (8, 4)),
-        ("no seed at all", (0, 4)),
-    ):
+    found = [(*key, shifts(drawn, 2000)) for key, drawn in zip(DRAWN, seen, strict=True)]
+    for (seed, epoch, one), (other_seed, other_epoch, other) in itertools.combinations(found, 2):
+        if seed != other_seed and epoch != other_epoch:
+            continue  # the sum of seed and epoch is right, too
         for offset in (0, 1, -1, 5):
-            same = (np.roll(found[key], offset, axis=0) == found[3, 4]).all(axis=1).mean()
+            same = (np.roll(other, offset, axis=0) == one).all(axis=1).mean()
+            told = f"seed {seed}, epoch {epoch}, and seed {other_seed}, epoch {other_epoch}: {same:.0%} of the shifts"
             where = f", {abs(offset)} images further" if offset else ""
-            expect(same < 0.1, f"with {what}, {same:.0%} of the shifts are the same{where}; by chance it is 4%")
-    for what, keys in (("seed 0", ((0, 0), (0, 1), (0, 2))), ("epoch 0", ((0, 0), (1, 0), (2, 0)))):
-        pairs = itertools.combinations((found[key] for key in keys), 2)
-        same = max((one == other).all(axis=1).mean() for one, other in pairs)
-        other = "epochs" if what == "seed 0" else "seeds"
-        expect(same < 0.1, f"{what}: in two {other} {same:.0%} of the shifts are the same; by chance it is 4%")
+            expect(same < 0.1, f"{told} are the same{where}; by chance it is 4%")
 
 
 # Of a data set of so many examples, those whose shifts are drawn.
@@ -422,10 +425,8 @@ def _(seen: Any) -> None:
         whole = shifts(all_drawn, length)
         for indices, one in zip(parts, drawn, strict=True):
             told = f"the shifts of examples {str(indices[:4])[1:-1]}{'...' if len(indices) > 4 else ''}"
-            expect(
-                np.array_equal(shifts(one, len(indices)), whole[indices]),
-                f"{told} are not those that they have when all {length:,} are drawn",
-            )
+            same = np.array_equal(shifts(one, len(indices)), whole[indices])
+            expect(same, f"{told} are not those that they have when all {length:,} are drawn")
 
 
 def states() -> list[str]:
@@ -454,7 +455,9 @@ def _(seen: Any) -> None:
     expect(np.array_equal(first, second), "the shifts depend on a generator that the whole program uses")
 
 
-SEEDS, INDICES = ((0, 0), (0, 1), (9, 1)), [3, 39, 3, 0, 17, 21, 8]  # seeds and epochs of `shifted_batch`
+INDICES = [3, 39, 3, 0, 17, 21, 8]
+# Seeds and epochs of `shifted_batch`, each with a hint.
+SEEDS = ((9, 0, ""), (9, 1, "of which epoch are the shifts?"), (0, 0, "is 0 a seed?"))
 
 
 def moved(image: np.ndarray, down: int, right: int) -> np.ndarray:
@@ -467,11 +470,14 @@ def moved(image: np.ndarray, down: int, right: int) -> np.ndarray:
     return found
 
 
-@check("with a seed, images are shifted, then normalised", "0 is black in uint8: what is 0 after normalising?")
+@check(
+    "with a seed, images are shifted, then normalised",
+    "which seed do the shifts have? 0 is black in uint8: what is 0 after normalising?",
+)
 def shifted_batch(work: ModuleType) -> object:
     images, labels = make_images(40, (6, 5, 2))
     seen = []
-    for seed, epoch in SEEDS:
+    for seed, epoch, _ in SEEDS:
         drawn = draw(work, seed, epoch, INDICES, 40)
         # As many images as indices, each moved by its shift: SlowImages normalises them.
         slow = [
@@ -486,26 +492,23 @@ def shifted_batch(work: ModuleType) -> object:
 
 @shifted_batch.judge
 def _(seen: Any) -> None:
-    for (seed, epoch), (drawn, batches, wanted) in zip(SEEDS, seen, strict=True):
+    for (seed, epoch, hint), (drawn, batches, wanted) in zip(SEEDS, seen, strict=True):
         shifts(drawn, len(INDICES))
-        expect(len(batches) == 2, "the batch was not made twice")
-        for found in batches:
-            expect(not trouble(found, wanted), f"seed {seed}, epoch {epoch}: {trouble(found, wanted)}")
+        for _, found in zip(range(2), batches, strict=True):
+            expect_same(f"seed {seed}, epoch {epoch}", found, wanted, hint)
 
 
-def workers_allowed() -> contextlib.ExitStack:
+@contextlib.contextmanager
+def workers_allowed() -> Iterator[None]:
     """Lets this process start workers. They are copies of it, and so have the work."""
     if "fork" in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("fork", force=True)
-    stack = contextlib.ExitStack()
-    stack.callback(end_workers)
-    return stack
-
-
-def end_workers() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else DataLoader calls the end of its workers an error
-    for process in multiprocessing.active_children():
-        process.kill()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else DataLoader calls the end of its workers an error
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 @check(
@@ -527,18 +530,18 @@ def any_workers(work: ModuleType) -> object:
                     (plain, [default_collate([slow[key] for key in some]) for some in keys]),
                     (shifting, [shifted.__getitems__(some) for some in keys]),
                 ):
-                    told = f"epoch {epoch}, {workers} workers:"
-                    seen.append((told, list(map(contents, loader)), list(map(contents, wanted))))
+                    seen.append((workers, epoch, list(map(contents, loader)), list(map(contents, wanted))))
     return seen
 
 
 @any_workers.judge
 def _(seen: Any) -> None:
-    expect(len(seen) == 18, "not all loaders were tried")
-    for told, found, wanted in seen:
-        expect(len(found) == 7, f"{told} 53 examples, 8 to a batch, make 7 batches and not {len(found)}")
+    for _, (workers, epoch, found, wanted) in zip(range(18), seen, strict=True):
+        told = f"epoch {epoch}, {workers} workers"
+        count = f"{told}: batches of 53 examples, 8 to a batch: yours {len(found)}, wanted 7"
+        expect(len(found) == 7, count, "who decides which examples make a batch?")
         for number, pair in enumerate(zip(found, wanted, strict=True)):
-            expect(not trouble(*pair), f"{told} batch {number}: {trouble(*pair)}")
+            expect_same(f"{told}, batch {number}", *pair, "of which epoch are the loader's keys?" if epoch else "")
 
 
 class Where(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -561,32 +564,28 @@ def workers_stay(work: ModuleType) -> object:
 @workers_stay.judge
 def _(seen: Any) -> None:
     here, loaders = seen
+    number = "which option is the number of workers?"
     for workers, (first, second) in zip((0, 1, 3), loaders, strict=True):
-        told = f"{workers} workers are wanted"
-        if not workers:
-            expect(first == [here], f"{told}, and another process has loaded batches")
-            continue
-        expect(here not in first, f"{told}, and this process has loaded batches itself")
-        expect(len(first) == workers, f"{told}, and {len(first)} processes have loaded batches")
-        expect(first == second, f"{told}, and the next epoch had new ones")
+        told = f"with {workers} workers"
+        count = len(set(first) - {here})
+        expect(count == workers, f"{told}, processes that load for this one: yours {count}, wanted {workers}", number)
+        expect(bool(workers) != (here in first), f"{told}, this process loads batches itself", number)
+        expect(first == second, f"{told}, the next epoch has new ones")
 
 
 @check("batches are in pinned memory only if they go to a GPU", "on which device is pinned memory useful?")
 def pinned(work: ModuleType) -> object:
     dataset, batches, seen = work.FastImages(*make_images(8, (4, 4, 1))), work.EpochBatches(8, 4, seed=0), []
-    for device in (CPU, GPU):
+    for device in (CPU, GPU, torch.device("cuda:0")):
         for workers in (0, 2):
             with mock.patch("torch.cuda.is_available", return_value=True):  # a machine with a GPU may train on its CPU
                 loader = work.make_loader(dataset, batches, workers, device)
-            is_loader = isinstance(loader, DataLoader)
-            seen.append((device.type, workers, type(loader).__name__, is_loader, is_loader and bool(loader.pin_memory)))
+            seen.append((str(device), workers, getattr(loader, "pin_memory", None)))
     return seen
 
 
 @pinned.judge
 def _(seen: Any) -> None:
-    expect(len(seen) == 4, "not all loaders were tried")
-    for device, workers, kind, is_loader, pins in seen:
-        expect(is_loader is True, f"make_loader returned a {kind}")
-        told = f"for the device {device}, with {workers} workers, pin_memory is {pins}"
-        expect(pins == (device == "cuda"), told)
+    for _, (device, workers, pins) in zip(range(6), seen, strict=True):
+        told = f"for the device {device}, with {workers} workers, pin_memory: yours {pins}, wanted {device != 'cpu'}"
+        expect(pins == (device != "cpu"), told, "is a GPU with a number a GPU?" if ":" in device else "")

@@ -40,7 +40,10 @@ class Times(NamedTuple):
 
 
 def measure(batches: Iterable[Batch], step: Callable[[Batch], None], device: torch.device, warmup: int) -> Times:
-    """Does a step with each batch, and adds up the times. The first `warmup` steps are done, but not counted."""
+    """Does a step with each batch, and adds up the times.
+
+    The first `warmup` steps are done, but not counted, even if there are no others.
+    """
     # Gap 1: read the clock when a batch is there, and when its step is done.
     raise NotImplementedError("gap 1")
 
@@ -62,9 +65,10 @@ def step_seconds(data: float, compute: float, workers: int) -> float:
 
 
 def profile_steps(batches: Iterable[Batch], step: Callable[[Batch], None]) -> profile:
-    """Does a step with each batch under torch.profiler, and returns the profiler.
+    """Loads each batch and does its step under torch.profiler, and returns the profiler.
 
-    It waits for PROFILE_WAIT steps, warms up for PROFILE_WARMUP steps, and then records PROFILE_ACTIVE steps, once.
+    It waits for PROFILE_WAIT steps, warms up for PROFILE_WARMUP steps, and then records PROFILE_ACTIVE steps, once. The
+    steps after these may be left out.
     """
     # Gap 4: how does the profiler know that a step is over?
     raise NotImplementedError("gap 4")
@@ -157,7 +161,7 @@ def unchanged(batch: Batch) -> Batch:
 def make_loader(dataset: Dataset[Batch], batches: EpochBatches, workers: int, device: torch.device) -> DataLoader:
     """Loads whole batches. With 0 workers this process loads them, else the workers, which stay from epoch to epoch.
 
-    If the device is a GPU, the batches are in pinned memory: copies to the GPU are faster from there.
+    If the device is a GPU, and only then, the batches are in pinned memory: copies to the GPU are faster from there.
     """
     # Gap 8: which options? DataLoader's default collate_fn makes a batch of examples, but __getitems__ returns a batch.
     raise NotImplementedError("gap 8")

@@ -24,9 +24,10 @@ def make_stage(stage: int) -> nn.Module:
 
 
 def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[torch.Tensor], other: int) -> None:
-    """One step of stage 0 on the images of a batch, in `parts`; `other`: the rank of stage 1.
+    """One training step of stage 0 on the images of a batch, in `parts`; `other`: the rank of stage 1, not always 1.
 
-    All parts go forward before the first goes backward, so that both stages can work at once (GPipe's schedule).
+    All parts go forward, each once, before the first goes backward (GPipe's schedule). Each is sent before the next one
+    goes forward, so that both stages can work at once.
     """
     optimizer.zero_grad()
     outputs = []
@@ -42,7 +43,11 @@ def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[t
 def second_step(
     stage: nn.Module, optimizer: torch.optim.Optimizer, labels: list[torch.Tensor], width: int, other: int
 ) -> float:
-    """One step of stage 1; returns the mean loss of the batch. Stage 0 sends tensors of shape (part, `width`)."""
+    """One training step of stage 1; returns the mean loss of the batch. `other`: the rank of stage 0, not always 0.
+
+    Stage 0 sends tensors of shape (part, `width`). It receives nothing until all parts have gone forward, so a gradient
+    that is sent earlier would wait for ever.
+    """
     optimizer.zero_grad()
     count = sum(len(label) for label in labels)
     losses, inputs = [], []
@@ -58,7 +63,10 @@ def second_step(
 
 
 def bubble(stages: int, parts: int) -> float:
-    """The share of time in which a stage is idle, if all stages need the same time for all parts, forward and back."""
+    """The share (0 to 1) of a step in which a stage is idle, in GPipe's schedule.
+
+    Each stage needs the same time for each part, forward and back.
+    """
     # Gap 5: draw it: stages as rows, time as columns.
     raise NotImplementedError("gap 5")
 

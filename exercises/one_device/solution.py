@@ -42,7 +42,10 @@ def clock(device: torch.device) -> float:
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, batches: Iterable[Batch]) -> float:
-    """The share of correct answers over all examples. Each counts the same, although the batches differ in size."""
+    """The share of correct answers over all examples. Each counts the same, although the batches differ in size.
+
+    `batches` may be an iterator, which can be read only once.
+    """
     # Gap 3: put the model into the right mode, count, and divide.
     model.eval()
     correct = count = 0

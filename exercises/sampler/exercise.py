@@ -29,8 +29,8 @@ class ShardSampler(Sampler[int]):
         raise NotImplementedError("gap 1")
 
     def __iter__(self) -> Iterator[int]:
-        # Gap 2: draw an order of all indices with a torch.Generator. Each epoch has another order. All processes have
-        # the same order.
+        # Gap 2: draw an order of all indices with a generator of its own (torch.Generator). It depends on the seed and
+        # the epoch alone. So each epoch has another order, and all processes have the same one.
         raise NotImplementedError("gap 2")
         # Gap 3: make the order long enough for all processes by repeating it from its start. Return this process's
         # share: the process of rank r gets numbers r, r + world_size, r + 2 * world_size, ... of the order.

@@ -29,8 +29,8 @@ class ShardSampler(Sampler[int]):
         return -(-self.length // self.world_size)
 
     def __iter__(self) -> Iterator[int]:
-        # Gap 2: draw an order of all indices with a torch.Generator. Each epoch has another order. All processes have
-        # the same order.
+        # Gap 2: draw an order of all indices with a generator of its own (torch.Generator). It depends on the seed and
+        # the epoch alone. So each epoch has another order, and all processes have the same one.
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
         # Gap 3: make the order long enough for all processes by repeating it from its start. Return this process's

@@ -1,151 +1,150 @@
 """Checks of scaling."""
 
+from collections.abc import Callable
+from copy import deepcopy
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from exercises.checking import check, expect
+from exercises.checking import CheckFunctions, check, expect
 
-FIT = 1e-4  # tolerance for a share from a search that ends near the best fit; every mistake is far larger
-
-
-def amdahl(share: float, devices: int) -> float:
-    return 10.0 * (share + (1 - share) / devices)
+CLOSE = 1e-4  # a search may end near the right number; every mistake is farther away
 
 
-def items(found: Any) -> Any:
-    """A dictionary as pairs: JSON has no numbers as keys."""
-    return list(found.items()) if isinstance(found, dict) else found
+def calls(title: str, hint: str, *cases: tuple) -> Callable[[Callable[[ModuleType], Any]], CheckFunctions]:
+    """Marks what chooses a function of the work: the check calls this function.
+
+    Each case has the arguments, what is to be returned, and a hint; "" is the check's hint.
+    """
+
+    def mark(choose: Callable[[ModuleType], Any]) -> CheckFunctions:
+        @check(title, hint)
+        def observe(work: ModuleType) -> object:
+            function, seen = choose(work), []
+            for *arguments, _, _ in cases:
+                given = deepcopy(arguments)
+                found = function(*given)
+                pairs = list(found.items()) if isinstance(found, dict) else found  # JSON has no numbers as keys
+                seen.append((pairs, given == arguments))
+            return function.__name__, seen
+
+        @observe.judge
+        def _(seen: Any) -> None:
+            for (*arguments, wanted, hint), (found, unchanged) in zip(cases, seen[1], strict=True):
+                call = f"{seen[0]}({', '.join(map(str, arguments))})"
+                found = dict(found) if isinstance(wanted, dict) else found
+                expect(close(found, wanted), f"{call}: yours {shown(found)}, wanted {shown(wanted)}", hint)
+                expect(unchanged is True, f"{call} changes its argument", "who else uses the dictionary?")
+
+        return observe
+
+    return mark
 
 
-@check(
+def close(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(close(found[key], wanted[key]) for key in wanted)
+    return abs(found - wanted) < CLOSE * max(1, wanted)
+
+
+def shown(value: Any) -> Any:
+    return {key: shown(one) for key, one in value.items()} if isinstance(value, dict) else round(value, 4)
+
+
+@calls(
     "a typical round, whatever happens in one of three",
     "which number of three does one odd round not change, be it slow or fast?",
+    ({2: [6.0, 5.0, 4.0], 1: [10.0, 30.0, 10.0], 4: [2.5, 2.0, 9.0]}, {1: 10.0, 2: 5.0, 4: 2.5}, ""),
+    ({1: [10.0, 30.0, 9.0, 11.0, 8.0]}, {1: 10.0}, "does your rule hold for any number of rounds?"),
+    ({1: [10.0]}, {1: 10.0}, "does your rule hold for any number of rounds?"),
 )
-def median(work: ModuleType) -> object:
-    rounds = (
-        {2: [6.0, 5.0, 4.0], 1: [10.0, 30.0, 10.0], 4: [2.5, 2.0, 9.0]},
-        {1: [10.0, 30.0, 9.0, 11.0, 8.0]},
-        {1: [10.0]},
-    )
-    return [items(work.typical(one)) for one in rounds]
+def median(work: ModuleType) -> Any:
+    return work.typical
 
 
-@median.judge
-def _(seen: Any) -> None:
-    several, five, one = map(dict, seen)
-    wanted = {1: 10.0, 2: 5.0, 4: 2.5}
-    expect(several == wanted, f"10, 30, 10 s on one device, 6, 5, 4 on two and 2.5, 2, 9 on four: {several}")
-    expect(five == {1: 10.0}, f"five rounds of 10, 30, 9, 11 and 8 s: {five}")
-    expect(one == {1: 10.0}, f"one round of 10 s: {one}")
+@calls(
+    "the speed-up is how much faster the work is done",
+    "which two times does each factor compare, and which of them is above?",
+    ({1: 10.0, 2: 8.0}, {1: 1.0, 2: 1.25}, ""),
+    ({1: 10.0, 2: 8.0, 4: 2.5}, {1: 1.0, 2: 1.25, 4: 4.0}, "with how many devices is each number compared?"),
+    ({4: 2.5, 1: 10.0}, {4: 4.0, 1: 1.0}, "must one device be the first key?"),
+    ({1: 10.0, 2: 12.5}, {1: 1.0, 2: 0.8}, "two devices can be slower than one: which of them has the factor 1?"),
+    ({1: 10.0, 2: 4.0}, {1: 1.0, 2: 2.5}, "does the docstring name a largest factor?"),
+)
+def faster(work: ModuleType) -> Any:
+    return work.speed_up
 
 
-@check("the speed-up is how much faster the work is done", "which of the two times is the longer one?")
-def faster(work: ModuleType) -> object:
-    return [items(work.speed_up(one)) for one in ({1: 10.0, 2: 8.0, 4: 2.5}, {4: 2.5, 1: 10.0}, {1: 10.0, 2: 12.5})]
+@calls(
+    "the efficiency is the speed-up for each device",
+    "what would be 100 %?",
+    ({1: 1.0, 2: 1.5, 3: 1.5}, {1: 1.0, 2: 0.75, 3: 0.5}, ""),
+    ({4: 2.0, 1: 1.0}, {4: 0.5, 1: 1.0}, "where in the dictionary is the number of devices?"),
+    ({1: 1.0, 2: 2.5}, {1: 1.0, 2: 1.25}, "what does the docstring say of more than N times as fast?"),
+)
+def efficient(work: ModuleType) -> Any:
+    return work.efficiency
 
 
-@faster.judge
-def _(seen: Any) -> None:
-    three, backwards, slower = map(dict, seen)
-    expect(three == {1: 1.0, 2: 1.25, 4: 4.0}, f"10 s on one device, 8 and 2.5 s on two and four: {three}")
-    expect(backwards == {4: 4.0, 1: 1.0}, f"2.5 s on four devices, 10 s on one: {backwards}")
-    expect(slower == {1: 1.0, 2: 0.8}, f"10 s on one device, 12.5 s on two: {slower}")
+OWN_ROW = "does each time stand in an equation with its own number of devices?"
 
 
-@check("the efficiency is the speed-up for each device", "what would be 100 %?")
-def efficient(work: ModuleType) -> object:
-    return items(work.efficiency({1: 1.0, 2: 1.5, 3: 1.5, 4: 2.0}))
+@calls(
+    "the serial share is found again",
+    "what is left with endlessly many devices? what share is it?",
+    *(
+        ({devices: 10 * share + 10 * (1 - share) / devices for devices in sweep}, share, hint)
+        for sweep, hint in (((1, 2), ""), ((1, 2, 4, 8), OWN_ROW), ((8, 1, 4, 2), OWN_ROW))
+        for share in (0.0, 0.05, 0.5, 1.0)
+    ),
+)
+def exact(work: ModuleType) -> Any:
+    return work.serial_share
 
 
-@efficient.judge
-def _(seen: Any) -> None:
-    found = dict(seen)
-    told = f"1.0, 1.5, 1.5 and 2.0 times as fast on 1, 2, 3 and 4 devices: {found}"
-    expect(found == {1: 1.0, 2: 0.75, 3: 0.5, 4: 0.5}, told)
+NOISY = {1: 10.03, 2: 5.47, 3: 4.13, 4: 3.27, 5: 2.69, 6: 2.57, 7: 2.55, 8: 2.31}
+LINE = np.linalg.lstsq(np.array([[1, 1 / devices] for devices in NOISY]), np.array(list(NOISY.values())))[0]
 
 
-SHARES = (0.0, 0.05, 0.5, 1.0)
+@calls(
+    "every number of devices has a say",
+    "do all 8 equations count alike, or does one count more than the others?",
+    (NOISY, float(LINE[0] / LINE.sum()), ""),
+)
+def fitted(work: ModuleType) -> Any:
+    return work.serial_share
 
 
-@check("the serial share is found again", "a is what is left with endlessly many devices")
-def exact(work: ModuleType) -> object:
-    return [work.serial_share({devices: amdahl(share, devices) for devices in (1, 2, 4, 8)}) for share in SHARES]
+@calls(
+    "no times give a serial share below 0 or above 1",
+    "a and b are seconds: which numbers can they not be?",
+    ({1: 10.0, 2: 12.0}, 1.0, "a and b are seconds: can b be negative?"),
+    ({1: 10.0, 2: 4.0}, 0.0, "a and b are seconds: can a be negative?"),
+)
+def bounded(work: ModuleType) -> Any:
+    return work.serial_share
 
 
-@exact.judge
-def _(seen: Any) -> None:
-    for share, found in zip(SHARES, seen, strict=True):
-        expect(abs(found - share) < FIT, f"of work with a serial share of {share:.0%} it found {found:.3%}")
+@calls(
+    "Amdahl's law predicts",
+    "how long do the two parts of the work take on so many devices?",
+    (0.0, 8, 8.0, ""),
+    (1.0, 8, 1.0, ""),
+    (0.5, 2, 4 / 3, ""),
+    (0.1, 10**9, 10.0, ""),
+)
+def predicted(work: ModuleType) -> Any:
+    return work.predict
 
 
-def noisy_seconds() -> dict[int, float]:
-    noise = np.random.default_rng(0).normal(0, 0.2, 8)
-    return {devices: amdahl(0.1, devices) + one for devices, one in enumerate(noise, start=1)}
-
-
-@check("every number of devices has a say", "how many equations are there for 8 numbers of devices?")
-def fitted(work: ModuleType) -> object:
-    return work.serial_share(noisy_seconds())
-
-
-@fitted.judge
-def _(found: Any) -> None:
-    seconds = noisy_seconds()
-    rows = np.array([[1.0, 1.0 / devices] for devices in seconds])
-    a, b = np.linalg.lstsq(rows, np.array(list(seconds.values())))[0]
-    expect(abs(found - a / (a + b)) < FIT, f"the best fit's serial share: yours {found:.3%}, wanted {a / (a + b):.3%}")
-
-
-@check("two devices that are slower than one are all serial", "a and b are seconds: can b be negative?")
-def slower(work: ModuleType) -> object:
-    return work.serial_share({1: 10.0, 2: 12.0})
-
-
-@slower.judge
-def _(found: Any) -> None:
-    expect(abs(found - 1) < FIT, f"10 s on one device and 12 s on two: a serial share of {found:.3%}")
-
-
-@check("two devices that are more than twice as fast have nothing serial", "a and b are seconds: can a be negative?")
-def superlinear(work: ModuleType) -> object:
-    return work.serial_share({1: 10.0, 2: 4.0})
-
-
-@superlinear.judge
-def _(found: Any) -> None:
-    expect(abs(found) < FIT, f"10 s on one device and 4 s on two: a serial share of {found:.3%}")
-
-
-PREDICTIONS = ((0.0, 8, 8.0), (1.0, 8, 1.0), (0.5, 2, 4 / 3), (0.1, 10**9, 10.0))
-
-
-@check("Amdahl's law predicts", "what becomes of the two parts of the work?")
-def predicted(work: ModuleType) -> object:
-    return [work.predict(share, devices) for share, devices, _ in PREDICTIONS]
-
-
-@predicted.judge
-def _(seen: Any) -> None:
-    for (share, devices, wanted), found in zip(PREDICTIONS, seen, strict=True):
-        expect(
-            abs(found - wanted) < 1e-6,
-            f"serial share {share:.0%}, {devices} devices: yours {found:.4f}, wanted {wanted:.4f}",
-        )
-
-
-HALVES = ((1.0, 2.0), (0.5, 3.0), (0.4, 3.5), (0.01, 101.0))
-
-
-@check("where half of the devices' time is lost", "try share = 1/9 with 10 devices")
-def half(work: ModuleType) -> object:
-    return [work.half_efficient(share) for share, _ in HALVES]
-
-
-@half.judge
-def _(seen: Any) -> None:
-    for (share, wanted), found in zip(HALVES, seen, strict=True):
-        expect(
-            abs(found - wanted) < 1e-9, f"devices for a serial share of {share:.0%}: yours {found:g}, wanted {wanted:g}"
-        )
+@calls(
+    "where half of the devices' time is lost",
+    "try share = 1/9 with 10 devices",
+    (1.0, 2.0, ""),
+    (0.5, 3.0, ""),
+    (0.4, 3.5, "must it be a whole number?"),
+    (1e-4, 10_001.0, "how large can the number become?"),
+)
+def half(work: ModuleType) -> Any:
+    return work.half_efficient

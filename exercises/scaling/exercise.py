@@ -46,6 +46,9 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
     return found
 
 
+# The functions below get dictionaries whose keys are in any order, and do not change them.
+
+
 def typical(seconds: Seconds) -> dict[int, float]:
     """A typical time for each number of devices, which one slow or one fast round in three must not change."""
     # Gap 1
@@ -59,7 +62,7 @@ def speed_up(seconds: dict[int, float]) -> dict[int, float]:
 
 
 def efficiency(speed_ups: dict[int, float]) -> dict[int, float]:
-    """The share of the devices' time that is useful."""
+    """The share of the devices' time that is useful; above 1 if N devices are more than N times as fast as one."""
     # Gap 3
     raise NotImplementedError("gap 3")
 
@@ -81,7 +84,7 @@ def predict(share: float, devices: int) -> float:
 
 
 def half_efficient(share: float) -> float:
-    """The number of devices at which the efficiency is a half, if `share` > 0 of the work is serial."""
+    """The number of devices (it may be a fraction) at which the efficiency is a half, if `share` > 0 is serial."""
     # Gap 6: set predict(share, N) / N = 1/2.
     raise NotImplementedError("gap 6")
 

@@ -2,8 +2,10 @@
 
 import contextlib
 import gc
+import math
 import os
 import weakref
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -73,8 +75,15 @@ def near(found: list[float], wanted: list[float]) -> bool:
     return len(found) == len(wanted) and all(abs(one - other) < 1e-6 * (1 + abs(other)) for one, other in pairs)
 
 
-def told(values: list[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values) or "none"
+def expect_near(what: str, found: list[float], wanted: list[float], hint: str = "") -> None:
+    yours, right = (", ".join(f"{value:g}" for value in numbers) or "none" for numbers in (found, wanted))
+    expect(near(found, wanted), f"{what}: yours {yours}, wanted {right}", hint)
+
+
+def spans(every: int, count: int, first: int = 0) -> list[range]:
+    """The steps of each entry, counted from 0, if `count` are added after `first`, and then the log is flushed."""
+    ends = sorted({*range(first // every * every + every, first + count, every), first + count})
+    return [range(begin, end) for begin, end in pairwise([first, *ends])]
 
 
 @check("rank 0 alone makes the logger", "which processes run the line that makes the logger?", ranks=RANKS, seconds=10)
@@ -92,9 +101,10 @@ def one_logger(work: ModuleType) -> object:
 @one_logger.judge
 def _(*ranks: Any) -> None:
     makers = [rank for rank, (count, _) in enumerate(ranks) for _ in range(count)]
-    expect(makers == [0], f"loggers were made by ranks {makers}")
+    expect(makers == [0], f"the ranks that make a logger: yours {makers}, wanted [0]")
     returned = all(right is True for _, right in ranks)
-    expect(returned, "begin() must return the logger on rank 0, and None on the other ranks")
+    hint = "what does the caller test, to find out whether it is to log?"
+    expect(returned, "begin() must return the logger on rank 0, and None on the other ranks", hint)
 
 
 # For `hyperparameters`: the number of processes, the examples of each, and the settings.
@@ -105,7 +115,7 @@ BEGINNINGS = (
 )
 
 
-@check("the hyperparameters are logged once, before training", "which of them are needed to run it again?")
+@check("the hyperparameters are logged once, before training", "which call of the logger is meant for them?")
 def hyperparameters(work: ModuleType) -> object:
     alone()
     seen = []
@@ -120,111 +130,33 @@ def hyperparameters(work: ModuleType) -> object:
 @hyperparameters.judge
 def _(seen: Any) -> None:
     for (world_size, share, settings), (returned, logged, given, rows) in zip(BEGINNINGS, seen, strict=True):
-        expect(returned is True, "rank 0 does not get the logger that was made")
-        expect(len(logged) == 1, f"log_hyperparams was called {len(logged)} times")
+        expect(returned is True, "rank 0 does not get the logger that was made", "what does begin() return?")
+        expect(len(logged) == 1, f"calls of log_hyperparams: yours {len(logged)}, wanted 1")
         sizes = {"world_size": world_size, "global_batch_size": share * world_size}
         for name, value in {**settings, **sizes, "torch_version": "9.8.7"}.items():
             found = logged[0].get(name, "missing")
             same = str(found) == value if name == "torch_version" else found == value
-            expect(same, f"{world_size} processes, {share} examples each: {name}: yours {found}, wanted {value}")
-        expect(given == settings, "the caller's settings were changed")
+            hint = "which numbers does somebody need who wants to run it again?"
+            if name in settings:
+                hint = "does each of the caller's settings become a hyperparameter, under its own name?"
+            elif name == "global_batch_size":
+                hint = "how many examples does a step take in all processes?"
+            what = f"{world_size} processes, {share} examples each: {name}: yours {found}, wanted {value}"
+            expect(same, what, hint)
+        changed = f"the caller's settings afterwards: yours {given}, wanted {settings}"
+        expect(given == settings, changed, "which dictionary do you write into?")
         expect(not rows, "there was no training, and metrics were logged")
 
 
-# Examples of each rank in each step: the shares are unequal, and one is empty.
-COUNTS = ((4, 4, 3), (4, 4, 4), (1, 7, 0), (5, 2, 2), (0, 0, 6), (3, 1, 0), (2, 2, 2))
+# For `step_axis`: every how many steps, the steps before, and the steps that are added.
+AXES = ((4, 0, 9), (4, 10, 9), (5, 23, 23), (3, 7, 2), (10, 4, 3))
 
 
-def losses_of(step: int, rank: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.rand(COUNTS[step][rank], generator=generator, dtype=torch.float64) * (1 + 5 * rank + step)
-
-
-# For `global_loss`: every how many steps, and where an entry is to be.
-INTERVALS = ((3, [3, 6, 7]), (1, [1, 2, 3, 4, 5, 6, 7]), (4, [4, 7]), (50, [7]))
-
-
-def rate_of(step: int) -> float:
-    return 0.5 / (1 + step)
-
-
-def mean_over(steps: range) -> float:
-    return torch.cat([losses_of(step, rank) for step in steps for rank in range(RANKS)]).mean().item()
-
-
-@check(
-    "the loss is the mean over the examples of all processes",
-    "of which examples does this process know the losses? how many are there in each process?",
-    ranks=RANKS,
-    seconds=10,
-)
-def global_loss(work: ModuleType) -> object:
-    rank, rows = group(), []
-    for every, _ in INTERVALS:
-        logger = Recorder() if rank == 0 else None
-        log = work.LossLog(logger, every, 0, CPU)
-        for step in range(len(COUNTS)):
-            log.add(losses_of(step, rank).requires_grad_(), rate_of(step))
-        log.flush()
-        rows.append(logger and logger.rows)
-    dist.barrier()
-    return rows
-
-
-@global_loss.judge
-def _(first: Any, *_: Any) -> None:
-    for (every, ends), rows in zip(INTERVALS, first, strict=True):
-        begins = [0, *ends]
-        wanted = [mean_over(range(begin, end)) for begin, end in zip(begins, ends, strict=False)]
-        at, found = steps(rows, "train/loss"), values(rows, "train/loss")
-        expect(
-            at == ends,
-            f"7 steps, every {every}, then flush(): the steps of the losses: yours {at}, wanted {ends}",
-        )
-        means = f"3 processes, every {every} steps: the means are {told(wanted)}, and logged were {told(found)}"
-        expect(near(found, wanted), means)
-        wanted, found = [rate_of(end - 1) for end in ends], values(rows, "train/learning_rate")
-        last = f"7 steps, every {every}, in one of which rank 0 has no examples: the rates of the last steps"
-        expect(near(found, wanted), f"{last}: yours {told(found)}, wanted {told(wanted)}")
-
-
-@check("the sum of the losses keeps 64 bits", "what type do the totals have after an entry was logged?", seconds=10)
-def precise(work: ModuleType) -> object:
-    alone()
-    logger = Recorder()
-    log = work.LossLog(logger, 3, 0, CPU)
-    for loss in (1e8, 1.0, -1e8) * 3:
-        log.add(torch.tensor([loss], dtype=torch.float64), 0.1)
-    return logger.rows
-
-
-@precise.judge
-def _(rows: Any) -> None:
-    found = values(rows, "train/loss")
-    expect(
-        near(found, [1 / 3] * 3),
-        f"losses 1e8, 1 and -1e8, three times: the means are 1/3, and logged were {told(found)}",
-    )
-
-
-# For `step_axis`: every how many steps, the steps before, the steps that are added, and where an entry is to be.
-AXES = (
-    (4, 0, 9, [4, 8, 9]),
-    (4, 10, 9, [12, 16, 19]),
-    (5, 23, 23, [25, 30, 35, 40, 45, 46]),
-    (3, 7, 2, [9]),
-    (10, 4, 3, [7]),
-)
-
-
-@check(
-    "the steps are counted from the beginning of the training",
-    "an entry is at each multiple of `every`: of which number?",
-)
+@check("the steps are counted from the beginning of the training", "what does flush() do if no step was added?")
 def step_axis(work: ModuleType) -> object:
     alone()
     seen = []
-    for every, first, adds, _ in AXES:
+    for every, first, adds in AXES:
         logger = Recorder()
         log = work.LossLog(logger, every, first, CPU)
         for number in range(adds):
@@ -240,32 +172,100 @@ def step_axis(work: ModuleType) -> object:
 @step_axis.judge
 def _(seen: Any) -> None:
     logs, without_steps = seen
-    for (every, first, adds, wanted), (rows, last) in zip(AXES, logs, strict=True):
-        for name in ("train/loss", "train/learning_rate"):
+    for (every, first, adds), (rows, last) in zip(AXES, logs, strict=True):
+        found, names = sorted({name for _, name, _ in rows}), ["train/learning_rate", "train/loss"]
+        what = f"the names that are logged: yours {found}, wanted {names}"
+        expect(found == names, what, "which names does the docstring give?")
+        wanted = [span.stop for span in spans(every, adds, first)]
+        for name in names:
             at = steps(rows, name)
-            expect(
-                at == wanted,
-                f"steps {first + 1} to {first + adds}, every {every}: the steps of {name}: yours {at}, wanted {wanted}",
-            )
-        expect(last == first + adds, f"after {first} steps and {adds} more, the log's step is {last}")
-        names = {name for _, name, _ in rows}
-        expect(names == {"train/loss", "train/learning_rate"}, f"logged were {sorted(names)}")
+            hint = "an entry is at each multiple of `every`: of which number, and before or after it is counted?"
+            if at == wanted[: len(at)]:
+                hint = "which steps are in no entry yet when flush() is called?"
+            elif None not in at and len(set(at)) < len(at):
+                hint = "the last two calls are flush(): at which step is its entry, and when is there none?"
+            what = f"steps {first + 1} to {first + adds}, every {every}, then flush() twice: the steps of {name}"
+            expect(at == wanted, f"{what}: yours {at}, wanted {wanted}", hint)
+        what = f"after {first} steps and {adds} more: the log's step: yours {last}, wanted {first + adds}"
+        expect(last == first + adds, what, "which number counts the steps?")
     expect(not without_steps, "no step was added, and flush() has logged")
 
 
-OF_TENSORS = (
-    "item",
-    "tolist",
-    "numpy",
-    "cpu",
-    "__float__",
-    "__int__",
-    "__bool__",
-    "__index__",
-    "__format__",
-    "__repr__",
+# Examples of each rank in each step: the shares are unequal, and one is empty.
+COUNTS = ((4, 4, 3), (4, 4, 4), (1, 7, 0), (5, 2, 2), (0, 0, 6), (3, 1, 0), (2, 2, 2))
+
+
+def losses_of(step: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.rand(COUNTS[step][rank], generator=generator, dtype=torch.float64) * (1 + 5 * rank + step)
+
+
+INTERVALS = (3, 1, 4, 50)  # of `global_loss`: every how many steps
+
+
+def rate_of(step: int) -> float:
+    return 0.5 / (1 + step)
+
+
+@check(
+    "the loss is the mean over the examples of all processes",
+    "do all processes reduce at the same steps, those without a logger or without examples too?",
+    ranks=RANKS,
+    seconds=10,
 )
-FETCHING = [getattr(torch.Tensor, name) for name in OF_TENSORS]
+def global_loss(work: ModuleType) -> object:
+    rank, rows = group(), []
+    for every in INTERVALS:
+        logger = Recorder() if rank == 0 else None
+        log = work.LossLog(logger, every, 0, CPU)
+        for step in range(len(COUNTS)):
+            log.add(losses_of(step, rank).requires_grad_(), rate_of(step))
+        log.flush()
+        rows.append(logger and logger.rows)
+    dist.barrier()
+    return rows
+
+
+@global_loss.judge
+def _(first: Any, *_: Any) -> None:
+    for every, rows in zip(INTERVALS, first, strict=True):
+        what, entries = f"{RANKS} processes, 7 steps, every {every}, then flush(): the", spans(every, len(COUNTS))
+        at, ends = steps(rows, "train/loss"), [span.stop for span in entries]
+        expect(at == ends, f"{what} steps of the losses: yours {at}, wanted {ends}", "does each step count?")
+        losses = [torch.cat([losses_of(step, rank) for step in span for rank in range(RANKS)]) for span in entries]
+        found, wanted = values(rows, "train/loss"), [some.mean().item() for some in losses]
+        hint = "of which examples does this process know the losses? how many are there in each process?"
+        if any(math.isnan(value) for value in found):
+            hint = "what is the mean of no losses?"
+        elif near(found[:1], wanted[:1]):
+            hint = "what do the totals hold after an entry, in each process?"
+        expect_near(f"{what} means", found, wanted, hint)
+        hint = "which step's rate does the log hold when it flushes? a step without examples has one, too"
+        found, wanted = values(rows, "train/learning_rate"), [rate_of(end - 1) for end in ends]
+        expect_near(f"{what} rates of the last steps", found, wanted, hint)
+
+
+@check(
+    "the sum of the losses keeps 64 bits",
+    "which type do the totals have, at the beginning and after an entry?",
+    seconds=10,
+)
+def precise(work: ModuleType) -> object:
+    alone()
+    logger = Recorder()
+    log = work.LossLog(logger, 3, 0, CPU)
+    for loss in (1e8, 1.0, -1e8) * 3:
+        log.add(torch.tensor([loss], dtype=torch.float64), 0.1)
+    return logger.rows
+
+
+@precise.judge
+def _(rows: Any) -> None:
+    expect_near("losses 1e8, 1 and -1e8, three times: the means", values(rows, "train/loss"), [1 / 3] * 3)
+
+
+OF_TENSORS = "item tolist numpy cpu __float__ __int__ __bool__ __index__ __format__ __repr__"
+FETCHING = [getattr(torch.Tensor, name) for name in OF_TENSORS.split()]
 
 
 class Fetches(TorchFunctionMode):
@@ -282,15 +282,11 @@ class Fetches(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@check(
-    "nothing is fetched or reduced between two entries",
-    "what waits for the device? what waits for the other processes?",
-)
+@check("nothing is fetched or reduced between two entries", "which of your lines needs a tensor's number in Python?")
 def seldom(work: ModuleType) -> object:
     alone()
     names = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object", "barrier")
-    logger, counts = Recorder(), []
-    log = work.LossLog(logger, 5, 0, CPU)
+    log, counts = work.LossLog(Recorder(), 5, 0, CPU), []
     with contextlib.ExitStack() as stack:
         patches = [mock.patch(f"torch.distributed.{name}", wraps=getattr(dist, name)) for name in names]
         mocks = [stack.enter_context(patch) for patch in patches]
@@ -301,26 +297,20 @@ def seldom(work: ModuleType) -> object:
                 log.add(losses, 0.1)
             counts.append((fetches.count, sum(mocked.call_count for mocked in mocks) - before))
     device = torch.device("meta")  # its tensors have no numbers that could be fetched
-    without_numbers = work.LossLog(logger, 1000, 0, device)
-    for _ in range(4):
-        try:
-            without_numbers.add(torch.rand(4, device=device), 0.1)
-        except (NotImplementedError, RuntimeError, TypeError) as error:
-            if "gap" in str(error):
-                raise
-            return counts, logger.rows, str(error)[:150]
-    return counts, logger.rows, None
+    try:
+        work.LossLog(Recorder(), 1000, 0, device).add(torch.rand(4, device=device), 0.1)
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        return counts, str(error)[:150]
+    return counts, None
 
 
 @seldom.judge
 def _(seen: Any) -> None:
-    counts, rows, error = seen
-    expect(len(counts) == 12, "not all steps were added")
+    counts, error = seen
     for step, (fetched, reduced) in enumerate(counts, start=1):
         expect(step % 5 == 0 or not fetched, f"every 5 steps: in step {step} a number was fetched")
-        expect(step % 5 == 0 or not reduced, f"every 5 steps: step {step} has a reduction too")
-    at = steps(rows, "train/loss")
-    expect(at == [5, 10], f"every 5 steps: logged at {at}, not [5, 10]")
+        what = f"every 5 steps: step {step} has a reduction too"
+        expect(step % 5 == 0 or not reduced, what, "when must the numbers of the other processes be known?")
     expect(error is None, f"no number can be fetched from the device meta, and add() has failed there: {error}")
 
 
@@ -420,10 +410,11 @@ def used_rate(work: ModuleType) -> object:
 @used_rate.judge
 def _(seen: Any) -> None:
     for (sizes, every), rows in zip(RATES, seen, strict=True):
-        at = sorted({*range(every, len(sizes) + 1, every), len(sizes)})
-        wanted = [0.5 / step**2 for step in at]
-        found = values(rows, "train/learning_rate")
-        expect(near(found, wanted), f"at steps {at} the rates were {told(wanted)}, and logged were {told(found)}")
+        at = [span.stop for span in spans(every, len(sizes))]
+        wanted, found = [0.5 / step**2 for step in at], values(rows, "train/learning_rate")
+        other_group = near(found, [rate / 2 for rate in wanted])
+        hint = "there are two groups of parameters: of which one is the rate?" if other_group else ""
+        expect_near(f"the rates of steps {at}", found, wanted, hint)
 
 
 @check("tracking does not change the training", "which calls does each step need, in which order?")
@@ -436,42 +427,35 @@ def same_training(work: ModuleType) -> object:
 def _(seen: Any) -> None:
     for (sizes, every), (rows, last, weights) in zip(TRAININGS, seen, strict=True):
         wanted, losses = reference(make_batches(sizes, seed=every))
-        away = largest_difference(weights, wanted.parameters())
-        expect(
-            away < 1e-12, f"after {len(sizes)} steps a weight differs by {away:.1e} from that of a training without log"
-        )
-        expect(last == len(sizes), f"after {len(sizes)} steps the log's step is {last}")
-        ends = sorted({*range(every, len(sizes) + 1, every), len(sizes)})
-        begins = [0, *ends]
-        means = [torch.cat(losses[begin:end]).mean().item() for begin, end in zip(begins, ends, strict=False)]
-        found = values(rows, "train/loss")
-        expect(
-            near(found, means),
-            f"batches of {sizes}, every {every}: the losses are {told(means)}, and logged were {told(found)}",
-        )
+        away, count = largest_difference(weights, wanted.parameters()), len(sizes)
+        expect(away < 1e-12, f"after {count} steps a weight is {away:.1e} from that of a training without log")
+        hint = "what does add() get after each step: one number, or one for each example?"
+        expect(last == count, f"the log's step after {count} steps: yours {last}, wanted {count}", hint)
+        means = [torch.cat(losses[span.start : span.stop]).mean().item() for span in spans(every, count)]
+        expect_near(f"batches of {sizes}, every {every}: the losses", values(rows, "train/loss"), means, hint)
 
 
-TEST_COUNTS = (5, 2, 9)
+TESTS = ((23, (5, 2, 9)), (460, (3, 0, 6)))  # for `tested`: the step, and the number of examples of each rank
 
 
-def test_share(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def test_share(rank: int, counts: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(rank)
-    logits = torch.randn(TEST_COUNTS[rank], 4, generator=generator) * (1 + rank)
-    labels = torch.randint(4, (TEST_COUNTS[rank],), generator=generator)
+    logits = torch.randn(counts[rank], 4, generator=generator) * (1 + rank)
+    labels = torch.randint(4, (counts[rank],), generator=generator)
     return logits, torch.where(torch.arange(len(labels)) < rank * 3, logits.argmax(dim=1), labels)
 
 
 @check(
     "the test's numbers are of all examples, under names of their own",
-    "add sums and counts over the processes, then divide once",
+    "which processes take part in the reduction?",
     ranks=RANKS,
     seconds=10,
 )
 def tested(work: ModuleType) -> object:
     rank, rows = group(), []
-    for step in (23, 460):
+    for step, counts in TESTS:
         logger = Recorder() if rank == 0 else None
-        work.log_test(logger, *test_share(rank), step)
+        work.log_test(logger, *test_share(rank, counts), step)
         rows.append(logger and logger.rows)
     dist.barrier()
     return rows
@@ -479,26 +463,32 @@ def tested(work: ModuleType) -> object:
 
 @tested.judge
 def _(first: Any, *_: Any) -> None:
-    logits, labels = (torch.cat(parts) for parts in zip(*map(test_share, range(RANKS)), strict=True))
-    wanted = {
-        "test/loss": F.cross_entropy(logits, labels).item(),
-        "test/accuracy": (logits.argmax(dim=1) == labels).float().mean().item(),
-    }
-    for step, rows in zip((23, 460), first, strict=True):
+    for (step, counts), rows in zip(TESTS, first, strict=True):
+        shares = [test_share(rank, counts) for rank in range(RANKS)]
+        logits, labels = (torch.cat(parts) for parts in zip(*shares, strict=True))
+        accuracy = (logits.argmax(dim=1) == labels).float().mean().item()
+        wanted = {"test/accuracy": accuracy, "test/loss": F.cross_entropy(logits, labels).item()}
         names = sorted({name for _, name, _ in rows})
-        expect(names == sorted(wanted), f"the names that were logged: yours {names}, wanted {sorted(wanted)}")
+        what = f"the names that are logged: yours {names}, wanted {[*wanted]}"
+        expect(names == [*wanted], what, "which names does the docstring give?")
         for name, value in wanted.items():
             found, at = values(rows, name), steps(rows, name)
-            expect(near(found, [value]), f"shares of {TEST_COUNTS}: {name} is {value:g}, and logged was {told(found)}")
-            expect(at == [step], f"after {step} steps, {name} was logged at step {at}")
+            hint = "add sums and counts over the processes, then divide once"
+            if any(math.isnan(number) for number in found):
+                hint = "what is the mean of no losses?"
+            elif near(found, [100 * value]):
+                hint = "what does the page show: a fraction, or per cent?"
+            expect_near(f"shares of {counts} examples: {name}", found, [value], hint)
+            what = f"{name} after {step} steps of training: its step: yours {at}, wanted {[step]}"
+            expect(at == [step], what, "what does log_metrics get besides the numbers?")
 
 
 # For `in_order`: the number of examples, and which of them each rank has.
 SHARES = (
-    (7, ((0, 3, 6), (1, 4, 0), (2, 5, 1))),  # padded to the same size
     (8, ((0, 3, 6), (1, 4, 7), (2, 5))),
     (6, ((5, 0, 2), (4,), (1, 3))),
     (2, ((1,), (), (0,))),
+    (7, ((0, 3, 6), (1, 4, 0), (2, 5, 1))),  # padded to the same size
 )
 
 
@@ -508,7 +498,7 @@ def guesses_of(length: int) -> torch.Tensor:
 
 @check(
     "the table has each test example once, in the data set's order",
-    "how does rank 0 know to which example a guess belongs?",
+    "which processes take part, and how does rank 0 know to which example a guess belongs?",
     ranks=RANKS,
     seconds=10,
 )
@@ -524,32 +514,36 @@ def in_order(work: ModuleType) -> object:
 
 @in_order.judge
 def _(*ranks: Any) -> None:
-    for (length, shares), everyone in zip(SHARES, zip(*ranks, strict=True), strict=True):
-        guesses = guesses_of(length).tolist()
-        what = f"{length} examples in shares of {shares}, guesses {guesses}"
-        expect(everyone[0] == guesses, f"{what}: rank 0 has {everyone[0]}")
-        expect(everyone[1:] == (None,) * (RANKS - 1), "other ranks than 0 have a table too")
+    for (length, shares), (table, *others) in zip(SHARES, zip(*ranks, strict=True), strict=True):
+        wanted, hint = guesses_of(length).tolist(), ""
+        if table and not {*table} <= {*wanted}:
+            hint = "is what arrives the number that was sent?"
+        elif sum(map(len, shares)) > length:
+            hint = "how often is an example in the table that two processes have?"
+        expect(table == wanted, f"{length} examples in shares of {shares}: yours {table}, wanted {wanted}", hint)
+        expect(others == [None] * (RANKS - 1), "other ranks than 0 have a table too", "what do the other ranks return?")
+
+
+ERRORS = (None, ValueError("NaN"), KeyboardInterrupt(), SystemExit(3), RuntimeError("gloo"))  # of `ended`
 
 
 @check(
     "finalize gets the right status at every end of the training", "which lines run when training() raises an error?"
 )
 def ended(work: ModuleType) -> object:
-    return [
-        training_that_ends(work, error, logger)
-        for error in (None, ValueError("NaN"), KeyboardInterrupt(), SystemExit(3), RuntimeError("gloo"))
-        for logger in (Recorder(), None)
-    ]
+    return [training_that_ends(work, error, logger) for error in ERRORS for logger in (Recorder(), None)]
 
 
-def training_that_ends(work: ModuleType, error: BaseException | None, logger: Recorder | None) -> dict[str, Any]:
-    calls, raised, ended_before = [], None, False
+def training_that_ends(work: ModuleType, error: BaseException | None, logger: Recorder | None) -> tuple:
+    """The calls of training() and of finalize, whether the caller gets the error itself, and what it gets."""
+    calls, raised = [], None
 
     def train() -> None:
-        nonlocal ended_before
-        calls.append(1)
         if logger:
-            ended_before = bool(logger.ends)
+            calls.extend(logger.ends)
+            logger.ends.clear()
+        calls.append("training")
+        if logger:
             logger.log_metrics({"train/loss": 1.0}, step=1)
         if error:
             raise error
@@ -560,25 +554,17 @@ def training_that_ends(work: ModuleType, error: BaseException | None, logger: Re
         if isinstance(one, NotImplementedError):
             raise
         raised = one
-    return {
-        "error": error and type(error).__name__,
-        "raised": repr(raised),
-        "same": raised is error,
-        "calls": len(calls),
-        "ended before": ended_before,
-        "ends": logger and logger.ends,
-    }
+    return [*calls, *(logger.ends if logger else [])], raised is error, repr(raised)
 
 
 @ended.judge
 def _(seen: Any) -> None:
-    expect(len(seen) == 10, "not all ends were tried")
-    for number, one in enumerate(seen):
-        error = one["error"]
-        what = f"a training that ends with {error}" if error else "a training that ends well"
-        expect(one["ended before"] is False, "finalize was called before the training")
-        expect(one["same"] is True, f"{what}: the caller gets {one['raised']}")
-        expect(one["calls"] == 1, f"{what} was called {one['calls']} times")
-        if number % 2 == 0:  # with a logger
-            wanted = ["failed" if number else "success"]
-            expect(one["ends"] == wanted, f"{what}: finalize was called with, yours {one['ends']}, wanted {wanted}")
+    ends = [(error, with_logger) for error in ERRORS for with_logger in (True, False)]
+    for (error, with_logger), (calls, same, raised) in zip(ends, seen, strict=True):
+        what = f"a training that ends with {type(error).__name__}" if error else "a training that ends well"
+        what += "" if with_logger else ", no logger"
+        hint = "which line could keep the error from the caller?" if error else "which processes have a logger?"
+        expect(same is True, f"{what}: the caller gets: yours {raised}, wanted {error!r}", hint)
+        wanted = ["training", *(["failed" if error else "success"] if with_logger else [])]
+        hint = "" if not error or isinstance(error, Exception) else "from which class does this error derive?"
+        expect(calls == wanted, f"{what}: training() and finalize: yours {calls}, wanted {wanted}", hint)

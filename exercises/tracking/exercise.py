@@ -33,7 +33,7 @@ def begin(
     """On rank 0: makes the logger, and logs the hyperparameters. The other ranks make no logger and get None.
 
     Hyperparameters are the `settings`, and "world_size", "global_batch_size" and "torch_version" (torch.__version__).
-    `share`: the number of examples that each process takes in a step.
+    The caller's `settings` stay as they are. `share`: the number of examples that each process takes in a step.
     """
     # Gap 1
     raise NotImplementedError("gap 1")
@@ -54,9 +54,10 @@ class LossLog:
         self.rate = 0.0
 
     def add(self, losses: torch.Tensor, rate: float) -> None:
-        """Called after each step, in all processes.
+        """Called after each step of the optimizer, in all processes.
 
-        losses: (B,), of the examples of this process. Processes may have different numbers of examples, or none.
+        losses: (B,), of the examples of this process. Processes may have different numbers of examples. Some may have
+        none, but not all. The losses may have a graph; the log keeps no graph in memory.
         rate: the learning rate that this step has used.
         """
         # Gap 2: add up on the device, count the step, and flush if it is time. Do not fetch a number (item()) in each
@@ -95,6 +96,7 @@ def log_test(logger: Logger | None, logits: torch.Tensor, labels: torch.Tensor, 
     """Logs "test/loss" and "test/accuracy" over the examples of all processes, after `step` steps of training.
 
     logits: (B, classes), labels: (B,), of this process's examples. Processes may have different numbers of examples.
+    Some may have none, but not all.
     """
     # Gap 5
     raise NotImplementedError("gap 5")
@@ -103,16 +105,16 @@ def log_test(logger: Logger | None, logits: torch.Tensor, labels: torch.Tensor, 
 def collect(indices: torch.Tensor, guesses: torch.Tensor, length: int) -> list[int] | None:
     """On rank 0 the guesses for all `length` test examples, in the order of the data set. None on other ranks.
 
-    indices, guesses: int64 (B,), of this process. Several processes may have the same example (padding).
+    indices, guesses: int64 (B,), of this process. Several may have the same example (padding), with the same guess.
     """
     # Gap 6: dist.gather_object sends any object to rank 0, which needs a list to receive the objects of all.
     raise NotImplementedError("gap 6")
 
 
 def tracked(logger: Logger | None, training: Callable[[], None]) -> None:
-    """Calls `training`, and then finalize("success"), or finalize("failed") if the training ended with an error.
+    """Calls `training`, and then finalize("success"), or finalize("failed") if an exception of any class ended it.
 
-    The caller still gets the error. Without finalize the last numbers may never be written.
+    The caller still gets the exception. Without finalize the last numbers may never be written.
     """
     # Gap 7: think of Ctrl-C too.
     raise NotImplementedError("gap 7")
