@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -340,10 +341,12 @@ def _all_reaped() -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that is free, below those that the system gives to outgoing connections (32768 to 60999 on Linux)."""
+    while True:
+        port = random.randint(20_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 if __name__ == "__main__":
