@@ -31,6 +31,7 @@ ACTIVITIES = {
     "checkpoints": OPTIMIZERS,
     "preempted_job": OPTIMIZERS,
     "model_parallelism": OPTIMIZERS,
+    "sharding": (*OPTIMIZERS, "torch.distributed.fsdp", "torch.profiler"),
     "two_nodes": TORCH,
     "scaling": ("scipy.optimize",),
     "input_pipeline": (*OPTIMIZERS, "torch.profiler"),
