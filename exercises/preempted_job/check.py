@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import StepLR
 
 from exercises.checking import check, expect, expect_new_orders
 
@@ -23,6 +23,8 @@ RANKS = 3
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 LENGTH, EPOCHS, BATCH_SIZE = 13, 3, 4
 LAST = EPOCHS * 4  # steps
+generator = torch.Generator().manual_seed(1)
+IMAGES, LABELS = torch.randn(LENGTH, 3, generator=generator), torch.randint(2, (LENGTH,), generator=generator)
 save_whole = torch.save
 
 
@@ -30,55 +32,41 @@ class Killed(BaseException):
     """What nobody catches: the process ends here, as with kill -9."""
 
 
-def alone() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def join() -> int:
+    """Joins the group of the check's ranks; returns this process's rank."""
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if os.environ["WORLD_SIZE"] == "1" else {}
+    dist.init_process_group("gloo", **alone)
+    return dist.get_rank()
 
 
-def examples() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(LENGTH, 3, generator=generator), torch.randint(2, (LENGTH,), generator=generator)
-
-
-def make_training(work: ModuleType, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
-    return work.Training(model, optimizer, CosineAnnealingLR(optimizer, LAST))
-
-
-def make_plan(work: ModuleType, save_every: int = 5, seed: int = 0) -> Any:
-    return work.Plan(EPOCHS, BATCH_SIZE, save_every, seed)
-
-
-def start(
-    work: ModuleType,
-    folder: Path,
-    before_step: Callable[[int], None] = lambda done: None,
-    save_every: int = 5,
-    seed: int = 1,
-) -> tuple[int, Any, list[int]]:
-    """Starts the job: its exit status, its training, and the numbers of the steps that it has made."""
+def make_folder(name: str) -> Path:
+    folder = Path(name).resolve()
     folder.mkdir(exist_ok=True)
-    training, steps = make_training(work, seed), []
-
-    def noted(done: int) -> None:
-        steps.append(done)
-        before_step(done)
-
-    status = work.train(training, *examples(), make_plan(work, save_every), folder, noted)
-    return status, training, steps
+    return folder
 
 
-def signal_at(step: int, number: int = signal.SIGTERM) -> Callable[[int], None]:
-    return lambda done: signal.raise_signal(number) if done == step else None
+def make_training(work: ModuleType, seed: int, norm: bool = False) -> Any:
+    """With a rate that is halved after every fourth step and, if `norm`, with averages that are no parameters."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4) if norm else nn.Tanh(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    return work.Training(model, optimizer, StepLR(optimizer, 4, gamma=0.5))
 
 
-def killed_at(step: int) -> Callable[[int], None]:
-    def before_step(done: int) -> None:
-        if done == step:
-            raise Killed
+def make_step(training: Any) -> None:
+    training.optimizer.zero_grad()
+    training.model(IMAGES).square().mean().backward()
+    training.optimizer.step()
+    training.schedule.step()
 
-    return before_step
+
+def saved(work: ModuleType, folder: Path, done: int, steps: int = 1) -> Any:
+    """A training of some steps, and its checkpoint."""
+    training = make_training(work, 0, norm=True)
+    for _ in range(steps):
+        make_step(training)
+    work.save(folder, training, done)
+    return training
 
 
 def weights(training: Any) -> list[Any]:
@@ -92,72 +80,53 @@ def numbers(folder: Path) -> list[int]:
     return sorted(int(word) for word in found if word.isdigit())
 
 
-def shown(found: list[int]) -> str:
-    return ", ".join(f"step-{number}.pt" for number in found) or "none"
-
-
 # --- The signal ---
 
-CHOSEN = (SIGNALS[:1], SIGNALS[1:], SIGNALS, SIGNALS * 2, SIGNALS[:1] * 3)
+CHOSEN = (SIGNALS[:1], SIGNALS[1:], SIGNALS * 2)
 
 
-@check("both signals are noticed, however often they come", "what does signal.signal want? what is in SIGNALS?")
+@check(
+    "each signal sets `received`, however often it comes, and does nothing else",
+    "what does signal.signal want? who handles a signal that comes a second time?",
+    ranks=2,
+)
 def noticed(work: ModuleType) -> object:
-    seen = []
-    for chosen in CHOSEN:
-        notice = work.Notice()
-        flags = [repr(notice.received)], [bool(notice.received)]
-        for number in chosen:
-            signal.raise_signal(number)
-            flags[0].append(repr(notice.received))
-            flags[1].append(bool(notice.received))
-        seen.append(flags)
-    return seen
+    join()
+    seen, stop = [], mock.Mock(side_effect=Killed)
+    calls = mock.patch.multiple(dist, barrier=stop, all_reduce=stop)
+    with calls, contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        for chosen in CHOSEN:
+            for number in SIGNALS:  # by default they would end the process
+                signal.signal(number, lambda number, frame: None)
+            at_ctrl_c = signal.getsignal(signal.SIGINT)
+            notice, raised = work.Notice(), ""
+            flags = [bool(notice.received)]
+            for number in chosen:
+                try:
+                    signal.raise_signal(number)
+                except NotImplementedError:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - SystemExit, and whatever else
+                    raised = type(error).__name__
+                flags.append(bool(notice.received))
+            seen.append((flags, raised, at_ctrl_c == signal.getsignal(signal.SIGINT)))
+    return seen, out.getvalue()
 
 
 @noticed.judge
-def _(seen: Any) -> None:
-    for chosen, (shown, (before, *flags)) in zip(CHOSEN, seen, strict=True):
-        expect(before is False, "a signal is noticed before one has come")
-        for number, flag, text in zip(chosen, flags, shown[1:], strict=True):
-            expect(flag is True, f"after {signal.Signals(number).name} `received` is {text}")
-
-
-@check("the signal sets the flag and does nothing else", "between which two lines of the program does it run?")
-def nothing_else(work: ModuleType) -> object:
-    training, folder, raised = make_training(work), Path("job"), None
-    before = weights(training)
-    alone()
-    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
-        folder.mkdir()
-        notice = work.Notice()
-        calls = [mock.patch(f"torch.{name}", side_effect=Killed) for name in ("save", "distributed.all_reduce")]
-        calls.append(mock.patch("torch.distributed.barrier", side_effect=Killed))
-        with contextlib.ExitStack() as stack:
-            for call in calls:
-                stack.enter_context(call)
-            try:
-                for number in SIGNALS:
-                    signal.raise_signal(number)
-            except BaseException as error:  # noqa: BLE001 - SystemExit, and whatever else
-                raised = type(error).__name__
-    return {
-        "raised": raised,
-        "flag": bool(notice.received),
-        "printed": printed.getvalue(),
-        "weights": (before, weights(training)),
-        "files": [path.name for path in folder.iterdir()],
-    }
-
-
-@nothing_else.judge
-def _(seen: Any) -> None:
-    raised, (before, after) = seen["raised"], seen["weights"]
-    expect(raised != "Killed", "it saves, or calls the other ranks, in the middle of whatever the program does")
-    expect(raised is None, f"it raises {raised} in the middle of whatever the program does")
-    expect(seen["flag"] is True, "the flag is not set")
-    expect(seen["printed"] == "", "it prints, in the middle of another print perhaps")
-    expect(before == after and seen["files"] == [], "it changes the training")
+def _(*ranks: Any) -> None:
+    anywhere = "between which two lines of the program can it run?"
+    for rank, (seen, printed) in enumerate(ranks):
+        for chosen, (flags, raised, ctrl_c) in zip(CHOSEN, seen, strict=True):
+            told = f"rank {rank}, {', '.join(number.name for number in chosen)}"
+            expect(raised != "Killed", f"{told}: the handler calls the other ranks", anywhere)
+            expect(not raised, f"{told}: the handler raises {raised}", anywhere)
+            wanted = [False] + [True] * len(chosen)
+            hint = "is `receive` called for each of SIGNALS, in each rank, and does it set the flag of this Notice?"
+            hint = "what does a second signal do?" if flags[1] else hint
+            expect(flags == wanted, f"{told}: `received` before and after each: yours {flags}, wanted {wanted}", hint)
+            expect(ctrl_c, "Ctrl-C (SIGINT) has got another handler, too", "which signals must call `receive`?")
+        expect(not printed, f"the handler prints {printed[:40]!r}", anywhere)
 
 
 FLAGS = [[bool(case >> rank & 1) for rank in range(RANKS)] for case in range(2**RANKS)]
@@ -165,23 +134,400 @@ FLAGS = [[bool(case >> rank & 1) for rank in range(RANKS)] for case in range(2**
 
 @check(
     "if one rank has received a signal, all ranks know",
-    "which operation tells every rank what all the others know?",
+    "which ranks take part in the call, and which of them get its result?",
     ranks=RANKS,
     seconds=6,
 )
 def agreement(work: ModuleType) -> object:
-    dist.init_process_group("gloo")
-    return [bool(work.agreed(flags[dist.get_rank()])) for flags in FLAGS]
+    rank = join()
+    return [bool(work.agreed(flags[rank])) for flags in FLAGS]
 
 
 @agreement.judge
 def _(*ranks: Any) -> None:
     for flags, found in zip(FLAGS, zip(*ranks, strict=True), strict=True):
-        expect(found == (any(flags),) * RANKS, f"where the ranks' flags are {flags}, they agree on {list(found)}")
+        wanted = (any(flags),) * RANKS
+        told = f"flags {flags} of the ranks: their answers: yours {list(found)}, wanted {list(wanted)}"
+        hint = "for which combinations of three flags is the answer True?" if len({*found}) == 1 else ""
+        expect(found == wanted, told, hint)
 
 
-# For each rank the step before which it receives a signal.
-SIGNALLED = ({2: 1}, {1: 6, 2: 7}, {0: 9}, {0: 3, 1: 3, 2: 3})
+# --- The checkpoint ---
+
+THERE = ([], [9, 10, 11], [2, 10, 99, 100, 1000])
+OTHER_FILES = ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp", "step-a.pt", "last-step-14.pt", "step-15_pt")
+
+
+@check(
+    "checkpoints are sorted by number, and other files do not count", "which one is first if both are text: 10 or 9?"
+)
+def sorted_numbers(work: ModuleType) -> object:
+    seen = []
+    for case, there in enumerate(THERE):
+        folder = make_folder(f"job-{case}")
+        for name in (*(f"step-{number}.pt" for number in there[::2] + there[1::2]), *OTHER_FILES):
+            (folder / name).write_text("something")
+        seen.append(list(work.saved_steps(folder)))
+    return seen
+
+
+@sorted_numbers.judge
+def _(seen: Any) -> None:
+    for there, found in zip(THERE, seen, strict=True):
+        told = f"{', '.join([*(f'step-{number}.pt' for number in there), *OTHER_FILES])}: yours {found}, wanted {there}"
+        expect(sorted(found) == there, told, "which of these names fit your pattern, and which ones should?")
+        hint = "" if found == sorted(found, key=str) else "in what order does a folder list its files?"
+        expect(found == there, told, hint)
+
+
+@check(
+    "rank 0 saves, all ranks wait, and the older checkpoints are whole at any moment",
+    "which ranks write? the job is killed between two of your lines: what is in the folder then?",
+    ranks=RANKS,
+    seconds=8,
+)
+def whole_at_any_moment(work: ModuleType) -> object:
+    join()
+    folder = make_folder("job")
+    return [moments(work, folder, done) for done in DONE]
+
+
+DONE = (8, 9, 10, 10)  # at last a name that is taken
+
+
+def moments(work: ModuleType, folder: Path, done: int) -> object:
+    """The checkpoints that have changed when the new one is half written; what is seen at its renames; is it there?"""
+
+    def contents() -> set[tuple[int, bytes]]:
+        return {(number, (folder / f"step-{number}.pt").read_bytes()) for number in numbers(folder)}
+
+    def changed() -> set[int]:
+        return {number for number, _ in old ^ contents()}
+
+    def save_slowly(obj: Any, f: Any, *rest: Any, **options: Any) -> None:
+        with contextlib.nullcontext(f) if hasattr(f, "write") else open(f, "wb") as file:
+            start = file.tell()
+            file.write(b"ha")
+            file.flush()
+            halfway.append(changed())
+            file.seek(start)
+            file.truncate()
+            save_whole(obj, file, *rest, **options)
+
+    def rename(real: Any, source: Any, name: Any, **options: Any) -> None:
+        if Path(name).resolve() == target:
+            path = Path(source).resolve()
+            renamed.append((path.parent == folder, changed(), path.read_bytes()))
+            deadline = time.monotonic() + 0.3  # the others have time to return, which they must not
+            while time.monotonic() < deadline and not list(folder.glob(f"returned-{done}-*")):
+                time.sleep(0.02)
+        real(source, name, **options)
+
+    target, old, halfway, renamed = folder / f"step-{done}.pt", contents(), [], []
+    dist.barrier()
+    patches = (mock.patch(f"os.{name}", functools.partial(rename, getattr(os, name))) for name in ("replace", "rename"))
+    with mock.patch("torch.save", save_slowly), next(patches), next(patches):
+        saved(work, folder, done)
+    content = target.read_bytes() if target.exists() else None
+    (folder / f"returned-{done}-{dist.get_rank()}").touch()
+    dist.barrier()
+    return halfway, [(beside, changed, read == content) for beside, changed, read in renamed], content is not None
+
+
+@whole_at_any_moment.judge
+def _(*ranks: Any) -> None:
+    for done, by_rank in zip(DONE, zip(*ranks, strict=True), strict=True):
+        name = f"step-{done}.pt"
+        found = [rank for rank, (halfway, *_) in enumerate(by_rank) for _ in halfway]
+        expect(found == [0], f"the ranks that call torch.save: yours {found}, wanted [0]", "which ranks write?")
+        halfway, renamed, _ = by_rank[0]
+        for changed in (*halfway, *(changed for _, changed, _ in renamed)):
+            told = f"{name} is not ready yet, and checkpoints with these numbers are new, changed or gone: {changed}"
+            expect(not changed, told, "the job is killed between two of your lines: what is in the folder then?")
+        hint = "which operation gives a file its name, with all of its contents, in one moment?"
+        expect(bool(renamed), f"{name} does not get its name by a rename", hint)
+        for beside, _, whole in renamed:
+            expect(beside, "the unfinished file lies in another folder", "what if that folder is on another disk?")
+            expect(whole, f"{name} gets its name when it is not whole yet")
+        there = [is_there for *_, is_there in by_rank]
+        told = f"{name} is there when save() returns, by rank: yours {there}, wanted {[True] * RANKS}"
+        expect(all(there), told, "which ranks come to the line where they wait, and what has rank 0 done then?")
+
+
+BEFORE = ([], [9, 10], [101], [8, 50, 99, 100, 150, 1000], [1, 2, 3, 50])  # step 100 is saved
+
+
+@check(
+    "the last two are kept, and the new one is one of them",
+    "which numbers can be in the folder when 100 is saved?",
+)
+def two_kept(work: ModuleType) -> object:
+    join()
+    seen = []
+    for case, there in enumerate(BEFORE):
+        folder = make_folder(f"job-{case}")
+        for name in ("notes.txt", *(f"step-{number}.pt" for number in there)):
+            (folder / name).write_text("something")
+        saved(work, folder, 100)
+        seen.append((numbers(folder), (folder / "notes.txt").exists()))
+    return seen
+
+
+@two_kept.judge
+def _(seen: Any) -> None:
+    for there, (found, has_notes) in zip(BEFORE, seen, strict=True):
+        wanted = [*[number for number in there if number < 100][-1:], 100]
+        told = f"checkpoints {there} were there, and 100 is saved: yours {found}, wanted {wanted}"
+        expect(found == wanted, told)
+        expect(has_notes, "notes.txt in the same folder is removed", "which files are checkpoints?")
+
+
+MADE = ((3, 3), (5, 17))  # the steps that were made, and the number that is saved
+
+
+@check(
+    "weights, momentum, rate and the number of steps come back in every rank",
+    "which parts does a training have, and what does the state of each part hold?",
+    ranks=RANKS,
+)
+def comes_back(work: ModuleType) -> object:
+    rank, seen = join(), []
+    for steps, done in MADE:
+        folder = make_folder(f"job-{done}")
+        training, again = saved(work, folder, done, steps), make_training(work, 1 + rank, norm=True)
+        dist.barrier()
+        seen.append((work.load_latest(folder, again), future(training), future(again)))
+    return seen
+
+
+def future(training: Any) -> list[tuple[float, Any]]:
+    """The rate and the weights, now and after each of three more steps."""
+    seen = []
+    for _ in range(4):
+        seen.append((training.optimizer.param_groups[0]["lr"], weights(training)))
+        make_step(training)
+    return seen
+
+
+@comes_back.judge
+def _(*ranks: Any) -> None:
+    for rank, seen in enumerate(ranks):
+        for (_, done), (found, *futures) in zip(MADE, seen, strict=True):
+            told = f"rank {rank}: the number of steps: yours {found}, wanted {done}"
+            expect(found == done, told, "what does load_latest return?")
+            for later, ((rate, saved), (new_rate, loaded)) in enumerate(zip(*futures, strict=True)):
+                told = f"rank {rank}, {later} step(s) after loading"
+                hint = "which part sets the rate, and what must it know?"
+                expect(rate == new_rate, f"{told}: the rate: yours {new_rate:g}, wanted {rate:g}", hint)
+                hint = "what does the optimizer keep from one step to the next?" if later else ""
+                hint = "which ranks load which parts?" if rank else hint
+                expect(saved == loaded, f"{told}: the weights and averages are not those of the saved training", hint)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "cut off": lambda whole: whole[: len(whole) // 2],
+    "without its end": lambda whole: whole[:-30],
+    "full of zeros": lambda whole: bytes(len(whole)),
+    "a text": lambda whole: b"disk quota exceeded\n" * 9,
+}
+# The checkpoints in each folder.
+FOLDERS: list[dict[int, str]] = [
+    {},
+    {3: "empty"},
+    {9: "whole", 10: "whole"},
+    *({9: "whole", 10: "whole", 11: damage} for damage in DAMAGES),
+    {9: "whole", 10: "a text", 11: "empty"},
+]
+
+
+@check(
+    "the latest whole checkpoint is taken; if there is none, training starts from the beginning",
+    "which kinds of errors can torch.load raise? what if there is no checkpoint at all?",
+)
+def latest_whole(work: ModuleType) -> object:
+    join()
+    files, states, seen = {}, [(0, weights(make_training(work, 3, norm=True)))], []
+    for done in (9, 10):
+        states.append((done, weights(saved(work, make_folder("made"), done, steps=done))))
+        files[done] = Path("made", f"step-{done}.pt").read_bytes()
+    for case, there in enumerate(FOLDERS):
+        folder, training = make_folder(f"job-{case}"), make_training(work, 3, norm=True)
+        for name in OTHER_FILES:
+            (folder / name).write_bytes(DAMAGES["cut off"](files[9]))
+        for number, state in there.items():
+            content = files[number] if state == "whole" else DAMAGES[state](files[9])
+            (folder / f"step-{number}.pt").write_bytes(content)
+        seen.append((work.load_latest(folder, training), weights(training), numbers(folder)))
+    return states, seen
+
+
+@latest_whole.judge
+def _(seen: Any) -> None:
+    states = dict(seen[0])
+    for there, (found, values, left) in zip(FOLDERS, seen[1], strict=True):
+        told = ", ".join(f"step-{number}.pt is {state}" for number, state in there.items()) or "no checkpoint"
+        wanted = max((number for number, state in there.items() if state == "whole"), default=0)
+        hint = "which file is tried after one that can't be read, and whose number is returned?"
+        expect(found == wanted, f"{told}: the number of steps: yours {found}, wanted {wanted}", hint)
+        expect(values == states[wanted], f"{told}: the weights are not those after {wanted} steps", hint)
+        told += f": the checkpoints afterwards: yours {left}, wanted {[*there]}"
+        expect(left == [*there], told, "must a file be removed here?")
+
+
+# --- The training ---
+
+PLANS = ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2), (21, 2, 8, 3))  # examples, epochs, batch size, seed
+
+
+def left(work: ModuleType, done: int, length: int, epochs: int, batch_size: int, seed: int) -> list[list[int]]:
+    """The batches after `done` steps."""
+    return [list(map(int, batch)) for batch in work.batches(length, work.Plan(epochs, batch_size, 5, seed), done)]
+
+
+@check(
+    "the batches after k steps are those of a whole training",
+    "after k steps: in which epoch is it, how many of its batches are done, and which epoch is the last one?",
+)
+def same_batches(work: ModuleType) -> object:
+    state, seen = torch.get_rng_state(), []
+    for plan in PLANS:
+        whole = left(work, 0, *plan)
+        seen.append((whole, [left(work, done, *plan) for done in range(1, len(whole) + 1)]))
+    return seen, torch.equal(state, torch.get_rng_state())
+
+
+@same_batches.judge
+def _(seen: Any) -> None:
+    for (length, epochs, batch_size, _), (whole, later) in zip(PLANS, seen[0], strict=True):
+        told = f"{length} examples, {epochs} epochs, batches of {batch_size}"
+        sizes = [len(batch) for batch in whole]
+        wanted = [min(batch_size, length - first) for first in range(0, length, batch_size)] * epochs
+        hint = "how many batches does an epoch have, and which one may be smaller?"
+        expect(sizes == wanted, f"{told}: their sizes: yours {sizes}, wanted {wanted}", hint)
+        for done, found in enumerate(later, start=1):
+            same_sizes = [len(batch) for batch in found] == sizes[done:]
+            hint = "does the order of an epoch depend on where training goes on?" if same_sizes else ""
+            yours, wanted = (f"{len(rest)} batches, {str(rest[:2])[:-1]}" for rest in (found, whole[done:]))
+            expect(found == whole[done:], f"{told}, after {done} steps: yours {yours}, wanted {wanted}", hint)
+    expect(seen[1], "other random numbers of the program change", "whose random numbers does randperm draw?")
+
+
+SEEDS = (0, 12347, 77)  # no round numbers: seed + 1000 * epoch is right too
+
+
+@check("every epoch has all examples, in its own order", "what does the seed of the generator depend on?")
+def orders(work: ModuleType) -> object:
+    return [left(work, 0, 50, 4, 16, seed) for seed in SEEDS]
+
+
+@orders.judge
+def _(seen: Any) -> None:
+    earlier: list[list[int]] = []
+    for seed, batches in zip(SEEDS, seen, strict=True):
+        orders = [sum(batches[first : first + 4], []) for first in range(0, 16, 4)]
+        whole = all(sorted(order) == list(range(50)) for order in orders)
+        expect(whole, "an epoch does not have each of the 50 examples once")
+        expect_new_orders(orders)
+        expect(not any(order in earlier for order in orders), f"seed {seed} has an order of another seed")
+        earlier += orders
+
+
+# A job is `save_every`, and for each of its starts what comes, and before which step.
+SIGNAL = [f"signal to rank {rank}" for rank in range(RANKS)]
+Start = dict[str, int]
+Job = tuple[int, list[Start]]
+
+
+def run(work: ModuleType, jobs: Sequence[Job]) -> object:
+    """For each start of each job what this rank sees: its steps, the status, the checkpoints after it, the weights."""
+    rank = join()
+    return [
+        run_once(work, make_folder(f"job-{case}"), save_every, start.get(SIGNAL[rank]), start.get("killed"))
+        for case, (save_every, starts) in enumerate(jobs)
+        for start in starts
+    ]
+
+
+def run_once(work: ModuleType, folder: Path, save_every: int, signal_at: int | None, killed_at: int | None) -> object:
+    training = make_training(work, seed=1 if numbers(folder) else 0)  # 1: other weights than in the checkpoint
+    steps: list[int] = []
+
+    def before_step(done: int) -> None:
+        steps.append(done)
+        if done == killed_at:
+            raise Killed
+        if done == signal_at:
+            signal.raise_signal(SIGNALS[done % 2])
+
+    try:
+        status = work.train(training, IMAGES, LABELS, work.Plan(EPOCHS, BATCH_SIZE, save_every, 0), folder, before_step)
+    except (Killed, SystemExit) as error:
+        status = repr(error)
+    dist.barrier()  # rank 0 may remove files after the others have returned
+    return steps, status, numbers(folder), weights(training)
+
+
+def right(start: Start, save_every: int, kept: list[int]) -> tuple[list[int], int | str, list[int]]:
+    """The steps, the status and the checkpoints of a right job that is started with the checkpoints `kept`."""
+    steps = []
+    for step in range(kept[-1] if kept else 0, LAST):
+        steps.append(step)
+        if start.get("killed") == step:
+            return steps, repr(Killed()), kept
+        done, interrupted = step + 1, step in start.values()
+        if interrupted or done % save_every == 0 or done == LAST:
+            kept = [*kept, done][-2:]
+        if interrupted and done < LAST:
+            return steps, 143, kept
+    return steps, 0, kept
+
+
+def expect_right(jobs: Sequence[Job], *ranks: Any) -> None:
+    for rank, seen in enumerate(ranks):
+        whole, starts_seen = seen[0][-1], iter(seen)  # the first start of the first job is not interrupted
+        for save_every, starts in jobs:
+            told, kept = f"rank {rank}, save_every={save_every}", []
+            for start in starts:
+                coming = " and ".join(f"{what} before step {step}" for what, step in start.items())
+                told += f"; start: {coming or 'no signal'}"
+                steps, status, kept = right(start, save_every, kept)
+                found_steps, found_status, there, values = next(starts_seen)
+                expect(found_steps == steps, f"{told}: the steps: yours {found_steps}, wanted {steps}")
+                hint = "after which steps must there be a checkpoint, and from where are the steps counted?"
+                expect(there == kept, f"{told}: the checkpoints: yours {there}, wanted {kept}", hint)
+                exits = str(found_status).startswith("SystemExit")
+                expect(not exits, f"{told}: train raises {found_status}", "who ends the program: train or its caller?")
+                hint = "which status says that work is left, and after which step is none left?"
+                expect(found_status == status, f"{told}: the status: yours {found_status}, wanted {status}", hint)
+                hint = "which values does a step read, besides the weights?"
+                expect(status != 0 or values == whole, f"{told}: the weights are not those of a whole training", hint)
+
+
+WHOLE: Job = (5, [{}, {}])  # and started again when it is finished
+ALONE: list[Job] = [
+    WHOLE,
+    *((5, [{SIGNAL[0]: step}, {}]) for step in range(LAST)),
+    (100, [*({SIGNAL[0]: step} for step in (2, 3, 4, 9)), {}]),
+    *((every, [{"killed": step}, {}]) for every, step in ((5, 3), (5, 11), (3, 7), (100, 11))),
+]
+
+
+@check(
+    "after a signal, or killed without one, it goes on and ends with the same weights",
+    "in which steps does it look for a signal? from which step does it go on?",
+)
+def goes_on(work: ModuleType) -> object:
+    return run(work, ALONE)
+
+
+@goes_on.judge
+def _(seen: Any) -> None:
+    expect_right(ALONE, seen)
+
+
+SIGNALLED: list[Start] = [{SIGNAL[2]: 1}, {SIGNAL[1]: 6, SIGNAL[2]: 7}, {SIGNAL[0]: 9}, dict.fromkeys(SIGNAL, 3)]
+TOGETHER = [WHOLE, *((5, [start, {}]) for start in SIGNALLED)]
 
 
 @check(
@@ -191,579 +537,9 @@ SIGNALLED = ({2: 1}, {1: 6, 2: 7}, {0: 9}, {0: 3, 1: 3, 2: 3})
     seconds=10,
 )
 def end_together(work: ModuleType) -> object:
-    dist.init_process_group("gloo")
-    whole, seen = weights(start(work, Path("whole"), seed=0)[1]), []
-    for case, steps in enumerate(SIGNALLED):
-        folder = Path(f"job-{case}")
-        at = steps.get(dist.get_rank(), -1)
-        status, _, made = start(work, folder, signal_at(at, SIGNALS[case % 2]), seed=0)
-        first = [made[-1] if made else None, int(status)]
-        status, again, _ = start(work, folder, seed=2)
-        seen.append((first, int(status), weights(again)))
-        dist.barrier()
-    return whole, seen
+    return run(work, TOGETHER)
 
 
 @end_together.judge
 def _(*ranks: Any) -> None:
-    for case, steps in enumerate(SIGNALLED):
-        told = f"signals to {', '.join(f'rank {rank} in step {step}' for rank, step in steps.items())}"
-        found = [seen[case][0] for _, seen in ranks]
-        wanted = [[min(steps.values()), 143]] * RANKS
-        expect(found == wanted, f"{told}: the ranks' last step and status: yours {found}, wanted {wanted}")
-        statuses = [seen[case][1] for _, seen in ranks]
-        expect(statuses == [0] * RANKS, f"{told}: started again, the statuses are {statuses}")
-        same = all(seen[case][2] == whole for whole, seen in ranks)
-        expect(same, f"{told}: started again, the weights are not those of a whole one")
-
-
-# --- The checkpoint ---
-
-
-def saved(work: ModuleType, folder: Path, done: int, steps: int) -> Any:
-    """A training of some steps, and its checkpoint."""
-    training = make_training(work)
-    for _ in range(steps):
-        training.optimizer.zero_grad()
-        training.model(examples()[0]).square().sum().backward()
-        training.optimizer.step()
-        training.schedule.step()
-    work.save(folder, training, done)
-    return training
-
-
-THERE = ([], [7], [9, 10, 11], [2, 10, 99, 100, 1000], [8, 25, 138])
-OTHER_FILES = (
-    "unfinished.tmp",
-    "step-12.pt.tmp",
-    "step-13.tmp",
-    "notes.txt",
-    "step-a.pt",
-    "last-step-14.pt",
-    "step-15_pt",
-)
-
-
-@check(
-    "checkpoints are sorted by number, and other files do not count", "which one is first if both are text: 10 or 9?"
-)
-def sorted_numbers(work: ModuleType) -> object:
-    seen = []
-    for case, there in enumerate(THERE):
-        folder = Path(f"job-{case}")
-        folder.mkdir()
-        for number in there[::2] + there[1::2]:
-            work.path_of(folder, number).write_text("a checkpoint")
-        for name in OTHER_FILES:
-            (folder / name).write_text("something else")
-        seen.append(list(work.saved_steps(folder)))
-    return seen
-
-
-@sorted_numbers.judge
-def _(seen: Any) -> None:
-    for wanted, found in zip(THERE, seen, strict=True):
-        expect(found == wanted, f"the folder has {shown(wanted)} and other files, and found are {found}")
-
-
-MADE = ((3, 3), (5, 17), (6, 138))  # the steps that were made, and the number that is saved
-
-
-@check(
-    "weights, momentum, rate and the number of steps come back", "which parts does a training have? what sets the rate?"
-)
-def comes_back(work: ModuleType) -> object:
-    alone()
-
-    def make(seed: int) -> Any:
-        """With averages that are no parameters, and a schedule that counts epochs of four steps."""
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        return work.Training(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.5))
-
-    def steps(training: Any, count: int) -> None:
-        for _ in range(count):
-            training.optimizer.zero_grad()
-            training.model(examples()[0]).square().sum().backward()
-            training.optimizer.step()
-            training.schedule.step()
-
-    seen = []
-    for case, (made, done) in enumerate(MADE):
-        folder = Path(f"job-{case}")
-        folder.mkdir()
-        training, again = make(0), make(1)
-        steps(training, made)
-        work.save(folder, training, done)
-        found = work.load_latest(folder, again)
-        states = [(weights(training), weights(again))]
-        rates = []
-        for _ in range(3):
-            steps(training, 1)
-            steps(again, 1)
-            rates.append([one.optimizer.param_groups[0]["lr"] for one in (training, again)])
-            states.append((weights(training), weights(again)))
-        seen.append((found, states, rates))
-    return seen
-
-
-@comes_back.judge
-def _(seen: Any) -> None:
-    for (_, done), (found, states, rates) in zip(MADE, seen, strict=True):
-        expect(found == done, f"saved after {done} steps, it goes on after {found}")
-        (saved_weights, loaded), *later = states
-        expect(saved_weights == loaded, "the weights (or what else is in the state dict) are not those that were saved")
-        for more, (rate, (whole, again)) in enumerate(zip(rates, later, strict=True), start=1):
-            expect(rate[0] == rate[1], f"the rate {more} step(s) later: yours {rate[1]:g}, wanted {rate[0]:g}")
-            expect(whole == again, f"{more} step(s) later the weights are different: what does a step read?")
-
-
-@check(
-    "no whole checkpoint: training starts from the beginning",
-    "what does torch.load raise for an empty file? what does load_latest return then?",
-)
-def from_scratch(work: ModuleType) -> object:
-    alone()
-    folder, seen = Path("job"), []
-    folder.mkdir()
-    for name, content in ((None, b""), ("unfinished.tmp", b"ha"), ("step-3.pt", b""), ("step-10.pt", b"ha")):
-        if name:
-            (folder / name).write_bytes(content)
-        training = make_training(work)
-        before = weights(training)
-        found = work.load_latest(folder, training)
-        seen.append(([path.name for path in folder.iterdir()], found, before == weights(training)))
-    return seen
-
-
-@from_scratch.judge
-def _(seen: Any) -> None:
-    expect(len(seen) == 4, "not all folders were tried")
-    for names, found, unchanged in seen:
-        there = ", ".join(names) or "nothing"
-        expect(found == 0, f"the folder has {there}, no whole checkpoint, and training goes on after step {found}")
-        expect(unchanged is True, f"the folder has {there}, and the weights are changed")
-
-
-DAMAGES = (
-    "",
-    "is empty",
-    "is cut off in the middle",
-    "has lost its end",
-    "is full of zeros",
-    "is a text",
-)  # of the checkpoint of step 11; at first there is none
-
-
-@check("the latest whole checkpoint is taken", "what does torch.load raise for a damaged file, and which file is next?")
-def latest_whole(work: ModuleType) -> object:
-    alone()
-    folder, other = Path("job"), Path("other")
-    folder.mkdir()
-    other.mkdir()
-    made = [weights(saved(work, folder, 9, 1)), weights(saved(work, folder, 10, 2))]
-    saved(work, other, 11, 3)
-    whole = work.path_of(other, 11).read_bytes()
-    # What else may lie there: unfinished, and newer.
-    for name in ("unfinished.tmp", "step-12.pt.tmp", "step-13.tmp"):
-        (folder / name).write_bytes(whole[: len(whole) // 2])
-    contents = (
-        None,
-        b"",
-        whole[: len(whole) // 2],
-        whole[:-30],
-        bytes(len(whole)),
-        b"disk quota exceeded\n" * 9,
-    )
-    seen = []
-    for content in contents:
-        if content is not None:
-            work.path_of(folder, 11).write_bytes(content)
-        training = make_training(work, seed=3)
-        seen.append((work.load_latest(folder, training), weights(training)))
-    work.path_of(folder, 10).write_bytes(b"ha")
-    training = make_training(work, seed=3)
-    return made, seen, (work.load_latest(folder, training), weights(training))
-
-
-@latest_whole.judge
-def _(seen: Any) -> None:
-    (of_9, of_10), loaded, (last, last_weights) = seen
-    for damage, (found, values) in zip(DAMAGES, loaded, strict=True):
-        told = f"steps 9 and 10 are whole{f', step 11 {damage}' if damage else ''}: training goes on after step {found}"
-        expect(found == 10, told)
-        expect(values == of_10, "the weights are not those of step 10")
-    expect(last == 9, f"steps 10 and 11 are damaged, 9 is whole: training goes on after step {last}")
-    expect(last_weights == of_9, "the weights are not those of step 9")
-
-
-def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
-    """To write what torch.save is given: a path or an open file."""
-    return contextlib.nullcontext(file) if hasattr(file, "write") else open(file, "wb")
-
-
-def renames(before: Callable[[Path, Path], None]) -> contextlib.ExitStack:
-    """Within it, `before` is called with both names when a file is about to be renamed."""
-
-    def rename(real: Any, source: Any, target: Any, **options: Any) -> None:
-        before(Path(source).resolve(), Path(target).resolve())
-        real(source, target, **options)
-
-    stack = contextlib.ExitStack()
-    for name in ("replace", "rename"):
-        stack.enter_context(mock.patch(f"os.{name}", functools.partial(rename, getattr(os, name))))
-    return stack
-
-
-@check("killed while it writes: the older checkpoints are whole", "what is the name of the unfinished file?")
-def killed_writing(work: ModuleType) -> object:
-    alone()
-    folder = Path("job")
-    folder.mkdir()
-    saved(work, folder, 8, 1)
-    training = saved(work, folder, 9, 2)
-    before = {path.name: path.read_bytes() for path in folder.glob("step-*.pt")}
-    seen = []
-
-    def cut_off(obj: object, f: object, *_: object, **__: object) -> None:
-        with opened(f) as file:
-            file.write(b"ha")
-            file.flush()
-        raise Killed
-
-    for done in (10, 9):  # another one, and one that is there already
-        with mock.patch("torch.save", cut_off), contextlib.suppress(Killed):
-            saved(work, folder, done, 3)
-        whole = all((folder / name).exists() and (folder / name).read_bytes() == old for name, old in before.items())
-        again = make_training(work, seed=3)
-        seen.append((whole, work.load_latest(folder, again), weights(again)))
-    return sorted(before), weights(training), seen
-
-
-@killed_writing.judge
-def _(seen: Any) -> None:
-    names, of_9, after = seen
-    expect(names == ["step-8.pt", "step-9.pt"], f"saved were steps 8 and 9, there are {names}")
-    for done, (whole, found, values) in zip((10, 9), after, strict=True):
-        expect(whole is True, f"killed while it wrote step {done}: steps 8 and 9 are not both whole")
-        expect(found == 9 and values == of_9, f"killed while it wrote step {done}, it goes on after step {found}")
-
-
-@check(
-    "a checkpoint gets its name when it is whole, and older ones go after that",
-    "in which order: write, rename, remove? in which folder does the unfinished file lie?",
-)
-def renamed_whole(work: ModuleType) -> object:
-    alone()
-    folder = Path("job").resolve()
-    folder.mkdir()
-    seen = []
-    for done in (9, 10, 11, 12, 12):
-        there = set(numbers(folder))
-        target, events = work.path_of(folder, done).resolve(), []
-
-        def before(
-            source: Path, name: Path, target: Path = target, there: set[int] = there, events: list = events
-        ) -> None:
-            if name != target:
-                return
-            try:
-                torch.load(source, weights_only=True)
-                whole = True
-            except Exception:  # noqa: BLE001 - however it can't be read
-                whole = False
-            events.append((source.parent == folder, sorted(there - set(numbers(folder))), whole))
-
-        with renames(before):
-            saved(work, folder, done, 1)
-        seen.append((target.name, events, target.exists()))
-    return seen
-
-
-@renamed_whole.judge
-def _(seen: Any) -> None:
-    expect(len(seen) == 5, "not all steps were saved")
-    for name, events, is_there in seen:
-        for beside, missing, whole in events:
-            expect(beside is True, "the unfinished file lay in another folder, maybe on another disk")
-            expect(not missing, f"just before the rename {shown(missing)} was gone already")
-            expect(whole is True, "when it got its name, the file was not whole")
-        expect(bool(events), f"{name} did not get its name by a rename of a whole file")
-        expect(is_there is True, f"{name} is not there when save() returns")
-
-
-BEFORE = ([], [3], [3, 5], [5, 6], [2, 8, 9], [9, 10, 11], [5, 6, 99, 100], [5, 7, 9], [1, 2, 3, 5])  # step 7 is saved
-IN_TURN = (8, 9, 10, 11, 100, 1000)
-
-
-@check(
-    "the last two are kept, and the new one is one of them", "which numbers can be in the folder when step 7 is saved?"
-)
-def two_kept(work: ModuleType) -> object:
-    alone()
-    seen, in_turn = [], []
-    for case, there in enumerate(BEFORE):
-        folder = Path(f"job-{case}")
-        folder.mkdir()
-        (folder / "notes.txt").write_text("mine")
-        for number in there:
-            work.path_of(folder, number).write_bytes(b"ha")
-        saved(work, folder, 7, 1)
-        seen.append((numbers(folder), (folder / "notes.txt").exists()))
-    folder = Path("job")
-    folder.mkdir()
-    for done in IN_TURN:
-        saved(work, folder, done, 1)
-        in_turn.append(numbers(folder))
-    return seen, in_turn
-
-
-@two_kept.judge
-def _(seen: Any) -> None:
-    cases, in_turn = seen
-    for there, (found, has_notes) in zip(BEFORE, cases, strict=True):
-        earlier = [number for number in there if number < 7]
-        wanted = sorted([*earlier[-1:], 7])
-        expect(found == wanted, f"there were {shown(there)}; with step 7 saved there are {shown(found)}")
-        expect(has_notes is True, "a file that is no checkpoint was removed")
-    kept: list[int] = []
-    for done, found in zip(IN_TURN, in_turn, strict=True):
-        kept = [*kept[-1:], done]
-        expect(found == kept, f"after step {done} there are {shown(found)}")
-
-
-@check(
-    "rank 0 writes, and the others wait for it",
-    "which ranks write? which ranks come to the line where they wait?",
-    ranks=RANKS,
-    seconds=8,
-)
-def one_writer(work: ModuleType) -> object:
-    dist.init_process_group("gloo")
-    rank, folder, savers = dist.get_rank(), Path("job"), []
-    folder.mkdir(exist_ok=True)
-    dist.barrier()
-
-    def noted(*arguments: Any, **options: Any) -> None:
-        savers.append(rank)
-        save_whole(*arguments, **options)
-
-    def others_return(_source: Path, _target: Path) -> None:
-        """Gives the others half a second to return from save(), which they must not."""
-        deadline = time.monotonic() + 0.5
-        while time.monotonic() < deadline and not list(Path().glob("returned-*")):
-            time.sleep(0.02)
-
-    with mock.patch("torch.save", noted), renames(others_return):
-        saved(work, folder, 7, 1)
-    there = work.path_of(folder, 7).exists()
-    Path(f"returned-{rank}").touch()
-    dist.barrier()
-    training = make_training(work, seed=3 + rank)
-    return (
-        savers,
-        there,
-        work.load_latest(folder, training),
-        [parameter.sum().item() for parameter in training.model.parameters()],
-    )
-
-
-@one_writer.judge
-def _(*ranks: Any) -> None:
-    savers, there, found, sums = zip(*ranks, strict=True)
-    everyone = sum(savers, [])
-    expect(everyone == [0], f"torch.save was called by ranks {everyone or 'none'}")
-    expect(all(there), f"when save() returned, the file was there, by rank: {list(there)}")
-    expect(found == (7,) * RANKS, f"saved after step 7, the ranks go on after {list(found)}")
-    expect(all(one == sums[0] for one in sums), "the ranks have not loaded the same weights")
-
-
-# --- The training ---
-
-PLANS = ((13, 3, 4, 0), (12, 3, 4, 5), (5, 2, 8, 1), (7, 2, 1, 2), (21, 2, 8, 3))  # examples, epochs, batch size, seed
-
-
-@check(
-    "the batches after k steps are those of a whole training",
-    "after k steps: which epoch, and how many of its batches?",
-)
-def same_batches(work: ModuleType) -> object:
-    seen = []
-    for length, epochs, batch_size, seed in PLANS:
-        plan = work.Plan(epochs, batch_size, 5, seed)
-        state = torch.get_rng_state().tolist()
-        whole = [list(map(int, batch)) for batch in work.batches(length, plan, 0)]
-        later = [
-            [list(map(int, batch)) for batch in work.batches(length, plan, done)] for done in range(len(whole) + 1)
-        ]
-        seen.append((whole, later, state == torch.get_rng_state().tolist()))
-    return seen
-
-
-@same_batches.judge
-def _(seen: Any) -> None:
-    for (length, epochs, batch_size, _), (whole, later, untouched) in zip(PLANS, seen, strict=True):
-        told = f"{length} examples, {epochs} epochs, batches of {batch_size}"
-        sizes = [len(batch) for batch in whole]
-        per_epoch = [min(batch_size, length - first) for first in range(0, length, batch_size)]
-        expect(sizes == per_epoch * epochs, f"{told}: batches of {sizes}")
-        expect(len(later) == len(whole) + 1, f"{told}: not all steps were tried")
-        for done, found in enumerate(later):
-            expect(
-                found == whole[done:], f"{told}: after {done} steps, yours {found[:2]}..., wanted {whole[done:][:2]}..."
-            )
-        expect(
-            untouched is True,
-            "the order changes other random numbers of the program: use a generator for the order alone",
-        )
-
-
-SEEDS = (0, 12347, 77)  # no round numbers: seed + 1000 * epoch is right too
-
-
-@check("every epoch has all examples, in its own order", "what does the seed of the generator depend on?")
-def orders(work: ModuleType) -> object:
-    return [[list(map(int, batch)) for batch in work.batches(50, work.Plan(4, 16, 5, seed), 0)] for seed in SEEDS]
-
-
-@orders.judge
-def _(seen: Any) -> None:
-    found: dict[tuple[int, int], list[int]] = {}
-    for seed, parts in zip(SEEDS, seen, strict=True):
-        expect(len(parts) == 16, f"4 epochs of 50 examples in batches of 16 are {len(parts)} batches")
-        for epoch in range(4):
-            order = sum(parts[4 * epoch : 4 * epoch + 4], [])
-            expect(sorted(order) == list(range(50)), f"epoch {epoch} does not have each of the 50 examples once")
-            expect(order != sorted(order), f"epoch {epoch} is not shuffled")
-            twin = next((other for other, one in found.items() if one == order), None)
-            expect(twin is None, f"seed {seed}, epoch {epoch} has the order of seed and epoch {twin}")
-            found[seed, epoch] = order
-        expect_new_orders([order for (of_seed, _), order in found.items() if of_seed == seed])
-
-
-@check(
-    "interrupted after any step and started again, it ends with the same weights",
-    "which values does a step read, besides the weights? which step comes next?",
-)
-def same_end(work: ModuleType) -> object:
-    alone()
-    _, whole, made = start(work, Path("whole"), seed=0)
-    interrupted = []
-    for step in range(LAST - 1):
-        folder = Path(f"job-{step}")
-        _, _, before = start(work, folder, signal_at(step, SIGNALS[step % 2]), seed=0)
-        there = numbers(folder)
-        _, again, after = start(work, folder)
-        interrupted.append((before, there, after, weights(again)))
-    folder = Path("often")
-    for step in (2, 3, 4, 9):
-        start(work, folder, signal_at(step), seed=0)
-    return made, weights(whole), interrupted, weights(start(work, folder)[1])
-
-
-@same_end.judge
-def _(seen: Any) -> None:
-    made, whole, interrupted, often = seen
-    expect(made == list(range(LAST)), f"a training of {LAST} steps made steps {made}")
-    expect(len(interrupted) == LAST - 1, "not all steps were interrupted")
-    for step, (before, there, after, again) in enumerate(interrupted):
-        told = f"a signal before step {step}: "
-        expect(before == list(range(step + 1)), f"{told}the last step made is {before[-1] if before else 'none'}")
-        expect(step + 1 in there, f"{told}there is no checkpoint after {step + 1} steps")
-        expect(after == list(range(step + 1, LAST)), f"{told}started again, it made steps {after}")
-        expect(again == whole, f"{told}started again, it ended with other weights")
-    expect(often == whole, "interrupted four times, it ended with other weights")
-
-
-KILLED = ((5, 3), (5, 7), (5, 11), (3, 7), (2, 9), (100, 11))  # save_every, and the step before which it is killed
-
-
-@check(
-    "killed without a signal, it goes on after the last periodic checkpoint",
-    "does it count the steps of the whole training?",
-)
-def periodic(work: ModuleType) -> object:
-    alone()
-    _, whole, _ = start(work, Path("whole"), seed=0)
-    seen = []
-    for save_every, step in KILLED:
-        folder = Path(f"job-{save_every}-{step}")
-        with contextlib.suppress(Killed):
-            start(work, folder, killed_at(step), save_every, seed=0)
-        there = numbers(folder)
-        _, again, made = start(work, folder, save_every=save_every, seed=1 if kept_of(save_every, step) else 0)
-        seen.append((there, made, weights(again)))
-    folder = Path("signal")
-    for before_step in (signal_at(6), signal_at(-1)):
-        start(work, folder, before_step, save_every=5, seed=0)
-    return weights(whole), seen, numbers(folder)
-
-
-def kept_of(save_every: int, step: int) -> list[int]:
-    return list(range(save_every, step + 1, save_every))[-2:]
-
-
-@periodic.judge
-def _(seen: Any) -> None:
-    whole, killed, at_the_end = seen
-    for (save_every, step), (there, made, again) in zip(KILLED, killed, strict=True):
-        wanted = kept_of(save_every, step)
-        told = f"save_every={save_every}, killed before step {step}: yours {shown(there)}"
-        expect(there == wanted, f"{told}, wanted {shown(wanted)}")
-        expect(made == list(range(wanted[-1] if wanted else 0, LAST)), f"{told}; started again, it made steps {made}")
-        expect(again == whole, f"{told}; started again, it ended with other weights")
-    told = "save_every=5, a signal before step 6, started again: at the end yours"
-    expect(at_the_end == [10, LAST], f"{told} {shown(at_the_end)}, wanted {shown([10, LAST])}")
-
-
-INTERRUPTED = ((5, 0), (5, LAST - 2), (100, 4), (1, 4))  # save_every, and the step of the signal
-
-
-@check("the exit status says whether to start it again", "after which step is no work left?")
-def statuses(work: ModuleType) -> object:
-    alone()
-    seen = []
-    for save_every, step in INTERRUPTED:
-        folder = Path(f"job-{save_every}-{step}")
-        first = start(work, folder, signal_at(step), save_every)[0]
-        seen.append((first, start(work, folder, save_every=save_every)[0]))
-    return seen, start(work, Path("last"), signal_at(LAST - 1))[0]
-
-
-@statuses.judge
-def _(seen: Any) -> None:
-    interrupted, last = seen
-    for (_, step), (first, second) in zip(INTERRUPTED, interrupted, strict=True):
-        told = "SIGTERM would have given 128 + 15"
-        expect(first == 143, f"interrupted in step {step} of {LAST}, the exit status is {first}; {told}")
-        expect(second == 0 and second is not False, f"finished, the exit status is {second!r}")
-    expect(last == 0, f"a signal in the last step: no step is left, and the exit status is {last}")
-
-
-FINISHED = ((5, -1), (LAST, -1), (100, LAST - 1))  # save_every, and the step of a signal
-
-
-@check("a finished job that is started again does nothing more", "what is saved after the last step?")
-def finished(work: ModuleType) -> object:
-    alone()
-    seen = []
-    for save_every, last_signal in FINISHED:
-        folder = Path(f"job-{save_every}")
-        _, whole, _ = start(work, folder, signal_at(last_signal), save_every, seed=0)
-        there = numbers(folder)
-        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-        status, again, made = start(work, folder, save_every=save_every)
-        after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-        seen.append((there, made, status, weights(again), weights(whole), before, after))
-    return seen
-
-
-@finished.judge
-def _(seen: Any) -> None:
-    for (save_every, _), (there, made, status, again, whole, before, after) in zip(FINISHED, seen, strict=True):
-        expect(LAST in there, f"save_every={save_every}: after the last step there are {there}")
-        expect(made == [], f"started again, it made steps {made}")
-        expect(status == 0, f"started again, its exit status is {status}")
-        expect(again == whole, "started again, it has other weights")
-        expect(before == after, "started again, it changed files")
+    expect_right(TOGETHER, *ranks)

@@ -50,7 +50,7 @@ class Notice:
 
     def __init__(self) -> None:
         self.received = False
-        # Gap 1: when one of SIGNALS comes, Python must call `receive`.
+        # Gap 1: when one of SIGNALS comes, Python must call `receive`. Other signals keep their handlers.
         for number in SIGNALS:
             signal.signal(number, self.receive)
 
@@ -62,7 +62,7 @@ class Notice:
 
 def agreed(received: bool) -> bool:
     """Whether any rank has received a signal. All ranks call this function, and all get the same answer."""
-    # Gap 3: ask all ranks with one collective call.
+    # Gap 3: ask all ranks with a collective call.
     flag = torch.tensor(int(received))
     dist.all_reduce(flag, dist.ReduceOp.MAX)
     return bool(flag)
@@ -77,7 +77,10 @@ def path_of(folder: Path, done: int) -> Path:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The numbers of the checkpoints in the folder, the smallest first. Files with other names do not count."""
+    """The numbers of the checkpoints in the folder, the smallest first. Files with other names do not count.
+
+    Neither a file step-007.pt nor a folder with the name of a checkpoint occurs.
+    """
     # Gap 4: a file name is text. Return numbers, in the order of numbers.
     found = (re.fullmatch(r"step-(\d+)\.pt", path.name) for path in folder.iterdir())
     return sorted(int(name[1]) for name in found if name)
@@ -88,8 +91,8 @@ def save(folder: Path, training: Training, done: int) -> None:
 
     Rank 0 writes a file with another name in the same folder, and then renames it. If the job is killed at any moment,
     the older checkpoints are still whole. After the rename the new checkpoint stays, and the latest ones with smaller
-    numbers: KEEP in all. The others are removed. Larger numbers are removed too: these files are damaged, or belong to
-    an earlier training.
+    numbers: KEEP in all. The other checkpoints are removed, also those with larger numbers: these are damaged, or
+    belong to an earlier training.
     """
     # Gap 5: a training has three parts. Which rank writes them, and which ranks wait?
     if dist.get_rank() == 0:
@@ -107,7 +110,8 @@ def save(folder: Path, training: Training, done: int) -> None:
 def load_latest(folder: Path, training: Training) -> int:
     """Loads the latest whole checkpoint in every rank; returns how many steps are done. No whole checkpoint: 0.
 
-    A file that can't be read (cut off, empty, something else) is skipped, and the checkpoint before it is tried.
+    All ranks call this. A file that torch.load can't read (cut off, empty, a text) is skipped, not removed, and the
+    checkpoint before it is tried. If it can be read, it is whole.
     """
     # Gap 6: torch.load raises a different error for each kind of damage.
     for done in reversed(saved_steps(folder)):

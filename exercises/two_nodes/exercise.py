@@ -48,7 +48,7 @@ def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
 
     `slurm` has SLURM_PROCID (number of the process in the job), SLURM_LOCALID (its number on its node), SLURM_NODEID
     (number of the node), SLURM_NTASKS (processes of the job), SLURM_JOB_NODELIST, SLURM_JOB_ID, and more. Nodes can
-    have different numbers of processes.
+    have different numbers of processes. os.environ stays as it is.
     """
     # Gap 3: the values of environment variables are strings.
     raise NotImplementedError("gap 3")
@@ -60,8 +60,8 @@ def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
 def device_of(place: Place, gpus: int) -> torch.device:
     """The device of a process that sees `gpus` GPUs. Without a GPU it takes the CPU.
 
-    If it sees several GPUs, all processes of its node see them, and each takes a different one. If it sees one GPU, it
-    takes this one: Slurm can show each process its own GPU.
+    If it sees several GPUs, all processes of its node see them, there are enough for all, and each takes a different
+    one. If it sees one GPU, it takes this one: Slurm can show each process its own GPU.
     """
     # Gap 4
     raise NotImplementedError("gap 4")
@@ -76,7 +76,8 @@ def share_of(place: Place, length: int) -> list[int]:
 def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
     """Calls `download()` once for each folder. When it returns in any process, the data of all nodes are there.
 
-    If `shared`, all nodes see the same folder; else each node has its own folder. All processes call this function.
+    If `shared`, all nodes see the same folder; else each node has its own folder. Any process that sees a folder can
+    download to it. All processes call this function.
     """
     # Gap 6: which process downloads, and which processes wait?
     raise NotImplementedError("gap 6")
@@ -88,12 +89,12 @@ def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
 class Groups(NamedTuple):
     leader: int  # the smallest rank on this process's node
     node: dist.ProcessGroup  # the processes of its node
-    leaders: dist.ProcessGroup  # the leaders of all nodes; only the leaders use it
+    leaders: dist.ProcessGroup  # the leaders of all nodes; only they use it, in other processes it can be anything
 
 
 def make_groups(nodes: list[int]) -> Groups:
-    """The groups of this process. `nodes`: for each rank, the number of its node (not always 0, 0, 1, 1)."""
-    # Gap 7: every process must call dist.new_group for every group, in the same order, also if it is not in the group.
+    """The groups of this process. `nodes`: for each rank, the number of its node (in any order, as in 7, 2, 7)."""
+    # Gap 7: by default every process must call dist.new_group for every group, in the same order, in it or not.
     raise NotImplementedError("gap 7")
 
 
@@ -102,7 +103,7 @@ def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
 
     Only the leaders exchange data with other nodes.
     """
-    # Gap 8: three exchanges: on each node, between the leaders, and on each node again.
+    # Gap 8: exchange data on each node, between the leaders, and on each node again.
     raise NotImplementedError("gap 8")
 
 

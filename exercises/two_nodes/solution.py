@@ -48,7 +48,7 @@ def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
 
     `slurm` has SLURM_PROCID (number of the process in the job), SLURM_LOCALID (its number on its node), SLURM_NODEID
     (number of the node), SLURM_NTASKS (processes of the job), SLURM_JOB_NODELIST, SLURM_JOB_ID, and more. Nodes can
-    have different numbers of processes.
+    have different numbers of processes. os.environ stays as it is.
     """
     # Gap 3: the values of environment variables are strings.
     return {
@@ -66,8 +66,8 @@ def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
 def device_of(place: Place, gpus: int) -> torch.device:
     """The device of a process that sees `gpus` GPUs. Without a GPU it takes the CPU.
 
-    If it sees several GPUs, all processes of its node see them, and each takes a different one. If it sees one GPU, it
-    takes this one: Slurm can show each process its own GPU.
+    If it sees several GPUs, all processes of its node see them, there are enough for all, and each takes a different
+    one. If it sees one GPU, it takes this one: Slurm can show each process its own GPU.
     """
     # Gap 4
     if gpus == 0:
@@ -84,7 +84,8 @@ def share_of(place: Place, length: int) -> list[int]:
 def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
     """Calls `download()` once for each folder. When it returns in any process, the data of all nodes are there.
 
-    If `shared`, all nodes see the same folder; else each node has its own folder. All processes call this function.
+    If `shared`, all nodes see the same folder; else each node has its own folder. Any process that sees a folder can
+    download to it. All processes call this function.
     """
     # Gap 6: which process downloads, and which processes wait?
     if (place.rank if shared else place.local_rank) == 0:
@@ -98,12 +99,12 @@ def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
 class Groups(NamedTuple):
     leader: int  # the smallest rank on this process's node
     node: dist.ProcessGroup  # the processes of its node
-    leaders: dist.ProcessGroup  # the leaders of all nodes; only the leaders use it
+    leaders: dist.ProcessGroup  # the leaders of all nodes; only they use it, in other processes it can be anything
 
 
 def make_groups(nodes: list[int]) -> Groups:
-    """The groups of this process. `nodes`: for each rank, the number of its node (not always 0, 0, 1, 1)."""
-    # Gap 7: every process must call dist.new_group for every group, in the same order, also if it is not in the group.
+    """The groups of this process. `nodes`: for each rank, the number of its node (in any order, as in 7, 2, 7)."""
+    # Gap 7: by default every process must call dist.new_group for every group, in the same order, in it or not.
     ranks_on = {node: [rank for rank, name in enumerate(nodes) if name == node] for node in sorted(set(nodes))}
     groups = {node: dist.new_group(ranks) for node, ranks in ranks_on.items()}
     leaders = dist.new_group([ranks[0] for ranks in ranks_on.values()])
@@ -116,7 +117,7 @@ def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
 
     Only the leaders exchange data with other nodes.
     """
-    # Gap 8: three exchanges: on each node, between the leaders, and on each node again.
+    # Gap 8: exchange data on each node, between the leaders, and on each node again.
     dist.reduce(tensor, groups.leader, group=groups.node)
     if dist.get_rank() == groups.leader:
         dist.all_reduce(tensor, group=groups.leaders)
