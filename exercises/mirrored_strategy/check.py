@@ -1,5 +1,6 @@
 """Checks of mirrored_strategy."""
 
+import contextlib
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -49,76 +50,100 @@ def replicas(work: ModuleType) -> object:
 
 @replicas.judge
 def _(seen: Any) -> None:
-    kind, count = seen
-    expect(kind == tf.distribute.MirroredStrategy.__name__, f"make_strategy returns a {kind}")
-    expect(count == 2, f"of 2 devices came {count} replica(s)")
+    (kind, count), wanted = seen, tf.distribute.MirroredStrategy.__name__
+    signature = "which strategy does the signature name?"
+    expect(kind == wanted, f"the strategy: yours {kind}, wanted {wanted}", hint=signature)
+    expect(count == 2, f"replicas on 2 devices: yours {count}, wanted 2")
 
 
-@check("no more devices are used than were asked for", "4 devices are there, and 3 are wanted")
+@check("the first GPUs are used, if there are any", "which names do you pass? without names it takes all devices")
 def some_devices(work: ModuleType) -> object:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
-    with mock.patch.object(tf.config, "set_logical_device_configuration"):
-        return work.make_strategy(3).num_replicas_in_sync
+    names, given = ["CPU:0", "GPU:0", "GPU:1", "GPU:2", "GPU:3"], []
+
+    def listed(device_type: str = "") -> list[tf.config.LogicalDevice]:
+        found = (name for name in names if name.startswith(device_type))
+        return [tf.config.LogicalDevice(f"/device:{name}", name[:3]) for name in found]
+
+    def make(devices: list[str] | None = None, *_: object, **__: object) -> None:
+        given.extend(devices or [])
+
+    with (
+        mock.patch.multiple(tf.config, list_physical_devices=listed, list_logical_devices=listed),
+        mock.patch.object(tf.distribute, "MirroredStrategy", make),
+    ):
+        work.make_strategy(3)
+    return given
 
 
 @some_devices.judge
-def _(count: Any) -> None:
-    expect(count == 3, f"of 4 devices 3 were wanted: {count} replica(s)")
+def _(devices: Any) -> None:
+    found = [name.upper().rpartition("/")[2].removeprefix("DEVICE:") for name in devices]
+    wanted = ["GPU:0", "GPU:1", "GPU:2"]
+    expect(found == wanted, f"3 devices on a machine with 4 GPUs: yours {found}, wanted {wanted}")
 
 
-@check("all variables have a copy on each device", "where does a variable learn that it is to be mirrored, and when?")
+def settings(optimizer: tf.keras.Optimizer) -> dict[str, Any]:
+    values = {**optimizer.get_config(), "name": type(optimizer).__name__}
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()}
+
+
+@check(
+    "the optimizer is as described, and each device has a copy of all variables",
+    "where does a variable learn that it is to be mirrored, and when?",
+)
 def mirrored(work: ModuleType) -> object:
     strategy = two()
     model, optimizer = work.make_model(strategy, (3,))
-    return [
+    copies = [
         [len(strategy.experimental_local_results(variable.value)) for variable in variables]
         for variables in (model.trainable_variables, optimizer.variables)
     ]
+    return copies, *map(settings, (optimizer, tf.keras.optimizers.SGD(work.LEARNING_RATE, momentum=0.9)))
 
 
 @mirrored.judge
 def _(seen: Any) -> None:
-    of_model, of_optimizer = seen
+    (of_model, of_optimizer), found, wanted = seen
+    for name, right in wanted.items():
+        told = f"the optimizer's {name} on 2 devices: yours {found.get(name)}, wanted {right}"
+        expect(found.get(name) == right, told, hint="what does the docstring say? print optimizer.get_config()")
     for name, copies in (("model", of_model), ("optimizer", of_optimizer)):
-        expect(set(copies) == {2}, f"the {name}'s variables have {copies} copies on 2 devices")
-    expect(len(of_optimizer) > 2, "the optimizer has no momenta: it is not built, or it is another one")
+        expect(set(copies) == {2}, f"copies of the {name}'s variables on 2 devices: yours {copies}, wanted 2 of each")
+    expect(len(of_optimizer) > 2, "the optimizer has no momenta", hint="when does an optimizer make its variables?")
 
 
-@check("the optimizer is SGD with the rate and the momentum that are described", "print optimizer.get_config()")
-def described(work: ModuleType) -> object:
-    _, optimizer = work.make_model(two(), (3,))
-    if not isinstance(optimizer, tf.keras.optimizers.SGD):
-        return {"kind": type(optimizer).__name__}
-    rate, momentum = (float(optimizer.get_config()[name]) for name in ("learning_rate", "momentum"))
-    return {"kind": "SGD", "rate": rate, "momentum": momentum, "wanted": work.LEARNING_RATE}
-
-
-@described.judge
-def _(seen: Any) -> None:
-    expect(seen["kind"] == "SGD", f"the optimizer is {seen['kind']}")
-    rate, momentum, wanted = (seen[name] for name in ("rate", "momentum", "wanted"))
-    expect(abs(rate - wanted) < 1e-6, f"the rate on 2 devices: yours {rate:g}, wanted {wanted:g}")
-    expect(abs(momentum - 0.9) < 1e-6, f"the momentum is {momentum:g}, not 0.9")
-
-
-@check("the devices' shares together are the batch that was asked for", "whose batch size is BATCH_SIZE?")
+@check("the devices' shares together are the batch that was asked for", "which batch size is used, and whose is it?")
 def global_batch(work: ModuleType) -> object:
     strategy = two()
-    batches = work.make_batches(strategy, IMAGES, LABELS, 8, shuffled=False)
-    return [[len(share) for share in strategy.experimental_local_results(images)] for images, _ in batches]
+
+    def dealt(size: int) -> list[Any]:
+        batches = work.make_batches(strategy, IMAGES, np.arange(20), size, shuffled=False)
+        return [strategy.experimental_local_results(labels) for _, labels in batches]
+
+    found = {8: dealt(8)}
+    with contextlib.suppress(ValueError):  # get_per_replica_batch_size refuses it
+        found[5] = dealt(5)
+    return found
 
 
 @global_batch.judge
-def _(sizes: Any) -> None:
-    told = f"20 examples, 8 to a batch, came to 2 devices as {sizes}"
-    expect([sum(shares) for shares in sizes] == [8, 8, 4] and sizes[0] == [4, 4], told)
+def _(found: Any) -> None:
+    for size, batches in ((int(size), batches) for size, batches in found.items()):
+        told = f"20 examples, {size} to a batch, on 2 devices: yours"
+        numbers = [number for batch in batches for number in sorted(sum(batch, []))]
+        order = "not shuffled, and the last batch may be smaller: which example comes when, and how often?"
+        expect(numbers == list(range(20)), f"{told} {numbers}, wanted 0 to 19", hint=order)
+        shares = [[len(share) for share in batch] for batch in batches]
+        wanted = [min(size, 20 - first) for first in range(0, 20, size)]
+        expect([sum(batch) for batch in shares] == wanted, f"{told} {shares}, wanted batches of {wanted}")
+        wanted, split = [size // 2, size - size // 2], "what makes shares of a batch, as even as can be?"
+        expect(sorted(shares[0]) == wanted, f"{told} shares of {shares[0]}, wanted {wanted}", hint=split)
 
 
 BATCHES = (6, 5)  # of `same_training`: shares of 3 and 3, then of 3 and 2
 
 
-@check("two devices train as one does", "what is a replica's part of a mean over 6 examples, when it has seen 3?")
+@check("two devices train as one does", "what is a replica's part of a mean over 5 examples, if it has 3 of them?")
 def same_training(work: ModuleType) -> object:
     strategy = two()
     with strategy.scope():
@@ -128,11 +153,16 @@ def same_training(work: ModuleType) -> object:
         (batch,) = distributed(strategy, count)
         step(batch, count)
         weights.append([weight.copy() for weight in model.get_weights()])
-    return weights
+    return weights, int(optimizer.iterations.numpy())
 
 
 @same_training.judge
-def _(weights: Any) -> None:
+def _(seen: Any) -> None:
+    weights, updates = seen
+    again = "how often does replica_step run for a batch?"
+    expect(
+        updates == len(BATCHES), f"updates in {len(BATCHES)} steps: yours {updates}, wanted {len(BATCHES)}", hint=again
+    )
     alone, optimizer = reference(seed=1)
     for count, after in zip(BATCHES, weights, strict=True):
         with tf.GradientTape() as tape:
@@ -145,7 +175,10 @@ def _(weights: Any) -> None:
 UNEVEN = (5, 2)  # batches of `whole_loss`: shares of 2, 2 and 1, then of 1, 1 and 0
 
 
-@check("the loss of a step is the mean over the whole batch", "the replicas have returned their parts of it")
+@check(
+    "the loss of a step is the mean over the whole batch",
+    "the replicas have returned their parts: what becomes of them?",
+)
 def whole_loss(work: ModuleType) -> object:
     strategy = strategy_of("CPU:0", "CPU:1", "CPU:2")
     with strategy.scope():
@@ -164,11 +197,12 @@ def _(seen: Any) -> None:
     for count, found, weights in zip(UNEVEN, *seen, strict=True):
         model.set_weights([np.array(weight) for weight in weights])
         wanted = float(np.mean(losses_of(model, count)))
-        told = f"the mean over {count} examples on 3 devices is {wanted:.4f}, and the step returns {found:.4f}"
+        told = f"the mean loss of {count} examples on 3 devices: yours {found:.4f}, wanted {wanted:.4f}"
+        expect(np.isfinite(found), told, hint="what does a replica return if its share is empty?")
         expect(abs(found - wanted) < 1e-5, told)
 
 
-@check("every test example counts the same", "shares of 4 and 3: is the mean of two accuracies the accuracy?")
+@check("every test example counts the same", "shares of 4 and 3: what do your two numbers count?")
 def uneven_shares(work: ModuleType) -> object:
     strategy = two()
     with strategy.scope():
@@ -181,4 +215,4 @@ def uneven_shares(work: ModuleType) -> object:
 
 @uneven_shares.judge
 def _(found: Any) -> None:
-    expect(abs(found - 4 / 7) < 1e-6, f"4 of 7 are right, and the accuracy was told as {found:.4f}")
+    expect(abs(found - 4 / 7) < 1e-6, f"the accuracy if 4 of 7 are right: yours {found:.4f}, wanted {4 / 7:.4f}")

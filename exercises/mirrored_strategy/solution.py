@@ -18,7 +18,7 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
 
 
 def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
-    """A strategy over `num_devices` GPUs. Without GPUs, the CPU is split into as many logical devices."""
+    """A strategy over the first `num_devices` GPUs. Without GPUs, the CPU is split into as many logical devices."""
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -46,7 +46,10 @@ def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -
 def make_batches(
     strategy: tf.distribute.Strategy, images: np.ndarray, labels: np.ndarray, batch_size: int, shuffled: bool
 ) -> tf.distribute.DistributedDataset:
-    """Distributed batches. `batch_size`: of all devices together; the last batch may be smaller."""
+    """Distributed batches. `batch_size`: of all devices together. Their shares of it differ by at most one example.
+
+    The last batch may be smaller.
+    """
     examples = tf.data.Dataset.from_tensor_slices((images, labels))
     if shuffled:
         examples = examples.shuffle(len(labels), seed=SEED)
@@ -60,7 +63,10 @@ def make_train_step(
     """A function that takes a distributed batch and the number of its examples, trains, and returns their mean loss."""
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Runs on each device, on its share of the batch; `count`: examples of the whole batch, float32."""
+        """Runs on each device, on its share of the batch, which may be empty.
+
+        `count`: examples of the whole batch, float32.
+        """
         with tf.GradientTape() as tape:
             losses = keras.losses.sparse_categorical_crossentropy(labels, model(images), from_logits=True)
             # Gap 4: from this replica's losses, compute its part of the mean over the whole batch. The optimizer adds

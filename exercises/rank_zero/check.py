@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from exercises.checking import check, expect
 
 RANKS = 3
+check_ranks = functools.partial(check, ranks=RANKS, seconds=6)
 save_whole = torch.save
 
 
@@ -27,7 +29,11 @@ def group() -> int:
     return dist.get_rank()
 
 
-@check("the data are downloaded once", "in how many processes does this line run?", ranks=RANKS, seconds=6)
+def alone() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+@check_ranks("the data are downloaded once", "which ranks run each of your lines?")
 def one_download(work: ModuleType) -> object:
     rank, calls = group(), []
     work.prepare(Path("data"), lambda path: (calls.append(rank), path.write_text("whole")), rank)
@@ -37,15 +43,10 @@ def one_download(work: ModuleType) -> object:
 @one_download.judge
 def _(*calls: Any) -> None:
     ranks = sum(calls, [])
-    expect(ranks == [0], f"download was called by ranks {ranks}")
+    expect(ranks == [0], f"ranks that called download(): yours {ranks}, wanted [0]")
 
 
-@check(
-    "nobody reads data that are not complete",
-    "what holds the others back? can a file be there and not be complete?",
-    ranks=RANKS,
-    seconds=6,
-)
+@check_ranks("nobody reads data that are not complete", "what holds the others back? is a file that is there complete?")
 def complete_download(work: ModuleType) -> object:
     rank = group()
     if rank == 0:
@@ -65,15 +66,11 @@ def complete_download(work: ModuleType) -> object:
 
 @complete_download.judge
 def _(*found: Any) -> None:
-    expect(found == ("whole",) * RANKS, f"after prepare() the ranks read {list(found)}")
+    told = f"what the ranks read after prepare(): yours {list(found)}, wanted 'whole' in each"
+    expect(found == ("whole",) * RANKS, told)
 
 
-@check(
-    "prepare() returns in no process if the download has failed",
-    "which of your lines run if download() raises an error?",
-    ranks=RANKS,
-    seconds=6,
-)
+@check_ranks("prepare() returns in no process if download() fails", "which of your lines run if it raises an error?")
 def failed_download(work: ModuleType) -> object:
     rank = group()
 
@@ -98,7 +95,7 @@ def _(*returned: Any) -> None:
     expect(not ranks, f"download() raised a ConnectionError in rank 0, and prepare() returned in ranks {ranks}")
 
 
-@check("a message is printed once", "as many lines as processes?", ranks=RANKS, seconds=6)
+@check_ranks("rank 0 prints a message, once", "which ranks get past your condition? where does the text go?")
 def one_message(work: ModuleType) -> object:
     rank = group()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -107,9 +104,11 @@ def one_message(work: ModuleType) -> object:
 
 
 @one_message.judge
-def _(first: Any, *others: Any) -> None:
-    expect(first.strip() == "loss 0.1", f"rank 0 printed {first!r}")
-    expect(not any(others), "other ranks have printed too")
+def _(*printed: Any) -> None:
+    ranks = [rank for rank, text in enumerate(printed) if text]
+    expect(ranks == [0], f"ranks that printed: yours {ranks}, wanted [0]")
+    told = f"what rank 0 printed: yours {printed[0]!r}, wanted 'loss 0.1\\n'"
+    expect(printed[0].strip() == "loss 0.1", told, hint="what does the docstring say is printed?")
 
 
 def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
@@ -118,9 +117,7 @@ def opened(file: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def slow_save(obj: object, f: object, *_: object, **__: object) -> None:
-    """Imitates torch.save on a slow disk: the second half is written later. The rank is added to the file `savers`."""
-    with open("savers", "a") as savers:
-        savers.write(f"{dist.get_rank()}\n")
+    """Imitates torch.save on a slow disk: the second half is written later."""
     buffer = io.BytesIO()
     save_whole(obj, buffer)
     whole = buffer.getvalue()
@@ -131,56 +128,58 @@ def slow_save(obj: object, f: object, *_: object, **__: object) -> None:
         file.write(whole[len(whole) // 2 :])
 
 
-def saved(work: ModuleType, rank: int) -> None:
-    with mock.patch("torch.save", slow_save):
+@contextlib.contextmanager
+def before_rename(call: Callable[[Path], None]) -> Iterator[None]:
+    """Calls `call` with the path of a file just before os.replace or os.rename, which pathlib uses too, renames it."""
+
+    def rename(real: Any, src: Any, dst: Any, **options: Any) -> None:
+        call(Path(src))
+        real(src, dst, **options)
+
+    with mock.patch.multiple(
+        os, **{real.__name__: functools.partial(rename, real) for real in (os.replace, os.rename)}
+    ):
+        yield
+
+
+def saved(work: ModuleType, rank: int) -> list[int]:
+    """[rank] if torch.save was called in this process; one `rank` more for each further call."""
+    calls = []
+    with mock.patch("torch.save", lambda *given, **options: (calls.append(rank), slow_save(*given, **options))):
         work.save({"weight": torch.arange(3)}, Path("model.pt"), rank)
+    return calls
 
 
-@check("the weights are saved once", "all processes have the same weights", ranks=RANKS, seconds=6)
+@check_ranks("the weights are saved once", "which ranks run each of your lines?")
 def one_save(work: ModuleType) -> object:
-    saved(work, group())
-    dist.barrier()
-    return Path("savers").read_text().split() if Path("savers").exists() else []
+    return saved(work, group())
 
 
 @one_save.judge
-def _(*ranks: Any) -> None:
-    for savers in ranks:
-        expect(savers == ["0"], f"torch.save was called by ranks {', '.join(savers) or 'none'}")
+def _(*calls: Any) -> None:
+    ranks = sum(calls, [])
+    expect(ranks == [0], f"ranks that called torch.save: yours {ranks}, wanted [0]")
 
 
-@check(
-    "when save() returns, every process can load",
-    "the activity's other function has the same duty",
-    ranks=RANKS,
-    seconds=6,
-)
+@check_ranks("when save() returns, every process can load", "what has rank 0 done by the time that the others return?")
 def complete_save(work: ModuleType) -> object:
-    def slowly(real: Any, *arguments: Any, **options: Any) -> None:
-        time.sleep(0.5)
-        real(*arguments, **options)
-
-    rank = group()
-    with (
-        mock.patch("os.replace", functools.partial(slowly, os.replace)),
-        mock.patch("os.rename", functools.partial(slowly, os.rename)),
-    ):
-        saved(work, rank)
+    with before_rename(lambda path: time.sleep(0.5)):
+        saved(work, group())
     there = Path("model.pt").exists()
     return there, torch.load("model.pt")["weight"] if there else None
 
 
 @complete_save.judge
 def _(*ranks: Any) -> None:
-    there = [one for one, _ in ranks]
-    expect(all(there), f"whether model.pt was there, by rank: {there}")
+    there = [rank for rank, (found, _) in enumerate(ranks) if found]
+    expect(len(there) == RANKS, f"ranks that found model.pt: yours {there}, wanted {list(range(RANKS))}")
     for _, weight in ranks:
         expect(weight == [0, 1, 2], "model.pt holds something else")
 
 
 @check("save() returns only if the file is there", "which of your lines run if the disk is full?")
 def full_disk(work: ModuleType) -> object:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    alone()
     with mock.patch("torch.save", side_effect=OSError(28, "No space left on device")):
         try:
             work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
@@ -194,9 +193,12 @@ def _(files: Any) -> None:
     expect(files is None, f"torch.save raised an error, for the disk was full, and save() returned; files: {files}")
 
 
-@check("the file's name never stands for half a file", "rename is done at once; writing is not", ranks=1, seconds=6)
+@check(
+    "the file's name never stands for half a file",
+    "if torch.save is cut off, what is under the name by then, and which of your lines still run?",
+)
 def never_half(work: ModuleType) -> object:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    alone()
     Path("model.pt").write_text("the last one")
 
     def cut_off(obj: object, f: object, *_: object, **__: object) -> None:
@@ -211,42 +213,35 @@ def never_half(work: ModuleType) -> object:
 
 @never_half.judge
 def _(found: Any) -> None:
-    expect(found == "the last one", f"ended while it was saving, it left {found!r} under the name of the last file")
+    expect(found == "the last one", f"under the name, if saving is cut off: yours {found!r}, wanted 'the last one'")
 
 
-@check(
-    "the new file takes the old one's place at once",
-    "what is under the file's name just before the rename? where does the unfinished one lie?",
-)
+@check("the new file takes the old one's place at once", "what is under the file's name just before the rename?")
 def replaced(work: ModuleType) -> object:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    alone()
     last, there, folders, whole = Path("weights", "model.pt"), [], [], []
     last.parent.mkdir()
     last.write_text("the last one")
     os.link(last, "open")  # a hard link to the old file, which stands for a reader who has opened it
 
-    def rename(real: Any, source: Any, target: Any, **options: Any) -> None:
-        there.append(last.read_text() if last.exists() else "nothing")
-        folders.append(Path(source).resolve().parent)
+    def look(unfinished: Path) -> None:
+        there.append(last.exists())
+        folders.append(unfinished.resolve().parent)
         try:
-            torch.load(source)
+            torch.load(unfinished)
             whole.append(True)
         except Exception:  # noqa: BLE001 - however it can't be read
             whole.append(False)
-        real(source, target, **options)
 
-    with (
-        mock.patch("os.replace", functools.partial(rename, os.replace)),
-        mock.patch("os.rename", functools.partial(rename, os.rename)),
-    ):
+    with before_rename(look):
         work.save({"weight": torch.arange(3)}, last, 0)
     is_old = last.read_bytes() == b"the last one"
     return {
         "open": Path("open").read_text(errors="replace"),
         "there": there,
         "whole": whole,
-        "here": str(last.parent.resolve()),
-        "folders": list(map(str, folders)),
+        "here": last.parent.resolve(),
+        "folders": folders,
         "old": is_old,
         "weight": None if is_old else torch.load(last)["weight"],
     }
@@ -254,9 +249,12 @@ def replaced(work: ModuleType) -> object:
 
 @replaced.judge
 def _(seen: Any) -> None:
-    expect(seen["open"] == "the last one", "the last file was written over, under its readers' eyes")
-    expect("nothing" not in seen["there"], "just before the rename the last file was gone already")
-    expect(set(seen["folders"]) <= {seen["here"]}, "the unfinished file lay in another folder, maybe on another disk")
-    expect(all(seen["whole"]), "when it got its name, the file was not complete: was it closed?")
-    expect(seen["old"] is False, "the last file is still there under its name")
-    expect(seen["weight"] == [0, 1, 2], "model.pt holds something else")
+    over = "which of your calls changes a name, and which changes what is in a file?"
+    expect(seen["open"] == "the last one", "the last file was written over, under its readers' eyes", hint=over)
+    expect(all(seen["there"]), "just before the rename the last file was gone already")
+    apart = "the unfinished file lay in another folder, maybe on another disk"
+    expect(set(seen["folders"]) <= {seen["here"]}, apart, hint="print the whole path of the unfinished file")
+    late = "when are the last bytes of an open file written?"
+    expect(all(seen["whole"]), "when the file got its name, it was not complete", hint=late)
+    expect(seen["old"] is False, "the last file is still there under its name", hint="when do you not save at all?")
+    expect(seen["weight"] == [0, 1, 2], "model.pt holds something else", hint="what is given to torch.save?")

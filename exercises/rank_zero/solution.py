@@ -16,7 +16,10 @@ Weights = dict[str, torch.Tensor]
 
 
 def prepare(path: Path, download: Callable[[Path], None], rank: int) -> None:
-    """Rank 0 alone calls `download(path)`. When `prepare` returns, in any process, the file is complete."""
+    """Rank 0 alone calls `download(path)`, even if there is a file already: it may be incomplete.
+
+    When `prepare` returns, in any process, the file is complete.
+    """
     # Gap 1: which rank calls `download`, and which ranks wait?
     if rank == 0:
         download(path)
@@ -24,20 +27,20 @@ def prepare(path: Path, download: Callable[[Path], None], rank: int) -> None:
 
 
 def log(message: str, rank: int) -> None:
-    """Prints `message` once, not once in each process."""
+    """Rank 0 prints `message`. The other processes print nothing."""
     # Gap 2
     if rank == 0:
         print(message, flush=True)
 
 
 def save(weights: Weights, path: Path, rank: int) -> None:
-    """Saves the weights, which are the same in all processes. When `save` returns, in any process, the file exists.
+    """Saves weights, which are the same in all processes. When `save` returns, in any process, the new file is there.
 
-    The new file is written under another name in the same folder, and replaces the old file when it is renamed. Before
-    that, a reader finds the old file, or none if there was none. The same is true if the program is ended while it
-    writes. A reader never finds an incomplete file.
+    It is written under another name in the same folder, and replaces the old file when it is renamed. Before that, a
+    reader finds the old file, or none if there was none. The same is true if the program is ended while it writes. A
+    reader never finds an incomplete file. The unfinished file of a program that was ended may stay.
     """
-    # Gap 3: use torch.save and os.replace. Which ranks have to wait?
+    # Gap 3: use torch.save, and os.replace or Path.replace. Which ranks have to wait?
     if rank == 0:
         unfinished = path.with_suffix(".unfinished")
         torch.save(weights, unfinished)

@@ -31,7 +31,7 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> torch.Tensor:
         # Instead of zero_grad(), backward(), step(): what does the Trainer need for them?
-        # Gap 2: return it.
+        # Gap 2: return it; the loss is the mean cross-entropy.
         raise NotImplementedError("gap 2")
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -40,7 +40,7 @@ class Classifier(pl.LightningModule):
         raise NotImplementedError("gap 3")
 
     def configure_optimizers(self):
-        """SGD with momentum 0.9, and a cosine schedule from LEARNING_RATE to 0 over all steps of the training."""
+        """SGD with momentum 0.9, and a cosine schedule from LEARNING_RATE in the first step to 0 after the last one."""
         optimizer = torch.optim.SGD(self.parameters(), lr=LEARNING_RATE, momentum=0.9)
         steps = int(self.trainer.estimated_stepping_batches)
         # Gap 4: return optimizer and schedule. How often does the Trainer step a schedule unless told otherwise?
@@ -59,12 +59,13 @@ class Data(pl.LightningDataModule):
 
     def train_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        # Gap 5: as in the activity ddp. The Trainer calls set_epoch.
+        # Gap 5: shuffled with SEED, as in the activity ddp. No example is left out; one may be dealt out twice.
+        # A share's size is rounded down. The Trainer calls set_epoch.
         raise NotImplementedError("gap 5")
 
     def val_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        # Gap 6: this process's share of the test examples. No example may be seen twice.
+        # Gap 6: this process's share of the test examples. Each example is seen exactly once.
         raise NotImplementedError("gap 6")
 
 
