@@ -124,7 +124,7 @@ class Check:
       title: the statement, as a sentence.
       hint: a question or a pointer that does not give the answer away.
       ranks: the number of processes in which it runs at once. Each has the environment variables RANK, WORLD_SIZE,
-        LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torchrun sets them.
+        LOCAL_RANK, MASTER_ADDR, MASTER_PORT and more, as torchrun sets them.
       seconds: time limit, for work that waits for ever.
     """
 

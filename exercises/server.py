@@ -88,7 +88,8 @@ def _observe(place: Place, pipe: Connection) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(place.folder)  # which is removed with its contents
     rank, world_size = str(place.rank), str(place.world_size)
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world_size, LOCAL_WORLD_SIZE=world_size)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port))
+    # With the last one, which torchrun sets too, Lightning does not look for MPI, whose ranks may disturb one another.
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(place.port), TORCHELASTIC_RUN_ID="check")
     try:
         checks, work = load(place.checks), load(place.work)
         pipe.send_bytes(LOADED)  # the time limit counts from here

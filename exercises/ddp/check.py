@@ -87,6 +87,7 @@ def _(*ranks: Any) -> None:
 def joins_alone(work: ModuleType) -> object:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         del os.environ[name]
+    del os.environ["TORCHELASTIC_RUN_ID"]
     rank, world_size, _ = work.join()
     return rank, world_size
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import warnings
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ from torch.utils.data import TensorDataset
 
 from exercises.checking import check, expect, largest_difference
 
-os.environ["TORCHELASTIC_RUN_ID"] = "check"  # as with torchrun; otherwise Lightning looks for MPI, which may end a rank
 warnings.simplefilter("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
