@@ -32,25 +32,29 @@ endif
 compare: $(ENVIRONMENTS)
 	$(VENV)/bin/python compare.py $(ARGS)
 
-test: $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
+# A student's copy of the course has no tests.
+tests:
+	@echo "there is no folder tests: this is a student's copy of the course" >&2; exit 2
+
+test: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 # The long runs: MNIST to its accuracy, and whatever else is marked slow; one at a time, since some measure time.
-test-slow: $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
+test-slow: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/python -m pytest -m slow -n 0 $(ARGS)
 
 # Everything that needs a GPU, in 25 minutes: ARGS="--data-dir DIR" adds MNIST and CIFAR-10.
-gpu: $(ENVIRONMENTS) $(VENV)/.installed-dev
+gpu: tests $(ENVIRONMENTS) $(VENV)/.installed-dev
 	$(VENV)/bin/python -m benchmarks.gpu $(ARGS)
 
 environments: $(ENVIRONMENTS)
 
 # The project without solutions and answers, to be given to students: make student-copy DIR=../course
 student-copy: $(VENV)/.installed
-	$(VENV)/bin/python -m exercises student-copy $(DIR)
+	$(VENV)/bin/python -m exercises student-copy "$(DIR)"
 
 $(VENV)/bin/python $(VENV)-tensorflow/bin/python $(VENV)-jax/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'

@@ -15,7 +15,8 @@ from common.platform.machine import num_cores
 from exercises import verdicts
 from exercises.checking import FOLDER
 from exercises.course import ACTIVITIES, PROGRAMS, mark, nearest, prove, prove_program
-from exercises.verdicts import MAX_LETTERS, Verdict, to_junit
+
+STUDENTS_COPY = "this is a student's copy of the course: it has no solutions, and nothing for instructors"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -60,8 +61,9 @@ def _is_file(path: Path) -> bool:
 
 def main() -> int:
     word, *rest = sys.argv[1:] or [""]
-    if not (FOLDER / "instructors.md").exists() and (word in ("mark", "student-copy") or "--solutions" in rest):
-        raise UserError("this is a student's copy of the course: it has no solutions, and nothing for instructors")
+    is_copy = not (FOLDER / "instructors.md").exists()
+    if is_copy and word in ("mark", "student-copy"):
+        raise UserError(STUDENTS_COPY)
     if word == "mark":
         from exercises import marking
 
@@ -70,6 +72,8 @@ def main() -> int:
         verdicts.write(rest[0], Path(rest[1]), int(rest[2]))
         return 0
     options = parse()
+    if is_copy and options.command == "check" and options.solutions:
+        raise UserError(STUDENTS_COPY)
     if options.command == "student-copy":
         from exercises.student_copy import make_student_copy
 
@@ -84,20 +88,25 @@ def main() -> int:
     if len(names) == 1:
         if options.solutions:
             return not prove(names[0])
-        return _check(names[0], (options.file or FOLDER / names[0] / "exercise.py").resolve(), options.junit)
+        return not _check(names[0], (options.file or FOLDER / names[0] / "exercise.py").resolve(), options.junit)
     return not _each_alone(names, options.solutions, programs=options.all and options.solutions)
 
 
 def _check(name: str, work: Path, junit: Path | None) -> bool:
-    """Checks one work; True if a check has not passed. UserError: `junit` can't be written."""
-    found = mark(name, work)
-    if junit:
-        marks = [Verdict(check=check, status=one.status, seen=one.what[:MAX_LETTERS]) for check, one in found.items()]
-        try:
-            junit.write_text(to_junit({(work.stem, name): marks}), encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"--junit {junit}: can't be written: {error.strerror}") from None
-    return any(seen.status != "passed" for seen in found.values())
+    """Checks one work; True if all checks have passed. UserError: `junit` can't be written."""
+    try:
+        if junit:
+            junit.write_text("")  # old results must not stay if the work ends the checker
+        found = mark(name, work)
+        if junit:
+            marks = [
+                verdicts.Verdict(check=check, status=one.status, seen=one.what[: verdicts.MAX_LETTERS])
+                for check, one in found.items()
+            ]
+            junit.write_text(verdicts.to_junit({(work.stem, name): marks}), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--junit {junit}: can't be written: {error.strerror}") from None
+    return all(seen.status == "passed" for seen in found.values())
 
 
 def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:

@@ -159,7 +159,7 @@ def check(
 
 @dataclass(frozen=True)
 class Change:
-    """A change to the solution, which makes another right answer of it or a wrong one.
+    """A change that turns the solution into another right answer or into a wrong one.
 
     Attributes:
       name: a description in a few words.
@@ -184,7 +184,7 @@ def read_changes(path: Path) -> list[Change]:
     """The changes of a wrong.diff or right.diff, in order; none if there is no such file.
 
     A change is a line `# NAME [CHECK]` (in a right.diff `# NAME`), and its hunks as a diff prints them: lines that
-    begin with "-", "+" or a space. `@@` separates two hunks, an empty line two changes.
+    begin with "-", "+" or a space. `@@` separates two hunks, an empty line two changes. ValueError: something else.
     """
     if not path.exists():
         return []
@@ -192,11 +192,13 @@ def read_changes(path: Path) -> list[Change]:
     for text in path.read_text(encoding="utf-8").strip().split("\n\n"):
         title, _, diff = text.partition("\n")
         found = re.fullmatch(r"# ([^\[]+?)(?: \[(\w+)\])?", title)
-        if not found or not diff:
+        if not found or not diff or bool(found[2]) != (path.stem == "wrong"):
             raise ValueError(f"{path}: {title!r} is not the first line of a change")
         hunks = []
         for hunk in diff.split("\n@@\n"):
             lines = hunk.splitlines()
+            if not all(line.startswith((" ", "-", "+")) for line in lines):
+                raise ValueError(f"{path}: {title!r}: a line begins neither with a space nor with - or +")
             old, new = ("".join(f"{line[1:]}\n" for line in lines if line[0] in signs) for signs in (" -", " +"))
             hunks.append((old, new))
         changes.append(Change(found[1], tuple(hunks), found[2]))
@@ -205,10 +207,9 @@ def read_changes(path: Path) -> list[Change]:
 
 def read_checks(path: Path) -> str:
     """The text of a check.py. In a student's copy of the course it is packed; see student_copy.py."""
-    packed = path.with_suffix(".packed")
-    if packed.exists():
-        return zlib.decompress(base64.b64decode(packed.read_bytes())).decode()
-    return path.read_text(encoding="utf-8")
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    return zlib.decompress(base64.b64decode(path.with_suffix(".packed").read_bytes())).decode()
 
 
 def load(path: Path) -> ModuleType:

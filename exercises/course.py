@@ -96,7 +96,7 @@ def mark(name: str, work: Path) -> dict[str, Seen]:
         if endless == MAX_ENDLESS:
             print(f"  {MAX_ENDLESS} checks ran out of time; the others are skipped")
             skipped = Seen("not run", f"{MAX_ENDLESS} checks ran out of time")
-            all_seen |= {function: all_seen.get(function, skipped) for function in checker.checks}
+            all_seen = dict.fromkeys(checker.checks, skipped) | all_seen
             break
         seen = all_seen[function] = checker.run(function, work)
         endless += seen.vague == NOT_ENDED
@@ -140,8 +140,15 @@ def prove(name: str) -> bool:
     start = time.monotonic()
     folder = FOLDER / name
     checker = make_checker(name)
-    rights, wrongs = (read_changes(folder / name) for name in ("right.diff", "wrong.diff"))
     troubles = differences_outside_gaps(folder)
+    rights: list[Change] = []
+    wrongs: list[Change] = []
+    try:
+        rights, wrongs = (read_changes(folder / name) for name in ("right.diff", "wrong.diff"))
+    except ValueError as error:
+        troubles.append(str(error))
+    if not wrongs:
+        troubles.append("there are no wrong solutions (wrong.diff)")
     for function, check in checker.checks.items():
         seen = checker.run(function, folder / "solution.py")
         if seen.status != "passed":

@@ -343,11 +343,12 @@ def _all_reaped() -> bool:
 
 def _free_port() -> int:
     """A port that is free, below those that the system gives to outgoing connections (32768 to 60999 on Linux)."""
-    while True:
-        port = random.randint(20_000, 32_000)
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
+    with socket.socket() as listener:
+        for port in random.sample(range(20_000, 32_000), 100):
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                return port
+    raise OSError("none of 100 ports from 20000 to 32000 is free")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from common.platform.errors import UserError
 from exercises.checking import FOLDER
+from exercises.course import ACTIVITIES, differences_outside_gaps
 
 PROJECT = FOLDER.parent
 LEFT_OUT = re.compile(
-    r"(tests|\.ci|\.github|exercises/slides)/.*|exercises/(marking|marks_table|sandbox|student_copy)\.\w+"
-    r"|exercises/\w+/(solution\.py|answers\.md|(right|wrong)\.diff)|exercises/(\w+_answers|instructors)\.md"
+    r"(tests|\.ci|\.github|exercises/slides)/.*|CONTRIBUTING\.md|\.pre-commit-config\.yaml"
+    r"|exercises/(marking|marks_table|sandbox|student_copy)\.\w+|exercises/(\w+_answers|instructors)\.md"
+    r"|exercises/\w+/(solution\.py|answers\.md|(right|wrong)\.diff)"
 )
+FOR_OTHERS = re.compile(r"`solution\.py`|\(instructors\.md\)|\(exercises/instructors\.md\)")  # such paragraphs go
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
 
 
@@ -25,12 +28,20 @@ def make_student_copy(folder: Path) -> int:
     """Copies the files that git knows, as they are now; returns their number.
 
     Raises:
-      UserError: the folder exists and is not empty, it can't be written, or the project is not a git checkout.
+      UserError: the folder is in the project, exists and is not empty, or can't be written; a gap is filled; or the
+        project is not a git checkout.
     """
+    if folder.is_relative_to(PROJECT):
+        raise UserError(f"student-copy {folder}: the folder is in the project itself")
+    for name in ACTIVITIES:
+        if differences_outside_gaps(FOLDER / name):
+            raise UserError(
+                f"student-copy: exercises/{name}/exercise.py: its gaps are filled, or something else is changed"
+            )
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        raise UserError(f"student-copy: {PROJECT} is not a git checkout, whose files could be listed") from None
+        raise UserError(f"student-copy: {PROJECT} is not a git checkout, so its files can't be listed") from None
     names = [name for name in listed.decode().split("\0") if name and not LEFT_OUT.fullmatch(name)]
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -56,6 +67,10 @@ def _for_students(page: Path, text: str) -> str:
         target = (page.parent / link[2]).resolve()
         return target.is_relative_to(PROJECT) and bool(LEFT_OUT.fullmatch(str(target.relative_to(PROJECT))))
 
+    def stays(paragraph: str) -> bool:
+        return not FOR_OTHERS.search(paragraph)
+
     text = re.sub(r"(exercises\.\w+)\.solution\b", r"\1.exercise", text)
-    paragraphs = [part for part in text.split("\n\n") if "`solution.py`" not in part and "For instructors:" not in part]
-    return LINK.sub(lambda link: link[1] if is_left_out(link) else link[0], "\n\n".join(paragraphs).rstrip() + "\n")
+    text = re.sub(r"^make test .*\n", "", text, flags=re.MULTILINE)
+    text = "\n\n".join(filter(stays, text.split("\n\n"))).rstrip() + "\n"
+    return LINK.sub(lambda link: link[1] if is_left_out(link) else link[0], text)

@@ -76,7 +76,7 @@ def backward(work: ModuleType) -> object:
 def _(*ranks: Any) -> None:
     wanted = GRADIENTS.sum(dim=0)
     for mine, (gradient, given) in zip(GRADIENTS.tolist(), ranks, strict=True):
-        expect_near("the gradients of three losses are about 1, 10 and 100, and of all", gradient, wanted)
+        expect_near("three losses have gradients of about 1, 10 and 100; their sum's", gradient, wanted)
         hint = "who else may read the gradient that backward() is given?"
         expect(given == mine, f"the gradient that was given has become {given}", hint)
 
@@ -96,7 +96,7 @@ def _(*ranks: Any) -> None:
         expect(after == batch[rows].tolist(), "the layer has changed its input", "who else may read the input?")
 
 
-@check("so are the gradients", "through what has a row here an effect on a row there?", ranks=2)
+@check("the gradients are those of one device", "through what has a row here an effect on a row there?", ranks=2)
 def gradients(work: ModuleType) -> object:
     rows = group()
     mine = make_batch()[rows].requires_grad_()
@@ -136,7 +136,7 @@ def _(*ranks: Any) -> None:
     for rank, averages in enumerate(ranks):
         for (name, start, right, hint), (found, has_graph) in zip(rights, averages, strict=True):
             name = f"the running {name} of rank {rank}"
-            expect(not has_graph, f"{name} drags the graph of all steps along", "when does autograd record nothing?")
+            expect(not has_graph, f"{name} holds on to the graph of every step", "when does autograd record nothing?")
             expect(found != [start] * 3, f"{name} is still {start}", "which process changes which tensor?")
             expect_near(f"{name} after two batches", found, right, hint)
 

@@ -17,7 +17,7 @@ RATES = (
 )
 
 
-@check("the linear rule", "with three times the batch, how many times the rate?")
+@check("the rate follows the linear rule", "with three times the batch, how many times the rate?")
 def rate(work: ModuleType) -> object:
     return work.BASE_RATE, [work.learning_rate(int(work.BASE_BATCH_SIZE * factor)) for factor, _ in RATES]
 

@@ -26,7 +26,10 @@ def learning_rate(batch_size: int) -> float:
 
 
 def images_per_second(step_seconds: list[float], step_images: list[int]) -> float:
-    """The speed over the steps after WARMUP_STEPS; there are some. An epoch's last batch is smaller than the others."""
+    """The speed over the steps after the first WARMUP_STEPS, of which there is at least one.
+
+    The last batch of an epoch may be smaller than the others.
+    """
     # Gap 2
     raise NotImplementedError("gap 2")
 
@@ -44,8 +47,7 @@ def critical_batch_size(batch_sizes: list[int], steps: list[int]) -> tuple[float
     """The smallest possible number of steps, and the batch size that needs twice as many.
 
     McCandlish and others, "An Empirical Model of Large-Batch Training" (2018), equation 2.11: the steps to a target are
-    fewest * (1 + critical / batch size). This is fitted to all pairs (least squares in steps), at
-    least two.
+    fewest * (1 + critical / batch size). This is fitted to all pairs, at least two, by least squares in steps.
     """
     # Gap 4: a straight line over 1 / batch size. What are its intercept and its slope?
     raise NotImplementedError("gap 4")

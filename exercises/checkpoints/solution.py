@@ -35,7 +35,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler) -> int:
-    """Restores everything from the file, whatever the state of the three; returns the epoch to resume with.
+    """Restores model, optimizer and schedule, whatever they held before; returns the epoch to resume with.
 
     The file may come from a machine with GPUs, and this one may have none.
     """

@@ -111,18 +111,22 @@ def joined_on_node(work: ModuleType, gpus: int) -> object:
     selected: list[Any] = []
     both = {"is_available": lambda: True, "device_count": lambda: gpus}
     current = {"current_accelerator": lambda *_: torch.device("cuda"), "set_device_index": selected.append}
+
+    def selected_gpu() -> int:
+        numbers = [one if isinstance(one, int) else torch.device(one).index for one in (0, *selected)]
+        return [number for number in numbers if number is not None][-1]
+
     with (
-        mock.patch.multiple("torch.cuda", **both, set_device=selected.append),
-        mock.patch.multiple("torch.accelerator", **both, **current),
+        mock.patch.multiple("torch.cuda", **both, set_device=selected.append, current_device=selected_gpu),
+        mock.patch.multiple("torch.accelerator", **both, **current, current_device_index=selected_gpu),
         mock.patch.multiple("torch.distributed", get_rank=lambda *_: 5, get_world_size=lambda *_: 8),
         mock.patch("torch.distributed.init_process_group") as init,
     ):
         rank, world_size, device = work.join()
-    numbers = [one if isinstance(one, int) else torch.device(one).index for one in (0, *selected, device)]
-    gpu = [number for number in numbers if number is not None][-1]
+    selected.append(device)
     call = init.call_args or mock.call()
     backend = (*call.args, call.kwargs.get("backend"))[0]
-    return gpus, (rank, world_size), torch.device(device).type, gpu, init.call_count, backend
+    return gpus, (rank, world_size), torch.device(device).type, selected_gpu(), init.call_count, backend
 
 
 @own_gpu.judge
@@ -166,7 +170,7 @@ def _(*ranks: Any) -> None:
 
 
 @check(
-    "a replica each, and the training of one",
+    "the replicas train as one process does",
     "what must happen to the gradients between backward() and step()?",
     ranks=2,
 )

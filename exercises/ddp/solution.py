@@ -1,4 +1,4 @@
-"""From DataParallel to DistributedDataParallel: one process for each device; only the gradients are shared.
+"""From DataParallel to DistributedDataParallel: one process for each device; they share gradients and buffers.
 
 python -m exercises.ddp.exercise                                      one process
 torchrun --standalone --nproc-per-node 2 -m exercises.ddp.exercise    two

@@ -173,14 +173,14 @@ def _(seen: Any) -> None:
     expect(halved == 512, f"the scale after an infinite gradient and 1024: yours {halved:g}, wanted 512", hint)
     expect(kept == 512, f"the scale after a good step and 512: yours {kept:g}, wanted 512", hint)
     wanted = plainly_stepped(2)
-    expect(last == wanted, f"the weights after the step after it: yours {last}, wanted {wanted}")
+    expect(last == wanted, f"the weights after the next good step: yours {last}, wanted {wanted}")
 
 
 # For `overflow_anywhere`: in which of two parameters, which number, and the scale.
 BAD = ((0, torch.inf, 4096.0), (0, torch.nan, 4096.0), (1, torch.inf, 1.0), (1, torch.nan, 0.5))
 
 
-@check("wherever it overflows", "which numbers are bad, and in how many places can one be?")
+@check("an overflow in any parameter is noticed", "which numbers are bad, and in how many places can one be?")
 def overflow_anywhere(work: ModuleType) -> object:
     seen = []
     for place, bad, scale in BAD:

@@ -228,7 +228,7 @@ def _(seen: Any) -> None:
         expect(sorted(names) == sorted(right), told, other)
         expect(names == right, told)
         expect(found == wanted[:number], told, "which time of an event is it? in which unit?")
-    expect("aten::sin" in of_profile, f"a profile has aten::sin, the costliest have not: {of_profile[:5]}")
+    expect("aten::sin" in of_profile, f"the profile has aten::sin, but the list lacks it: {of_profile[:5]}")
 
 
 def make_images(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -183,14 +183,16 @@ def full_disk(work: ModuleType) -> object:
     with mock.patch("torch.save", side_effect=OSError(28, "No space left on device")):
         try:
             work.save({"weight": torch.arange(3)}, Path("model.pt"), 0)
-        except OSError:
+        except NotImplementedError:  # the gap is open
+            raise
+        except Exception:  # noqa: BLE001 - this error, or another one that says more
             return None
     return sorted(path.name for path in Path().iterdir())
 
 
 @full_disk.judge
 def _(files: Any) -> None:
-    expect(files is None, f"torch.save raised an error, for the disk was full, and save() returned; files: {files}")
+    expect(files is None, f"torch.save raised an error, because the disk was full, and save() returned; files: {files}")
 
 
 @check(
@@ -250,11 +252,11 @@ def replaced(work: ModuleType) -> object:
 @replaced.judge
 def _(seen: Any) -> None:
     over = "which of your calls changes a name, and which changes what is in a file?"
-    expect(seen["open"] == "the last one", "the last file was written over, under its readers' eyes", hint=over)
-    expect(all(seen["there"]), "just before the rename the last file was gone already")
+    expect(seen["open"] == "the last one", "the old file was overwritten while a reader had it open", hint=over)
+    expect(all(seen["there"]), "the old file was gone before the rename")
     apart = "the unfinished file lay in another folder, maybe on another disk"
     expect(set(seen["folders"]) <= {seen["here"]}, apart, hint="print the whole path of the unfinished file")
     late = "when are the last bytes of an open file written?"
     expect(all(seen["whole"]), "when the file got its name, it was not complete", hint=late)
-    expect(seen["old"] is False, "the last file is still there under its name", hint="when do you not save at all?")
+    expect(seen["old"] is False, "the old file is still there", hint="when do you not save at all?")
     expect(seen["weight"] == [0, 1, 2], "model.pt holds something else", hint="what is given to torch.save?")

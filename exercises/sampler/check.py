@@ -67,8 +67,11 @@ def _(seen: Any) -> None:
         expect(not missing, told, hint)
         expect(set(dealt) <= set(range(length)), f"of {length} examples, number {max(dealt)} was dealt out")
         (often, most), *_ = dealt.most_common()
-        told = f"{length} examples for {world_size} processes: number {often} was dealt out {most} times, others once"
-        expect(most - min(dealt.values()) <= 1, told, "with which numbers does the order go on after its end?")
+        least = min(dealt.values())
+        told = (
+            f"{length} examples for {world_size} processes: number {often} was dealt out {most} times, others {least}"
+        )
+        expect(most - least <= 1, told, "with which numbers does the order go on after its end?")
 
 
 @check(
@@ -121,7 +124,7 @@ def _(seen: Any) -> None:
     for order in seen:
         strides = Counter((after - before) % 100 for before, after in zip(order, order[1:], strict=False))
         (stride, often), *_ = strides.most_common()
-        expect(often < 20, f"of 100 examples, {often} have the one before them {stride} numbers back")
+        expect(often < 20, f"{often} of 100 examples come {stride} after the one before")
 
 
 @check("read_epochs tells the sampler the number of the epoch, from 0", "which epoch is the first one?")

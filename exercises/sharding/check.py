@@ -1,6 +1,7 @@
 """Checks of sharding."""
 
 import functools
+import inspect
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -89,7 +90,10 @@ def expect_shares(what: str, ranks: Any, wanted: list[torch.Tensor]) -> None:
 PADDED = ((7, 2, 8), (8, 2, 8), (1, 3, 3), (5, 4, 8), (9, 1, 9), (10, 4, 12), (12, 12, 12))
 
 
-@check("a tensor is padded to the next multiple, with zeros at its end", "7 % 2 is 1: what is -7 % 2? and -8 % 2?")
+@check(
+    "a tensor is padded to the next multiple, with zeros at its end",
+    "which multiple of `parts` comes next after 7, and after 8?",
+)
 def padding(work: ModuleType) -> object:
     return [work.padded(torch.arange(1.0, length + 1), parts) for length, parts, _ in PADDED]
 
@@ -203,7 +207,9 @@ class Watch(TorchDispatchMode):
             return real(*arguments, **options)
         self.events.append(f"start {layers.index(share)}")
         self.most = max(self.most, self.in_memory(self.gathered, 1))
-        self.gathered += [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors[:-1]]
+        given = inspect.signature(real).bind(*arguments, **options).arguments
+        outputs = tree_leaves(given.get("output_tensor", given.get("output", given.get("tensor_list"))))
+        self.gathered += [StorageWeakRef(tensor.untyped_storage()) for tensor in outputs]
         handle, wait = real(*arguments, **options), f"wait {layers.index(share)}"
         if handle is None:  # the call has waited
             self.events.append(wait)
@@ -326,7 +332,7 @@ def _(*ranks: Any) -> None:
     for rank, (layers, whole) in enumerate(ranks):
         for layer, now in enumerate(whole):
             done = [other for other in range(layer) if now[other]]
-            expect(not done, f"rank {rank}, layers before layer {layer} that are whole still: yours {done}, wanted []")
+            expect(not done, f"rank {rank}, layers before layer {layer} that are still whole: yours {done}, wanted []")
         expect_equal(f"weights after {STEPS} steps, rank {rank}", layers, one_process(STEPS)[0])
 
 

@@ -155,7 +155,7 @@ class GatheredLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
-        """From the gradient of the output, (B, outputs), those of inputs and share; of the others there is none."""
+        """Takes the gradient of the output, (B, outputs); returns those of inputs and share, and None twice."""
         layers, number = context.layers, context.number
         # Gap 6: gather as in forward(); which layer is the next one now? This rank's gradient of the weight is
         # gradient.T @ inputs, and that of the bias is the sum of the gradient's rows. Both are summed over the ranks.

@@ -44,7 +44,7 @@ def validated(work: ModuleType, testing: TensorDataset, devices: int) -> torch.T
 
 
 def expect_accuracy(found: Any, wanted: float, seen: str) -> None:
-    when = "self.log can log in each step or at the end of an epoch: when, on which devices, under which name?"
+    when = "on which devices do you log, at which moment, and under which name?"
     expect(found is not None, 'after the validation there is no "test_accuracy"', hint=when)
     expect(abs(found - wanted) < 1e-6, f"{seen}: yours {found:.4f}, wanted {wanted:.4f}")
 
@@ -153,7 +153,9 @@ def on_two_nodes(work: ModuleType, loader: str) -> list[int]:
     return sorted(found)
 
 
-@check("so it is with devices on two nodes", "what makes a device's share different from all the others'?")
+@check(
+    "on two nodes, too, each test example is seen once", "what makes a device's share different from all the others'?"
+)
 def test_shares(work: ModuleType) -> object:
     return on_two_nodes(work, "val_dataloader")
 

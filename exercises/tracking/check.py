@@ -473,7 +473,7 @@ def _(first: Any, *_: Any) -> None:
         expect(names == [*wanted], what, "which names does the docstring give?")
         for name, value in wanted.items():
             found, at = values(rows, name), steps(rows, name)
-            hint = "add sums and counts over the processes, then divide once"
+            hint = "over whose examples is your number the mean, and how many has each process?"
             if any(math.isnan(number) for number in found):
                 hint = "what is the mean of no losses?"
             elif near(found, [100 * value]):

@@ -89,12 +89,13 @@ def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
 class Groups(NamedTuple):
     leader: int  # the smallest rank on this process's node
     node: dist.ProcessGroup  # the processes of its node
-    leaders: dist.ProcessGroup  # the leaders of all nodes; only they use it, in other processes it can be anything
+    leaders: dist.ProcessGroup  # the leaders of all nodes; only they use it; in other processes it may be anything
 
 
 def make_groups(nodes: list[int]) -> Groups:
     """The groups of this process. `nodes`: for each rank, the number of its node (in any order, as in 7, 2, 7)."""
-    # Gap 7: by default every process must call dist.new_group for every group, in the same order, in it or not.
+    # Gap 7: by default every process must call dist.new_group for every group, in the same order,
+    # whether it is in the group or not.
     raise NotImplementedError("gap 7")
 
 

@@ -18,7 +18,7 @@ import pytest
 from conftest import REPOSITORY, run
 
 from common.platform.errors import UserError, describe_signal
-from exercises import course, verdicts
+from exercises import course, student_copy, verdicts
 from exercises.checking import (
     FOLDER,
     NOT_ENDED,
@@ -591,15 +591,23 @@ def changes_in(tmp_path, text):
 
 
 def test_a_diff_lists_changes_to_the_solution(tmp_path):
-    first, second = changes_in(tmp_path, "# one [f]\n a\n-b\n+c\n@@\n-d\n\n# two\n+  0\n a\n")
-    assert (first.name, first.caught_by, second.name, second.caught_by) == ("one", "f", "two", None)
+    first, second = changes_in(tmp_path, "# one [f]\n a\n-b\n+c\n@@\n-d\n\n# two [g]\n+  0\n a\n")
+    assert (first.name, first.caught_by, second.name, second.caught_by) == ("one", "f", "two", "g")
     assert first.apply("a\nb\nd\nbb\n") == "a\nc\nbb\n" and second.apply("ba\na\n") == "ba\n  0\na\n"
     assert read_changes(tmp_path / "right.diff") == []
 
 
-@pytest.mark.parametrize("text", ["one\n-a\n", "# one [f]\n", "# one [f\n-a\n"])
-def test_a_diff_without_names_or_lines_is_refused(tmp_path, text):
-    with pytest.raises(ValueError, match="is not the first line of a change"):
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("one\n-a\n", "'one' is not the first line of a change"),
+        ("# one [f]\n", "'# one \\[f\\]' is not the first line of a change"),
+        ("# one\n-a\n", "'# one' is not the first line of a change"),  # without the check that must reject it
+        ("# one [f]\n-a\n# two [f]\n-b\n", "'# one \\[f\\]': a line begins neither with a space nor with - or \\+"),
+    ],
+)
+def test_a_diff_without_names_or_lines_is_refused(tmp_path, text, trouble):
+    with pytest.raises(ValueError, match=trouble):
         changes_in(tmp_path, text)
 
 
@@ -634,10 +642,14 @@ def test_a_students_copy_has_no_answers(copy):
 
 
 def test_a_students_copy_checks_works(copy, work):
-    right, wrong = EXERCISES / "sampler" / "solution.py", work("        sampler.set_epoch(epoch)\n", "")
-    for file, passed in ((right, 8), (wrong, 6)):
-        command = [sys.executable, "-m", "exercises", "check", "sampler", "--file", file]
-        assert f"\n{passed} of 8 passed\n" in run(*command, cwd=copy, expect=int(passed < 8)).stdout
+    wrong = work("        sampler.set_epoch(epoch)\n", "")
+    for name, file, passed in (
+        ("sampler", wrong, "6 of 8"),
+        ("sampler", EXERCISES / "sampler" / "solution.py", "8 of 8"),
+        ("mirrored_strategy", EXERCISES / "mirrored_strategy" / "solution.py", "7 of 7"),  # TensorFlow reads the source
+    ):
+        command = [sys.executable, "-m", "exercises", "check", name, "--file", file]
+        assert f"\n{passed} passed\n" in run(*command, cwd=copy, expect=int(file == wrong)).stdout
 
 
 @pytest.mark.parametrize("arguments", [("mark", "class"), ("student-copy", "x"), ("check", "--all", "--solutions")])
@@ -652,7 +664,19 @@ def test_links_of_a_students_copy_lead_somewhere(copy):
             assert (page.parent / target).exists(), (page, target)
 
 
+def test_a_students_copy_has_gaps(tmp_path, monkeypatch):
+    for file in ("exercise.py", "solution.py"):
+        (tmp_path / "ddp").mkdir(exist_ok=True)
+        shutil.copy(EXERCISES / "ddp" / "solution.py", tmp_path / "ddp" / file)
+    monkeypatch.setattr(student_copy, "FOLDER", tmp_path)
+    monkeypatch.setattr(student_copy, "ACTIVITIES", ["ddp"])
+    with pytest.raises(UserError, match=r"exercises/ddp/exercise.py: its gaps are filled"):
+        student_copy.make_student_copy(tmp_path / "copy")
+
+
 def test_a_students_copy_is_made_in_a_new_folder(tmp_path):
+    with pytest.raises(UserError, match="the folder is in the project itself"):
+        student_copy.make_student_copy(EXERCISES / "copy")
     (tmp_path / "mine.txt").touch()
     done = run(sys.executable, "-m", "exercises", "student-copy", tmp_path, expect=2)
     assert done.stderr == f"python -m exercises: error: student-copy {tmp_path}: the folder is not empty\n"
