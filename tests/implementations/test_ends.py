@@ -36,7 +36,7 @@ def training(tmp_path):
         started.append(process)
         step = random.randint(1, 200)
         print(f"from step {step} on")
-        wait_for(lambda: process.poll() is not None or steps_taken(tmp_path / "r") >= step, 120)
+        wait_for(lambda: process.poll() is not None or steps_taken(tmp_path / "r") >= step, 400)
         assert process.poll() is None, process.communicate()
         children = psutil.Process(process.pid).children(recursive=True)
         # Without the shell that removes the temporary folder.
