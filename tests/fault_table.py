@@ -136,8 +136,11 @@ def add_option(parser):
 
 
 def configure(config):
-    if config.getoption("--fault-table") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Collected(config.getoption("--fault-table")))
+    path = config.getoption("--fault-table")
+    if path and not hasattr(config, "workerinput"):
+        if not Path(path).is_file():  # noticed before the tests, which take a quarter of an hour
+            raise pytest.UsageError(f"--fault-table {path}: no such file; the table goes into an existing page")
+        config.pluginmanager.register(Collected(path))
 
 
 def mark(items):
