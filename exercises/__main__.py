@@ -94,19 +94,23 @@ def main() -> int:
 
 def _check(name: str, work: Path, junit: Path | None) -> bool:
     """Checks one work; True if all checks have passed. UserError: `junit` can't be written."""
+    if junit:
+        _write(junit, "")  # old results must not stay if the work ends the checker
+    found = mark(name, work)
+    if junit:
+        marks = [
+            verdicts.Verdict(check=check, status=one.status, seen=one.what[: verdicts.MAX_LETTERS])
+            for check, one in found.items()
+        ]
+        _write(junit, verdicts.to_junit({(work.stem, name): marks}))
+    return all(seen.status == "passed" for seen in found.values())
+
+
+def _write(junit: Path, text: str) -> None:
     try:
-        if junit:
-            junit.write_text("")  # old results must not stay if the work ends the checker
-        found = mark(name, work)
-        if junit:
-            marks = [
-                verdicts.Verdict(check=check, status=one.status, seen=one.what[: verdicts.MAX_LETTERS])
-                for check, one in found.items()
-            ]
-            junit.write_text(verdicts.to_junit({(work.stem, name): marks}), encoding="utf-8")
+        junit.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--junit {junit}: can't be written: {error.strerror}") from None
-    return all(seen.status == "passed" for seen in found.values())
 
 
 def _each_alone(names: list[str], solutions: bool, programs: bool) -> bool:

@@ -67,10 +67,7 @@ def _for_students(page: Path, text: str) -> str:
         target = (page.parent / link[2]).resolve()
         return target.is_relative_to(PROJECT) and bool(LEFT_OUT.fullmatch(str(target.relative_to(PROJECT))))
 
-    def stays(paragraph: str) -> bool:
-        return not FOR_OTHERS.search(paragraph)
-
     text = re.sub(r"(exercises\.\w+)\.solution\b", r"\1.exercise", text)
     text = re.sub(r"^make test .*\n", "", text, flags=re.MULTILINE)
-    text = "\n\n".join(filter(stays, text.split("\n\n"))).rstrip() + "\n"
+    text = "\n\n".join(part for part in text.split("\n\n") if not FOR_OTHERS.search(part)).rstrip() + "\n"
     return LINK.sub(lambda link: link[1] if is_left_out(link) else link[0], text)
