@@ -66,7 +66,7 @@ class Source:
                         if name not in self.paths(data_dir):  # an archive brings all of them at once
                             self._download(name, folder)
             except OSError as error:
-                raise UserError(f"--data-dir {data_dir}: {error}") from None
+                raise UserError(f"--data-dir {data_dir}: {error.strerror}") from None
         return self.paths(data_dir)
 
     def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:

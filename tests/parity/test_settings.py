@@ -75,7 +75,7 @@ def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implemen
     assert result.config.precision == precision and (result.skipped_steps is None) == (precision == "bf16-mixed")
 
 
-@pytest.mark.quick("bf16-mixed")
+@pytest.mark.slow
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_stops_at_the_logits(runs, precision):
@@ -87,7 +87,7 @@ def test_half_precision_stops_at_the_logits(runs, precision):
 
 
 @pytest.mark.xdist_group("settings")
-@pytest.mark.quick("tf-tuned", "ptl-plain")
+@pytest.mark.quick("ptl-plain")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode):

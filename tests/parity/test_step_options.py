@@ -41,7 +41,7 @@ def references(tmp_path_factory):
     return functools.cache(lambda options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
 
 
-@pytest.mark.quick("tf-plain-2")
+@pytest.mark.quick("ptl-plain-1")
 @pytest.mark.xdist_group("clipped")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),

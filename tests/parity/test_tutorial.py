@@ -50,8 +50,8 @@ def cases():
     for scenario in SCENARIOS:
         for implementation in IMPLEMENTATIONS:
             for devices in (1, 2):
-                quick = (scenario, devices) == ("sgd", 2)
-                quick |= (scenario, devices) == ("drawn", 1) and implementation in ("pt", "tf")
+                quick = scenario == "sgd" and devices == (1 if implementation in ("keras", "ptl") else 2)
+                quick |= (scenario, implementation, devices) == ("drawn", "pt", 1)
                 marks = [pytest.mark.xdist_group(f"tutorial-{scenario}"), *([] if quick else [pytest.mark.slow])]
                 yield pytest.param(scenario, implementation, devices, marks=marks)
 
