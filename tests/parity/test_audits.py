@@ -57,20 +57,18 @@ SETTINGS = {
     "float64": (*SMALL, "--precision", "64"),
     "learned": ("--train-size", 340, "--batch-size", 32, "--epochs", 40),  # at the end the loss is 3e-4
 }
-QUICK = {
-    *(("sgd", "tf", "tuned"), ("adam", "ptl", "plain"), ("rmsprop", "keras", "tuned")),
-    *(("resnet8", "pt", "plain"), ("float16", "pt", "tuned"), ("sgd", "jax", "tuned")),
-}
 
 
+@pytest.mark.quick(
+    "sgd-tf-tuned", "adam-ptl-plain", "rmsprop-keras-tuned", "resnet8-pt-plain", "float16-pt-tuned", "sgd-jax-tuned"
+)
 @pytest.mark.parametrize(
     ("setting", "implementation", "mode"),
     [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        (setting, implementation, mode)
         for setting in SETTINGS
         for implementation in IMPLEMENTATIONS
         for mode in ("plain", "tuned")
-        for case in [(setting, implementation, mode)]
         if (setting, implementation) != ("adadelta", "keras")  # Keras's fit can't accumulate batches
     ],
 )

@@ -41,11 +41,6 @@ SCENARIOS = {
 }
 RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
 REFERENCE = ("pt", "plain", 1)
-QUICK = {
-    "dropout": {("tf", "tuned", 2)},
-    "augmentation": {("pt", "tuned", 3), ("keras", "tuned", 1)},
-    "both": {("keras", "plain", 2), ("ptl", "tuned", 2), ("jax", "tuned", 2)},
-}
 
 
 @pytest.fixture(scope="session")
@@ -56,13 +51,13 @@ def reference(tmp_path_factory):
     )
 
 
-@pytest.mark.quick("dropout-tf-tuned-2", "augmentation")
+@pytest.mark.quick("dropout-tf-tuned-2", "augmentation-pt-tuned-3", "augmentation-keras-tuned-1")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "mode", "devices"),
     [
         pytest.param(
             *(scenario, *case),
-            marks=[pytest.mark.xdist_group(scenario), *([] if case in QUICK[scenario] else [pytest.mark.slow])],
+            marks=pytest.mark.xdist_group(scenario),
         )
         for scenario in SCENARIOS
         for case in RUNS

@@ -47,8 +47,6 @@ SETTINGS = {
 }
 TOLERANCE = 1e-10  # relative; batch normalisation amplifies rounding in ten steps
 SLOW_IN_NUMPY = ("resnet18", "resnet50")
-# Trained by a framework among the quick tests; the others by NumPy alone.
-QUICK = {("tf", "mnist_dropout"), ("keras", "cosine"), ("pt", "rmsprop"), ("ptl", "adam"), ("jax", "step")}
 
 
 def options_of(setting):
@@ -68,10 +66,11 @@ def test_plain_formulas_give_the_golden_losses(setting):
     np.testing.assert_allclose(losses, golden(setting), rtol=TOLERANCE)
 
 
+@pytest.mark.quick("tf-mnist_dropout", "keras-cosine", "pt-rmsprop", "ptl-adam", "jax-step")
 @pytest.mark.parametrize(
     ("implementation", "setting"),
     [
-        pytest.param(implementation, setting, marks=() if (implementation, setting) in QUICK else pytest.mark.slow)
+        (implementation, setting)
         for implementation in IMPLEMENTATIONS
         for setting in SETTINGS
         if (implementation, setting) != ("keras", "adadelta")  # Keras's fit can't accumulate batches

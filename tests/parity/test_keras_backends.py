@@ -26,7 +26,6 @@ SCENARIOS = {
     "drawn": ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3),
 }
 SHAPE = ("--image-shape", 16, 19, 3, "--test-size", 101)
-QUICK = {("sgd", "keras_torch", "tutorial"), ("drawn", "keras_jax", "tutorial")}
 
 
 def options_of(scenario):
@@ -42,17 +41,11 @@ def reference(tmp_path_factory):
     )
 
 
+@pytest.mark.quick("sgd-keras_torch-tutorial", "drawn-keras_jax-tutorial")
 @pytest.mark.xdist_group("keras-backends")
-@pytest.mark.parametrize(
-    ("scenario", "implementation", "mode"),
-    [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
-        for scenario in SCENARIOS
-        for implementation in ON_ONE_DEVICE
-        for mode in ("tutorial", "plain")
-        for case in [(scenario, implementation, mode)]
-    ],
-)
+@pytest.mark.parametrize("mode", ["tutorial", "plain"])
+@pytest.mark.parametrize("implementation", ON_ONE_DEVICE)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation, mode):
     other = train(implementation, tmp_path / "run", *options_of(scenario), "--mode", mode)
     assert find_departure(reference(scenario), other, TOLERANCE) is None

@@ -42,21 +42,20 @@ SCENARIOS = {
 }
 # The full product of scenarios, implementations, modes and numbers of devices is tested; most of it is marked slow.
 # Quick: each implementation in each mode, and each number of devices.
-QUICK = {
-    ("cnn-plain", "tf", "plain", 1),
-    ("cnn-plain", "keras", "plain", 2),
-    ("cnn-plain", "pt", "plain", 2),
-    ("cnn-plain", "ptl", "plain", 1),
-    ("lenet-full", "tf", "tuned", 2),
-    ("lenet-full", "keras", "tuned", 1),
-    ("lenet-full", "pt", "tuned", 3),
-    ("cnn-plain", "jax", "plain", 2),
-    ("lenet-full", "jax", "tuned", 1),
-}
+QUICK = pytest.mark.quick(
+    "cnn-plain-tf-plain-1",
+    "cnn-plain-keras-plain-2",
+    "cnn-plain-pt-plain-2",
+    "cnn-plain-ptl-plain-1",
+    "lenet-full-tf-tuned-2",
+    "lenet-full-keras-tuned-1",
+    "lenet-full-pt-tuned-3",
+    "cnn-plain-jax-plain-2",
+    "lenet-full-jax-tuned-1",
+)
 
 
-# Every update rule with all its hyperparameters in use, every schedule, and labels with and without smoothing. Quick:
-# each implementation, mode and number of devices at least once. The rest of the product is marked slow.
+# Every update rule with all its hyperparameters in use, every schedule, and labels with and without smoothing.
 RULES = {
     "adam": (*("--amsgrad", "true", "--weight-decay", 1e-3), *("--schedule", "step", "--step-size", 1, "--gamma", 0.5)),
     "adamw": (
@@ -72,12 +71,6 @@ RULES = {
         *("--centered", "true", "--momentum", 0.9, "--weight-decay", 1e-3, "--warmup-steps", 10, "--epsilon", 1e-4),
         *("--schedule", "one-cycle", "--scale-learning-rate", 32),
     ),
-}
-QUICK_RULES = {
-    "adam": {("tf", "plain", 2), ("ptl", "plain", 1), ("jax", "tuned", 3)},
-    "adamw": {("pt", "tuned", 2)},
-    "adadelta": {("ptl", "tuned", 2)},
-    "rmsprop": {("pt", "plain", 3), ("tf", "tuned", 1), ("jax", "plain", 1)},
 }
 
 
@@ -97,14 +90,10 @@ def runs(tmp_path_factory):
 def cases(*runs):
     """The tests of one scenario run in one process, so that they share its runs."""
 
-    def marks(scenario, *run):
-        slow = [] if (scenario, *run) in QUICK else [pytest.mark.slow]
-        return [pytest.mark.xdist_group(scenario), *slow]
-
     return pytest.mark.parametrize(
         ("scenario", "implementation", "mode", "devices"),
         [
-            pytest.param(scenario, *case, marks=marks(scenario, *case), id="-".join(map(str, (scenario, *case))))
+            pytest.param(scenario, *case, marks=pytest.mark.xdist_group(scenario))
             for scenario in SCENARIOS
             for case in runs
             if case != REFERENCE
@@ -116,6 +105,7 @@ def relative(reference, other):
     return np.max(np.abs(reference - other)) / np.max(np.abs(reference))
 
 
+@QUICK
 @cases(*RUNS)
 def test_every_step_and_the_final_weights_agree_in_float64(runs, scenario, implementation, mode, devices):
     reference, other = (runs(scenario, "64", *case) for case in (REFERENCE, (implementation, mode, devices)))
@@ -156,14 +146,11 @@ def rule_options(rule):
     return (*CNN, "--precision", 64, "--optimizer", rule, *RULES[rule])
 
 
-@pytest.mark.quick("adamw-pt-tuned-2", "adadelta-keras-tuned-2", "rmsprop-tf-tuned-1")
+@pytest.mark.quick("adamw-pt-tuned-2", "rmsprop-tf-tuned-1")
 @pytest.mark.parametrize(
     ("rule", "implementation", "mode", "devices"),
     [
-        pytest.param(
-            *(rule, *case),
-            marks=[pytest.mark.xdist_group(rule), *([] if case in QUICK_RULES[rule] else [pytest.mark.slow])],
-        )
+        pytest.param(*(rule, *case), marks=pytest.mark.xdist_group(rule))
         for rule in RULES
         for case in RUNS
         if case != REFERENCE
@@ -207,6 +194,7 @@ def test_a_last_epoch_that_ends_early_is_the_same(tmp_path, implementation, mode
     assert message is None, message
 
 
+@QUICK
 @cases(*RUNS)
 def test_logits_and_gradients_agree_on_the_first_batch(runs, scenario, implementation, mode, devices):
     folders = (runs(scenario, "64", *case) for case in (REFERENCE, (implementation, mode, devices)))

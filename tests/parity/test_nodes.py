@@ -117,17 +117,13 @@ def mpirun(implementation, nodes, devices, options):
 
 STARTS = {torchrun: ("pt", "ptl", "jax"), by_hand: ("ptl",), tf_config: ("tf",), mpirun: ("pt", "ptl", "tf", "jax")}
 NEEDS_MPIRUN = pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI needs Debian's openmpi-bin")
-QUICK = [(torchrun, "pt", 2), (by_hand, "ptl", 1), (tf_config, "tf", 1), (mpirun, "pt", 1)]
 
 
 @pytest.mark.quick("mpirun-pt-1")
 @pytest.mark.parametrize(
     ("start", "implementation", "devices"),
     [
-        pytest.param(
-            *(start, name, devices),
-            marks=[NEEDS_MPIRUN] * (start is mpirun) + [pytest.mark.slow] * ((start, name, devices) not in QUICK),
-        )
+        pytest.param(start, name, devices, marks=[NEEDS_MPIRUN] * (start is mpirun))
         for start, names in STARTS.items()
         for name, devices in itertools.product(names, (1, 2))
     ],
@@ -165,7 +161,6 @@ def test_tuned_too(nodes, reference, tmp_path, start, implementation, data_on):
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
 WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
-QUICK_OF_THEM = [pytest.param(*case, marks=[pytest.mark.slow] * (case != (tf_config, "tf"))) for case in WITHOUT_MPIRUN]
 
 
 @contextmanager
@@ -202,7 +197,7 @@ def test_the_first_batch_is_that_of_all_nodes(nodes, tmp_path, start, implementa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
+@pytest.mark.parametrize(("start", "implementation"), WITHOUT_MPIRUN)
 def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
     """Only the second node lacks a file, so the first node can't report the error."""
     weights = tmp_path / "data" / "weights.safetensors"
@@ -221,7 +216,7 @@ def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("start", "implementation"), QUICK_OF_THEM)
+@pytest.mark.parametrize(("start", "implementation"), WITHOUT_MPIRUN)
 def test_a_node_that_is_lost_is_reported(nodes, tmp_path, start, implementation):
     options = (*CPU, "--epochs", 10000, "--run-dir", tmp_path / "r")
     with started(nodes, *start(implementation, nodes, 1, options)) as processes:

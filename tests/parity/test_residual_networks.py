@@ -34,13 +34,6 @@ OPTIONS = (
 )
 # (devices, whether batch normalisation is synchronised). Synchronised runs are compared with a run on one device.
 WAYS = [(1, False), (2, False), (3, False), (2, True), (3, True)]
-QUICK = {
-    ("keras", "tuned", 1, False),
-    ("ptl", "plain", 1, False),
-    ("pt", "plain", 2, True),
-    ("tf", "tuned", 2, True),
-    ("jax", "plain", 2, False),
-}
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +52,7 @@ def references(tmp_path_factory):
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices", "sync"),
     [
-        pytest.param(name, mode, *way, marks=() if (name, mode, *way) in QUICK else pytest.mark.slow)
+        (name, mode, *way)
         for name in IMPLEMENTATIONS
         for mode in MODES
         for way in WAYS

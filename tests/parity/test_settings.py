@@ -14,15 +14,8 @@ from comparison.lockstep import find_departure
 OPTIONS = ("--epochs", 2, "--train-size", 418, "--batch-size", 16)
 TORCH = ("pt", "ptl")
 NEEDS_A_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
-QUICK_COMPILED = {("tf", "tuned"), ("keras", "plain")}
 COMPILED = [
-    pytest.param(
-        *(name, mode, devices),
-        marks=[
-            *([NEEDS_A_COMPILER] if name in TORCH else []),
-            *([] if (name, mode) in QUICK_COMPILED else [pytest.mark.slow]),
-        ],
-    )
+    pytest.param(*(name, mode, devices), marks=[NEEDS_A_COMPILER] if name in TORCH else [])
     for name in IMPLEMENTATIONS
     for mode, devices in (("plain", 1), ("tuned", 2))
 ]
@@ -43,27 +36,19 @@ def first_losses(*folders, steps=1):
     return [np.array(read_step_losses(folder)[:steps]) for folder in folders]
 
 
-# Half precisions and their rounding. Each implementation has quick tests with some of them; the rest is marked slow.
+# Half precisions and their rounding.
 HALVES = {"bf16-mixed": 2.0**-8, "16-mixed": 2.0**-11}
 MIXED = [
     *((name, "plain", 1) for name in IMPLEMENTATIONS),
     *(("tf", "plain", 2), ("pt", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1), ("ptl", "tuned", 1)),
 ]
-QUICK_MIXED = {
-    "bf16-mixed": {("pt", "plain", 2), ("keras", "plain", 1), ("jax", "plain", 1)},
-    "16-mixed": {("ptl", "plain", 1), ("tf", "plain", 2), ("keras", "tuned", 1), ("tf", "tuned", 1)},
-}
 
 
 @pytest.mark.quick("bf16-mixed-pt-plain-2")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(
     ("precision", "implementation", "mode", "devices"),
-    [
-        pytest.param(half, *run, marks=() if run in QUICK_MIXED[half] else pytest.mark.slow)
-        for half in HALVES
-        for run in MIXED
-    ],
+    [(half, *run) for half in HALVES for run in MIXED],
 )
 def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implementation, mode, devices):
     """The first loss differs from that in 64 bits by some roundings of half precision: it is near, but not equal."""
@@ -114,9 +99,7 @@ def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "others", [[("ptl", 1), ("tf", 2)], pytest.param([("keras", 1), ("pt", 2), ("keras", 2)], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("others", [[("ptl", 1), ("tf", 2)], [("keras", 1), ("pt", 2), ("keras", 2)]])
 def test_the_scale_grows_and_falls_by_one_rule(tmp_path, others):
     """The scale doubles after every second step, so it soon overflows, again and again, in the same steps."""
     interval = "growth_interval: int ="

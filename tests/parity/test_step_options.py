@@ -20,19 +20,6 @@ CLIPPED = (*OPTIONS, "--batch-size", 12, "--gradient-clip-val", 0.7, "--ema-deca
 ACCUMULATED = (*OPTIONS, "--model", "mnist_dropout", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--momentum", 0.8)
 ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumulate-grad-batches", 3)
 RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
-QUICK_CLIPPED = {
-    ("tf", "plain", 2),
-    ("keras", "tuned", 2),
-    ("ptl", "plain", 2),
-    ("ptl", "tuned", 1),
-    ("jax", "plain", 2),
-}
-QUICK_ACCUMULATED = {
-    ("tf", "tuned", 2),
-    ("pt", "plain", 2),
-    ("ptl", "plain", 2),
-    ("jax", "tuned", 2),
-}
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +32,7 @@ def references(tmp_path_factory):
 @pytest.mark.xdist_group("clipped")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
-    [
-        pytest.param(*case, marks=() if case in QUICK_CLIPPED else pytest.mark.slow)
-        for case in RUNS
-        if case != ("pt", "plain", 1)
-    ],
+    [case for case in RUNS if case != ("pt", "plain", 1)],
 )
 def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_path, implementation, mode, devices):
     reference = references(CLIPPED)
@@ -73,11 +56,7 @@ def test_ten_steps_in_a_call_of_jax_are_the_same_ten(references, tmp_path):
 @pytest.mark.xdist_group("accumulated")
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
-    [
-        pytest.param(*case, marks=() if case in QUICK_ACCUMULATED else pytest.mark.slow)
-        for case in RUNS
-        if case[0] != "keras"
-    ],
+    [case for case in RUNS if case[0] != "keras"],
 )
 def test_small_batches_are_one_large_batch(references, tmp_path, implementation, mode, devices):
     """The reference is PyTorch on one device, with dropout, clipping, averages and an incomplete last step."""

@@ -47,17 +47,6 @@ RUNS = [
     if (scenario, implementation) != ("accumulated", "keras")
     and (scenario, implementation, way[0]) != ("averaged", "ptl", "fsdp")
 ]
-QUICK = {
-    ("accumulated", "pt", "plain", "fsdp", 2),
-    ("accumulated", "ptl", "tuned", "fsdp", 2),
-    ("averaged", "tf", "tuned", "pipeline", 2),
-    ("averaged", "pt", "plain", "pipeline", 2),
-    ("averaged", "ptl", "plain", "ddp", 1),
-    ("averaged", "jax", "plain", "fsdp", 2),
-}
-
-
-TWO_STAGES = {("tf", "lenet"), ("pt", "lenet")}  # the quick tests
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +59,7 @@ def references(tmp_path_factory):
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "mode", "strategy", "devices"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in RUNS],
+    RUNS,
 )
 def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, implementation, mode, strategy, devices):
     options, more = SCENARIOS[scenario], ("--mode", mode, "--strategy", strategy, "--devices", devices)
@@ -81,15 +70,10 @@ def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, im
     assert_the_same(references(*options), other, TOLERANCES[scenario], steps=112)
 
 
+@pytest.mark.quick("lenet")
 @pytest.mark.xdist_group("strategies")
-@pytest.mark.parametrize(
-    ("implementation", "model"),
-    [
-        pytest.param(name, model, marks=() if (name, model) in TWO_STAGES else pytest.mark.slow)
-        for name in ("tf", "pt")
-        for model in get_args(ModelName)
-    ],
-)
+@pytest.mark.parametrize("implementation", ["tf", "pt"])
+@pytest.mark.parametrize("model", get_args(ModelName))
 def test_each_network_has_two_stages(tmp_path, implementation, model):
     size = 64 if model == "resnet50" else 17
     options = ("--dataset", "synthetic", "--image-shape", size, size + 1, 3, "--train-size", 8, "--test-size", 5)
