@@ -30,11 +30,6 @@ IMPLEMENTATIONS = tuple(name for name in implementations.IMPLEMENTATIONS if name
 MODES = ("plain", "tuned")
 
 
-def quick_with(*quick):
-    """All implementations as values of a parameter; the tests of those that are not named are slow."""
-    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in IMPLEMENTATIONS]
-
-
 # One thread per device: tests run in parallel, and with more threads than cores they would take five times as long.
 # On a machine with GPUs, only the tests about GPUs use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from conftest import CPU, REPOSITORY, gone, program_of, quick_with, run, start_process, steps_taken, wait_for
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, gone, program_of, run, start_process, steps_taken, wait_for
 
 from common.platform.errors import describe_signal
 
@@ -72,7 +72,7 @@ def end_of(process, family, tmp_path):
 
 
 @pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", quick_with("tf", "pt"))
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     listening = [
@@ -208,7 +208,7 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", quick_with("pt"))
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, fault, implementation):
     process, family = training(implementation)
     shutil.rmtree(tmp_path / "r")
@@ -230,7 +230,8 @@ def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, impleme
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("implementation", quick_with("tf"))
+@pytest.mark.quick("tf")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_limit_of_memory_that_its_libraries_exceed_is_reported_in_one_line(tmp_path, implementation):
     command = f'ulimit -v 1000000; exec "$0" -m {implementation}_impl --run-dir "$1"'
     err = run("bash", "-c", command, sys.executable, tmp_path / "r", expect=1).stderr

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, program_of, quick_with, remount, run, train
+from conftest import CPU, IMPLEMENTATIONS, program_of, remount, run, train
 
 from common.record.results import read_result, read_step_losses
 
@@ -62,7 +62,8 @@ def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, imp
         fault("no space", f"{implementation}, {name}", 1, line, "no result is left; with space it works")
 
 
-@pytest.mark.parametrize("implementation", quick_with("pt"))
+@pytest.mark.quick("pt")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_folder_that_nobody_may_write_to_is_refused_at_once(tmp_path, fault, small_disk, implementation):
     disk = small_disk(2**20)
     remount(disk, "ro")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, quick_with, run
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, run
 
 from common.implementations import implementation_title
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
@@ -69,7 +69,7 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", quick_with("pt"))
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(*program_of(implementation), *SHORT, *options, expect=1)
@@ -79,7 +79,8 @@ def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementati
     fault("nan", f"{implementation}, 2 devices", 1, line, "no result is left")
 
 
-@pytest.mark.parametrize("implementation", quick_with("pt"))
+@pytest.mark.quick("pt")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
     terminal, inside = pty.openpty()
     command = [*program_of(implementation), *map(str, SHORT), "--epochs", "3"]

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, program_of, quick_with, run, train
+from conftest import CPU, IMPLEMENTATIONS, program_of, run, train
 from PIL import Image
 
 from common.command import Command, PredictConfig, UseConfig, parse_command
@@ -172,7 +172,8 @@ def save_arrays(folder, dataset, names):
 
 
 @pytest.mark.xdist_group("trained")
-@pytest.mark.parametrize("implementation", quick_with("pt"))
+@pytest.mark.quick("pt")
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_classes_and_normalisation_are_those_of_the_training(trained, tmp_path, implementation):
     result, weights = read_result(trained), trained / "model.safetensors"
     dataset = load_dataset(TrainConfig(**{**result.config.model_dump(), "run_dir": None}))

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from conftest import CPU, program_of, quick_with, run, start_process, steps_taken, wait_for
+from conftest import CPU, IMPLEMENTATIONS, program_of, run, start_process, steps_taken, wait_for
 
 from common.record.results import read_result
 from common.record.timeline import PHASES, Timeline
@@ -41,7 +41,7 @@ import os; timeline = Timeline.begin(os.getpid()); timeline.enter("data"); print
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", quick_with("pt"))
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_the_time_of_a_stop_is_no_time_of_the_run(tmp_path, implementation):
     command = (*program_of(implementation), *CPU, "--epochs", 150, "--run-dir", tmp_path / "r")
     process = start_process(command)
