@@ -13,6 +13,7 @@ from common.spec.options import TrainConfig
 from tf_impl.networks import cross_entropy
 from tf_impl.optimizer import Optimizer
 from tf_impl.parallel import device_names
+from tf_impl.weights import keras_name
 
 Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
 
@@ -20,8 +21,8 @@ Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
 @contextmanager
 def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
     """Places the variables of layers that are made inside the context on the device of their stage."""
-    devices, names = device_names(config), list(layer_names(LAYERS[spec.name]))
-    cut = names.index(spec.end_of_first_stage) + 1
+    devices, names = device_names(config), [keras_name(layer) for layer in layer_names(LAYERS[spec.name])]
+    cut = names.index(keras_name(spec.end_of_first_stage)) + 1
     device_of = dict.fromkeys(names[:cut], devices[0]) | dict.fromkeys(names[cut:], devices[1])
 
     def create(make: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -39,7 +40,7 @@ class Stages:
     def __init__(self, network: keras.Model, spec: NetworkSpec, config: TrainConfig) -> None:
         self.config, self.devices = config, device_names(config)
         self.variable_dtype = network.variable_dtype
-        activations = network.get_layer(spec.end_of_first_stage).output
+        activations = network.get_layer(keras_name(spec.end_of_first_stage)).output
         # With dropout, layers of both stages use the visits, which follow the images in the inputs.
         self.first = keras.Model(network.inputs, activations)
         self.second = keras.Model([activations, *network.inputs[1:]], network.outputs[0])

@@ -31,6 +31,11 @@ def canonical_name(layer: keras.Layer) -> str:
     return layer.name.replace("_", ".")
 
 
+def keras_name(layer: str) -> str:
+    """The name in Keras of the layer with this canonical name."""
+    return layer.replace(".", "_")
+
+
 def named_parameters(network: keras.Model) -> dict[str, keras.Variable]:
     """Canonical name -> trained variable, in the order of `network.trainable_variables`."""
     return {name: variable for name, variable in named_arrays(network).items() if variable.trainable}
