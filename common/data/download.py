@@ -20,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from common.data.formats import MOST_BYTES, read_bytes, read_limited
 from common.platform.errors import UserError
-from common.platform.files import lock_file, write_bytes
+from common.platform.files import file_error_reason, lock_file, write_bytes
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
 LEAST_RATE = 2000  # bytes per second on average since the start; checked after TIMEOUT_SECONDS
@@ -66,7 +66,7 @@ class Source:
                         if name not in self.paths(data_dir):  # an archive brings all of them at once
                             self._download(name, folder)
             except OSError as error:
-                raise UserError(f"--data-dir {data_dir}: {error.strerror}") from None
+                raise UserError(f"--data-dir {data_dir}: {file_error_reason(error)}") from None
         return self.paths(data_dir)
 
     def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
