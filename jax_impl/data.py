@@ -81,6 +81,7 @@ class Batches:
         self.images, self.labels, self.sharding = images, labels, sharding
         self.dtype, self.num_shards = np.dtype(DTYPES[experiment.config.precision]), experiment.config.num_shards
         self.shard_size = -(-min(size, len(labels)) // self.num_shards)
+        self.num_batches = -(-len(labels) // size)  # of the whole set
         self.prepare = Prepare(experiment, augmentation)
         self.prepare_compiled = jax.jit(self.prepare)
 

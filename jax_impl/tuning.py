@@ -60,8 +60,14 @@ class Resident:
         self.whole = tuple(put(np.ascontiguousarray(array), everywhere) for array in (batches.images, batches.labels))
 
     def stored(self, *rows: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-        """What the step gets of each batch; `rows`: visits and weights, (batches, n)."""
-        on_devices = [self.batches.divided(self.batches.own(array), axis=1) for array in rows]
+        """What the step gets of each batch; `rows`: visits and weights, (batches, n).
+
+        In the first epoch of a resumed run, or the last one with --max-steps, rows are missing. They are filled up,
+        since a step is compiled for one number of rows.
+        """
+        missing = self.batches.num_batches - len(rows[0])
+        filled = [np.pad(array, [(0, missing), (0, 0)]) for array in rows]
+        on_devices = [self.batches.divided(self.batches.own(array), axis=1) for array in filled]
         for index in range(len(rows[0])):
             yield (*self.whole, *on_devices, index)
 
@@ -98,8 +104,8 @@ class TunedLoop:
     The modules are taken apart once, not in each step as by nnx.jit ("Functional training loop" in Flax's guide
     "Performance considerations"), and the arrays' memory is used again.
 
-    On GPUs, where starting a step takes longer than a small step, one call takes several steps. Gain on an H100: 2.8
-    (digits), 1.7 (MNIST).
+    On GPUs, where starting a step takes longer than a small step, one call takes several steps. Gain on an H100: 2.3
+    (digits), 2.7 (MNIST), by `python -m benchmarks.limit --accelerator gpu` of two commits.
     On the CPU XLA computes convolutions inside of loops without its libraries. Gain there: 0.13 (digits).
     """
 
@@ -131,6 +137,8 @@ class TunedLoop:
         if self.steps_per_call > 1:  # compiled here, with a copy of the state
             *stored, _ = next(self.training.stored(*self.train_batches.rows(self.plan.epochs_done)))
             self.take_steps([jnp.copy(array) for array in self.arrays], stored, 0)
+        # Compiled now, during start-up, and not in the first evaluation.
+        self.evaluate_batch(self.arrays, next(self.testing.stored(*self.test_batches.rows())))
 
     def step_of(self, arrays: list[jax.Array], stored: list[tuple[Any, ...]]) -> tuple[list[jax.Array], Shares]:
         """`train_step` as a function of the state's arrays: returns the new ones, too."""

@@ -50,8 +50,14 @@ class Resident:
         self.images, self.labels = (on_devices(array, strategy) for array in (shards.images, shards.labels))
 
     def epoch(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The visits in the order of the batches, and the bounds of the shards in that order."""
-        return on_host(self.shards.visits), on_host(self.shards.bounds)
+        """The visits in the order of the batches, and the bounds of the shards in that order.
+
+        In the first epoch of a resumed run, or the last one with --max-steps, batches are missing. Their bounds are
+        filled up, since the step's graph is traced for one number of batches.
+        """
+        whole = -(-len(self.shards.images) // self.shards.batch_size)
+        missing = whole - len(self.shards.bounds)
+        return on_host(self.shards.visits), on_host(np.pad(self.shards.bounds, [(0, missing), (0, 0), (0, 0)]))
 
     def inputs(self, epoch: tuple[tf.Tensor, tf.Tensor], batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         visits, bounds = epoch

@@ -71,6 +71,7 @@ def capture(take_step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         take_step()
+    graph.step = take_step  # with the tensors that the graph reads: without them their memory would be given to others
     return graph.replay
 
 

@@ -22,9 +22,10 @@ RESERVE_BYTES = 2**15  # so small that the C library keeps it for small objects 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
 CLOSING_SECONDS = 5  # after a signal, for `at_signal`
-# If the first process has ended, the others get errors from closed connections, which tell nothing new. They wait so
-# long for their own end before they show an error.
-FIRST_SECONDS = 1.0
+# The other processes wait so long for their own end before they end with an error. If the first process has ended, they
+# get errors from closed connections, which tell nothing new. If it is about to print the error that all of them meet, a
+# launcher would end it before, as soon as one of the others has ended.
+FIRST_SECONDS = 3.0
 
 
 class HeldSignal:
@@ -97,6 +98,8 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         where = f"on {platform.node()}: " if alone else ""
         if shown is not False or alone or isinstance(error, OutOfMemoryError):
             print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
+        elif launch is not None and not launch.is_first:
+            time.sleep(FIRST_SECONDS)
     except KeyboardInterrupt:
         end_by_signal(signal.SIGINT)
     except StoppedAtCheckpoint as stopped:

@@ -50,6 +50,33 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
 
 
+# With --max-steps the last epoch is shorter. A step that is compiled again would be compiled while it is timed.
+SHORTER = (*SHORT, "--mode", "tuned", "--data-on", "device", "--max-steps", 6)
+
+
+def test_jax_compiles_a_step_once(tmp_path):
+    done = run(*program_of("jax"), *SHORTER, "--run-dir", tmp_path / "r", JAX_LOG_COMPILES="1")
+    assert done.stderr.count("Finished XLA compilation of jit(step_of)") == 1
+
+
+def test_tensorflow_traces_a_step_once(tmp_path):
+    code = """
+import sys
+from tf_impl import tuning
+from common.main import main
+
+class Loop(tuning.TunedLoop):
+    def evaluate(self):
+        print("traced:", self.call.experimental_get_tracing_count(), file=sys.stderr)
+        return super().evaluate()
+
+tuning.TunedLoop = Loop
+main("tf")
+"""
+    done = run(sys.executable, "-c", code, *SHORTER, "--run-dir", tmp_path / "r")
+    assert done.stderr.count("traced: 1\n") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "devices"),

@@ -14,6 +14,7 @@ import pytest
 from conftest import REPOSITORY, run, wait_for
 
 from common.platform import processes
+from common.platform.ending import FIRST_SECONDS
 from common.platform.errors import describe_signal
 from common.platform.launch import STARTED_BY
 
@@ -93,6 +94,17 @@ def test_without_the_process_that_has_started_it_a_program_ends_with_a_line():
     gone.wait()
     done = python(program, expect=1, **{STARTED_BY: f"{gone.pid}@{processes._place()}"})
     assert done.stderr == f"process {gone.pid}, which has started this one, has ended\n"
+
+
+def test_the_first_process_has_time_to_print_the_error_of_all():
+    """torchrun ends the first process as soon as another one has ended."""
+    program = "from common.platform.ending import *\nwith as_program('p'): raise UserError('of all')"
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    start = time.monotonic()
+    done = python(program, expect=2, TORCHELASTIC_RUN_ID="1", **dict(zip(names, "112201", strict=True)))
+    assert not done.stderr and time.monotonic() - start > FIRST_SECONDS
+    done = python(program, expect=2, TORCHELASTIC_RUN_ID="1", **dict(zip(names, "002201", strict=True)))
+    assert done.stderr == "p: error: of all\n"
 
 
 @pytest.mark.quick("wait-9", "wait-2", "locked-9")
