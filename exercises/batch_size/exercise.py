@@ -86,7 +86,12 @@ def draw(path: str, speeds: list[float], steps: list[int | None], accuracies: li
     for axis, (title, values) in zip(axes, curves.items(), strict=True):
         shown = [(size, value) for size, value in zip(BATCH_SIZES, values, strict=True) if value is not None]
         axis.plot(*zip(*shown, strict=True), marker="o")
-        axis.set(title=title, xlabel="batch size", xscale="log", ylim=(0.9, 1) if values is accuracies else (0, None))
+        axis.set(title=title, xlabel="batch size", xscale="log")
+        if values is accuracies:
+            axis.set_ylim(0.9, 1)
+        else:
+            axis.set_yscale("log")
+            axis.set_yticks([value for _, value in shown], [f"{value:,.0f}" for _, value in shown])
         axis.set_xticks(BATCH_SIZES, [str(size) for size in BATCH_SIZES])
         axis.minorticks_off()
     figure.savefig(path, dpi=150)

@@ -312,7 +312,7 @@ def _(*ranks: Any) -> None:
 
 @check(
     "fully_shard: the training of one process, and each layer is gathered by itself",
-    "on which modules do you call it? by what are the sums of the gradients divided?",
+    "do you call it on each layer, and then on the network? by what are the sums of the gradients divided?",
     ranks=2,
 )
 def annotation(work: ModuleType) -> object:

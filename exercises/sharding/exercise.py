@@ -182,7 +182,8 @@ def annotated(network: nn.Sequential) -> nn.Module:
     gradients are summed over the ranks. (By default `fully_shard` divides their sum by the number of ranks.)"""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     # Gap 7: fully_shard(module, mesh=mesh) changes a module in place, and returns it. It then has a method
-    # set_gradient_divide_factor, which holds for the parameters that this call has sharded.
+    # set_gradient_divide_factor, which holds for the parameters that this call has sharded. The outermost module that
+    # is changed keeps its parameters whole after the forward pass. So change the layers first, then the network.
     raise NotImplementedError("gap 7")
 
 

@@ -60,12 +60,12 @@ class Data(pl.LightningDataModule):
     def train_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         # Gap 5: shuffled with SEED, as in the activity ddp. No example is left out; one may be dealt out twice.
-        # A share's size is rounded down. The Trainer calls set_epoch.
+        # A process's part of batch_size is rounded down. The Trainer calls set_epoch.
         raise NotImplementedError("gap 5")
 
     def val_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        # Gap 6: this process's share of the test examples. Each example is seen exactly once.
+        # Gap 6: this process's share of the test examples, in batches of any size. Each example is seen exactly once.
         raise NotImplementedError("gap 6")
 
 

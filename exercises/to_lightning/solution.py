@@ -64,13 +64,13 @@ class Data(pl.LightningDataModule):
     def train_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         # Gap 5: shuffled with SEED, as in the activity ddp. No example is left out; one may be dealt out twice.
-        # A share's size is rounded down. The Trainer calls set_epoch.
+        # A process's part of batch_size is rounded down. The Trainer calls set_epoch.
         sampler = DistributedSampler(self.training, world_size, rank, shuffle=True, seed=SEED)
         return DataLoader(self.training, self.batch_size // world_size, sampler=sampler)
 
     def val_dataloader(self) -> Loader:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        # Gap 6: this process's share of the test examples. Each example is seen exactly once.
+        # Gap 6: this process's share of the test examples, in batches of any size. Each example is seen exactly once.
         return DataLoader(Subset(self.testing, range(rank, len(self.testing), world_size)), self.batch_size)
 
 
