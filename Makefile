@@ -39,8 +39,9 @@ tests:
 test: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/mypy > $(VENV)/mypy.log & mypy=$$!; \
+	$(VENV)/bin/python -m pytest $(ARGS); status=$$?; \
+	wait $$mypy || status=1; cat $(VENV)/mypy.log; exit $$status
 
 # The long runs: MNIST to its accuracy, and whatever else is marked slow; one at a time, since some measure time.
 test-slow: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev

@@ -41,7 +41,7 @@ def reference(tmp_path_factory):
     )
 
 
-@pytest.mark.quick("sgd-keras_torch-tutorial", "drawn-keras_jax-tutorial")
+@pytest.mark.quick("sgd-keras_torch-tutorial", "sgd-keras_jax-tutorial")
 @pytest.mark.xdist_group("keras-backends")
 @pytest.mark.parametrize("mode", ["tutorial", "plain"])
 @pytest.mark.parametrize("implementation", ON_ONE_DEVICE)
