@@ -79,7 +79,8 @@ def resolve_devices(
             f"--strategy pipeline: needs two GPUs, {title} sees {num_gpus}; use --stages cpu gpu, or --accelerator cpu"
         )
     if config.num_gpus > num_gpus:
-        raise UserError(f"--devices {devices}: {title} sees {num_gpus} GPUs on this machine")
+        found = "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
+        raise UserError(f"--devices {devices}: {title} sees {found} on this machine")
 
     threads = config.threads_per_device
     if threads == "auto":

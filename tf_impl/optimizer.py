@@ -1,7 +1,4 @@
-"""PyTorch's update rules in Keras: the shared ones, see common/spec/optimizers.py.
-
-Keras has other rules under the same names: docs/update-rules.md lists the differences.
-"""
+"""The optimizer in TensorFlow: a Keras optimizer with PyTorch's update rules."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,10 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.spec import optimizers as rules
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
 from tf_impl.precision import LossScale, scaled
+from tf_impl.rules import update
 
 Tensors = list[tf.Tensor]
 
@@ -29,19 +26,15 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Optimizer(keras.optimizers.Optimizer):
-    """Base class of all rules: slots, weight decay, and steps that the loss scaling skips."""
+    """With any rule of rules.py: slots, clipped gradients, averages, and steps that the loss scaling skips."""
 
     def __init__(self, update_rule: UpdateRule, scaling: LossScaling | None) -> None:
         """`scaling`: None if the loss is not scaled."""
         averages = {"use_ema": True, "ema_momentum": update_rule.ema_decay} if update_rule.ema_decay else {}
         super().__init__(LearningRates(update_rule), **averages)
-        self.rule: Any = update_rule.rule
+        self.rule = update_rule.rule
         self.largest_norm = update_rule.largest_norm
         self.loss_scale = LossScale(scaling) if scaling else None
-
-    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
-        """The change of a variable, to be multiplied by the learning rate and subtracted; and its new slots."""
-        raise NotImplementedError
 
     def build(self, variables: list[keras.Variable]) -> None:
         before = len(self.variables)
@@ -84,21 +77,13 @@ class Optimizer(keras.optimizers.Optimizer):
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Updates a variable and its slots; Keras calls it for each variable."""
         with tf.device(variable.device):  # each stage of a pipeline computes its own updates
-            self.update(gradient, variable, learning_rate)
-
-    def update(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        rate, decay = (tf.cast(value, variable.dtype) for value in (learning_rate, self.rule.weight_decay))
-        taken = tf.math.is_finite(gradient) if self.loss_scale else True
-        decoupled = isinstance(self.rule, rules.AdamW)
-        if self.rule.weight_decay and not decoupled:
-            gradient = gradient + decay * variable
-        slots = self.slots_of(variable)
-        change, values = self.change(gradient, [tf.convert_to_tensor(slot) for slot in slots])
-        if self.rule.weight_decay and decoupled:
-            change = change + decay * variable
-        for slot, value in zip(slots, values, strict=True):
-            self.assign(slot, where(taken, value, slot))
-        self.assign_sub(variable, where(taken, rate * change, 0.0))
+            slots, rate = self.slots_of(variable), tf.cast(learning_rate, variable.dtype)
+            before = [tf.convert_to_tensor(slot) for slot in slots]
+            change, after = update(self.rule, tf.convert_to_tensor(variable), gradient, before, self.steps_taken)
+            taken = tf.math.is_finite(gradient) if self.loss_scale else True
+            for slot, value in zip(slots, after, strict=True):
+                self.assign(slot, where(taken, value, slot))
+            self.assign_sub(variable, where(taken, rate * change, 0.0))
 
     @property
     def steps_taken(self) -> tf.Tensor:
@@ -115,71 +100,8 @@ def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:
     return new if taken is True else tf.where(taken, new, otherwise)
 
 
-def mean(decay: float, before: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-    """The moving average."""
-    return tf.cast(decay, new.dtype) * before + tf.cast(1 - decay, new.dtype) * new
-
-
-# --- A rule each: the formulas of common/spec/optimizers.py ---
-
-
-class SGD(Optimizer):
-    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
-        if not self.rule.momentum:
-            return gradient, []
-        momentum = tf.cast(self.rule.momentum, gradient.dtype)
-        velocity = momentum * slots[0] + gradient
-        return gradient + momentum * velocity if self.rule.nesterov else velocity, [velocity]
-
-
-class Adam(Optimizer):
-    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
-        rule, dtype = self.rule, gradient.dtype
-        # In 64 bits, as in PyTorch: in 32 bits, 1 - beta2 has few correct digits.
-        corrections = (1 - tf.pow(tf.constant(beta, tf.float64), self.steps_taken) for beta in (rule.beta1, rule.beta2))
-        first, second = (tf.cast(correction, dtype) for correction in corrections)
-        average, square = mean(rule.beta1, slots[0], gradient), mean(rule.beta2, slots[1], gradient**2)
-        largest = [tf.maximum(slots[2], square)] if rule.amsgrad else []
-        root = tf.sqrt((largest or [square])[0]) / tf.sqrt(second)
-        change = average / first / (root + tf.cast(rule.epsilon, dtype))
-        return change, [average, square, *largest]
-
-
-class Adadelta(Optimizer):
-    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
-        epsilon = tf.cast(self.rule.epsilon, gradient.dtype)
-        square = mean(self.rule.rho, slots[0], gradient**2)
-        change = tf.sqrt(slots[1] + epsilon) / tf.sqrt(square + epsilon) * gradient
-        return change, [square, mean(self.rule.rho, slots[1], change**2)]
-
-
-class RMSprop(Optimizer):
-    def change(self, gradient: tf.Tensor, slots: Tensors) -> tuple[tf.Tensor, Tensors]:
-        rule, dtype = self.rule, gradient.dtype
-        new = [mean(rule.alpha, slots[0], gradient**2)]
-        variance = new[0]
-        if rule.centered:
-            new.append(mean(rule.alpha, slots[1], gradient))
-            variance = variance - new[1] ** 2
-        change = gradient / (tf.sqrt(variance) + tf.cast(rule.epsilon, dtype))
-        if rule.momentum:
-            change = tf.cast(rule.momentum, dtype) * slots[-1] + change
-            new.append(change)
-        return change, new
-
-
-OPTIMIZERS: dict[type[rules.Rule], type[Optimizer]] = {
-    rules.SGD: SGD,
-    rules.Adam: Adam,
-    rules.AdamW: Adam,
-    rules.Adadelta: Adadelta,
-    rules.RMSprop: RMSprop,
-}
-
-
 def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainConfig) -> Optimizer:
-    kind = OPTIMIZERS[type(update_rule.rule)]
-    optimizer = kind(update_rule, LossScaling() if config.precision == "16-mixed" else None)
+    optimizer = Optimizer(update_rule, LossScaling() if config.precision == "16-mixed" else None)
     optimizer.build(network.trainable_variables)  # the caller is in the strategy's scope
     return optimizer
 

@@ -88,6 +88,7 @@ def test_nodes_that_nobody_has_started_are_reported(title, launch, options, mess
     [
         ({"accelerator": "gpu"}, 0, "--accelerator gpu: X sees no GPU"),
         ({"devices": 3}, 2, "--devices 3: X sees 2 GPUs"),
+        ({"devices": 2}, 1, "--devices 2: X sees 1 GPU on this machine"),
         ({"strategy": "pipeline"}, 1, "--strategy pipeline: needs two GPUs, X sees 1; use --stages cpu gpu"),
         ({"strategy": "dp", "compile": True}, 2, "--compile true: not with --strategy dp"),
         ({"strategy": "dp", "precision": "bf16-mixed"}, 2, "--precision bf16-mixed: not with --strategy dp"),

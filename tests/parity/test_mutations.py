@@ -15,12 +15,13 @@ OPTIONS = [
     *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
 ]
 
-SLOTS = "        slots = self.slots_of(variable)\n"
+SLOTS = "            slots, rate = self.slots_of(variable), tf.cast(learning_rate, variable.dtype)\n"
 KERAS_RULE = """\
-        momentum, velocity = tf.cast(self.rule.momentum, variable.dtype), slots[0]
-        self.assign(velocity, momentum * velocity - rate * gradient)
-        self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
-        return
+            momentum, velocity = tf.cast(self.rule.momentum, variable.dtype), slots[0]
+            gradient = gradient + self.rule.weight_decay * variable
+            self.assign(velocity, momentum * velocity - rate * gradient)
+            self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
+            return
 """
 PADDED = """
 
@@ -162,30 +163,30 @@ FIRST_UPDATE = "the first after an update: suspect the gradients or the update r
 RULE_MUTATIONS = {
     "Keras's place of epsilon in Adam": (
         ("adam", "--amsgrad", "true"),
-        "tf_impl/optimizer.py",
-        "change = average / first / (root + tf.cast(rule.epsilon, dtype))",
-        "change = average / first / (root + tf.cast(rule.epsilon, dtype) / tf.sqrt(second))",
+        "tf_impl/rules.py",
+        "return mean / first / (root + rule.epsilon)",
+        "return mean / first / (root + rule.epsilon / ops.sqrt(second))",
         FIRST_UPDATE,
     ),
     "decay added to the gradient in AdamW": (
         ("adamw",),
-        "tf_impl/optimizer.py",
-        "decoupled = isinstance(self.rule, rules.AdamW)",
+        "tf_impl/rules.py",
+        "decoupled = isinstance(rule, rules.AdamW)",
         "decoupled = False",
         FIRST_UPDATE,
     ),
     "epsilon below the root in RMSprop": (
         ("rmsprop", "--momentum", 0.9),
-        "tf_impl/optimizer.py",
-        "(tf.sqrt(variance) + tf.cast(rule.epsilon, dtype))",
-        "tf.sqrt(variance + tf.cast(rule.epsilon, dtype))",
+        "tf_impl/rules.py",
+        "(ops.sqrt(variance) + rule.epsilon)",
+        "ops.sqrt(variance + rule.epsilon)",
         FIRST_UPDATE,
     ),
     "Adadelta's numbers exchanged": (
         ("adadelta",),
-        "tf_impl/optimizer.py",
-        "tf.sqrt(slots[1] + epsilon) / tf.sqrt(square + epsilon)",
-        "tf.sqrt(slots[1] + epsilon) / tf.sqrt(slots[0] + epsilon)",
+        "tf_impl/rules.py",
+        "ops.sqrt(slots[1] + rule.epsilon) / ops.sqrt(square + rule.epsilon)",
+        "ops.sqrt(slots[1] + rule.epsilon) / ops.sqrt(slots[0] + rule.epsilon)",
         FIRST_UPDATE,
     ),
     "labels smoothed over the other classes": (
