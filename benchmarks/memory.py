@@ -8,7 +8,6 @@ belongs to one process alone (RssAnon in proc(5)). The kernel may drop pages of 
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.table import Table
 
 from benchmarks.paired import ModesConfig, make_folder, write_document
 from common.data.arrays import array_path, write_arrays_info
+from common.implementations import interpreter_of
 from common.platform.cli import parse_options, to_arguments
 from common.platform.ending import as_program
 from common.platform.errors import UserError
@@ -93,7 +93,7 @@ def watch_run(
       environment: environment variables besides those of this process.
     """
     with open(log_path, "w") as log:
-        command = [sys.executable, "-m", f"{implementation}_impl", *to_arguments(config)]
+        command = [interpreter_of(implementation), "-m", f"{implementation}_impl", *to_arguments(config)]
         variables = {**os.environ, **(environment or {})}
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log, env=variables)
         watch = PrivateMemory(process.pid)
@@ -130,8 +130,8 @@ def main() -> None:
         )
         peaks[row.name] = max(size for _, size in watch_run(row.name, row.implementation, config, log_path).samples)
         assert read_result(run_dir).num_steps == options.steps
-        # All replicas of TensorFlow are in one process; each replica of PyTorch has its own process.
-        per_replica = peaks[row.name] / (options.devices if row.implementation in ("tf", "keras") else 1)
+        # All replicas of TensorFlow and of JAX are in one process; each replica of PyTorch has its own process.
+        per_replica = peaks[row.name] / (options.devices if row.implementation in ("tf", "keras", "jax") else 1)
         table.add_row(row.name, f"{per_replica / GIB:.2f}", "yes" if per_replica < REACH_BYTES else "NO")
     console.print(table)
     document = {"train_images_bytes": size, "devices": options.devices, "peak_private_bytes_of_a_process": peaks}

@@ -286,7 +286,7 @@ MISTAKES = {
     ),
     "running statistics with another momentum in 32 bits": (
         *("tf_impl/networks.py", "running.assign((1 - MOMENTUM) * running + MOMENTUM * new)"),
-        "momentum = MOMENTUM / 2 if inputs.dtype == tf.float32 else MOMENTUM\n"
+        "momentum = MOMENTUM / 2 if inputs.dtype == 'float32' else MOMENTUM\n"
         "            running.assign((1 - momentum) * running + momentum * new)",
         ("--model", "resnet8"),
         "suspect the running statistics of batch normalisation",
