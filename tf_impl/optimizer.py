@@ -10,19 +10,9 @@ import tensorflow as tf
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
 from tf_impl.precision import LossScale, scaled
-from tf_impl.rules import update
+from tf_impl.rules import LearningRates, update
 
 Tensors = list[tf.Tensor]
-
-
-class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of every step, from the shared table."""
-
-    def __init__(self, update_rule: UpdateRule) -> None:
-        self.rates = tf.constant(update_rule.learning_rates)
-
-    def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        return tf.gather(self.rates, tf.cast(step, tf.int32))
 
 
 class Optimizer(keras.optimizers.Optimizer):

@@ -5,9 +5,21 @@ Keras has other rules under the same names: docs/update-rules.md lists the diffe
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from common.spec import optimizers as rules
+from common.spec.update_rule import UpdateRule
+
+
+class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
+    """The learning rate of every step, from the shared table."""
+
+    def __init__(self, update_rule: UpdateRule) -> None:
+        self.rates = update_rule.learning_rates
+
+    def __call__(self, step: Any) -> Any:
+        return ops.take(ops.convert_to_tensor(self.rates), ops.cast(step, "int32"))
 
 
 def update(rule: Any, weights: Any, gradient: Any, slots: list[Any], steps: Any) -> tuple[Any, list[Any]]:

@@ -6,17 +6,7 @@ import keras
 from keras import ops
 
 from common.spec.update_rule import NORM_EPSILON, UpdateRule
-from tf_impl.rules import update
-
-
-class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of every step, from the shared table."""
-
-    def __init__(self, update_rule: UpdateRule) -> None:
-        self.rates = update_rule.learning_rates
-
-    def __call__(self, step: Any) -> Any:
-        return ops.take(ops.convert_to_tensor(self.rates), ops.cast(step, "int32"))
+from tf_impl.rules import LearningRates, update
 
 
 class Optimizer(keras.optimizers.Optimizer):
