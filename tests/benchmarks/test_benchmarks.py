@@ -23,10 +23,13 @@ from benchmarks.paired import (
     report_turns,
 )
 from benchmarks.paired import run as run_program
+from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.record.results import PlanLine, TurnLine, read_metrics
 from common.spec.options import TrainConfig
+from comparison.plan.options import CompareConfig
 from comparison.run.program import Ended
+from comparison.run_maker import prepare
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 WITHOUT_ROUNDS = ("gpu", "network", "scaling", "ratio_quality")
@@ -148,6 +151,16 @@ def test_what_needs_a_gpu_goes_on_when_a_part_fails_or_hangs(tmp_path):
     assert page.startswith("# made up\n") and "broken" in page and "| limit, for want of time |  | left out |" in page
     named = {part.name for part in gpu.make_parts(gpu.GpuConfig(beside=["a.py"]), ["pt", "tf"], tmp_path)}
     assert {name.partition(" ")[0] for name in named} == set(get_args(gpu.PartName))
+
+
+def test_the_comparisons_of_a_gpu_can_begin(tmp_path):
+    """As far as can be seen without one: no option or network is refused."""
+    options = gpu.GpuConfig(accelerator="cpu")
+    parts = [part for part in gpu.make_parts(options, ["pt"], tmp_path) if part.command[1] == "compare.py"]
+    without_data = [part for part in parts if part.dataset is None]
+    assert len(without_data) >= 7
+    for part in without_data:
+        prepare(parse_options(CompareConfig, "compare.py", "", part.command[2:]), Console(quiet=True))
 
 
 @pytest.mark.quick("limit")
