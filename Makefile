@@ -5,17 +5,15 @@ ARGS ?=
 # The tested versions, where they were tested; elsewhere the newest that the requirements allow.
 CONSTRAINTS = $(shell $(PYTHON) -c 'import platform as p, sys; v = sys.version_info[:2]; \
 	print("-c constraints.txt" if (v, sys.platform, p.machine()) == ((3, 11), "linux", "x86_64") else "")')
-# uv installs in half a minute what takes pip two. If it fails, for instance since only pip knows the way to the packages,
-# pip installs; of its 300 lines, some tell how far it is.
+# uv installs in half a minute what takes pip two; where there is none, pip installs it. If uv fails, for instance since
+# only pip knows the way to the packages, pip installs the rest; of its 300 lines, some tell how far it is.
 SHELL = /bin/bash -o pipefail
-WITH_PIP = $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(CONSTRAINTS) -r $(1) \
-	| awk '/^Collecting/ && ++n % 25 == 0 { print "  " n " packages found" } \
+UV = $(or $(shell command -v uv),$(@D)/bin/uv)
+PIP = $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(CONSTRAINTS)
+WITH_PIP = $(PIP) -r $(1) | awk '/^Collecting/ && ++n % 25 == 0 { print "  " n " packages found" } \
 	/^Installing/ { print "  installing them" } { fflush() }'
-ifneq ($(shell command -v uv),)
-INSTALL = uv pip install --quiet --python $(@D) $(CONSTRAINTS) -r $(1) || { $(WITH_PIP); }
-else
-INSTALL = $(WITH_PIP)
-endif
+INSTALL = { [ -x $(UV) ] || $(PIP) --quiet uv; } && $(UV) pip install --quiet --python $(@D) $(CONSTRAINTS) -r $(1) \
+	|| { $(WITH_PIP); }
 # JAX has an environment of its own, since TensorFlow would import it. With an NVIDIA GPU, TensorFlow has one, too: its CUDA
 # libraries and PyTorch's exclude each other.
 GPU ?= $(shell nvidia-smi -L 2> /dev/null | grep '^GPU ')
@@ -62,12 +60,12 @@ $(VENV)/bin/python $(VENV)-tensorflow/bin/python $(VENV)-jax/bin/python:
 	@$(PYTHON) -m venv $(patsubst %/bin,%,$(@D))
 
 $(VENV)/.installed: $(VENV)/bin/python requirements.txt requirements-torch.txt requirements-common.txt constraints.txt
-	@echo "installing $(REQUIREMENTS) in $(@D): 5 to 8 GB, half a minute with uv, two minutes or more with pip"
+	@echo "installing $(REQUIREMENTS) in $(@D): 5 to 8 GB, half a minute, or two minutes and more if only pip can"
 	@$(call INSTALL,$(REQUIREMENTS))
 	@touch $@
 
 $(VENV)-tensorflow/.installed: $(VENV)-tensorflow/bin/python requirements-tensorflow.txt requirements-common.txt constraints.txt
-	@echo "installing requirements-tensorflow.txt in $(@D): 6 GB, half a minute with uv, two minutes or more with pip"
+	@echo "installing requirements-tensorflow.txt in $(@D): 6 GB, half a minute, or two minutes and more if only pip can"
 	@$(call INSTALL,requirements-tensorflow.txt)
 	@touch $@
 
