@@ -134,10 +134,16 @@ def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment
     )
 
 
-def train(implementation, run_dir, *options, cwd=REPOSITORY, timeout=600, **environment):
-    """Runs `python -m <implementation>_impl` to its end, through preloaded.py; returns the run folder."""
-    done = run_preloaded(implementation, ("--run-dir", run_dir, *CPU, *options), cwd, timeout, **environment)
-    assert done.returncode == 0, f"{done.args}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+def run_program(implementation, *options, cwd=REPOSITORY, expect=0, timeout=600, **environment):
+    """As `run`, of `python -m <implementation>_impl`, through preloaded.py."""
+    done = run_preloaded(implementation, options, cwd, timeout, **environment)
+    assert done.returncode == expect, f"{done.args}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def train(implementation, run_dir, *options, **arguments):
+    """Runs `python -m <implementation>_impl` to its end, as `run_program` does; returns the run folder."""
+    run_program(implementation, "--run-dir", run_dir, *CPU, *options, **arguments)
     return Path(run_dir)
 
 

@@ -35,7 +35,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.quick("ptl-plain")
+@pytest.mark.quick("pt-plain")
 @pytest.mark.parametrize(("implementation", "mode"), OTHERS)
 def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation, mode):
     options = ("--max-steps", 1, "--mode", mode, "--devices", 1, *CPU, "--run-dir", tmp_path)

@@ -2,11 +2,10 @@
 
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, program_of, run, train
+from conftest import CPU, IMPLEMENTATIONS, run_program, train
 from PIL import Image
 
 from common.command import Command, PredictConfig, UseConfig, parse_command
@@ -25,10 +24,7 @@ CPU_ALONE = ("--accelerator", "cpu", "--threads-per-device", 1)
 
 
 def trained_network(command, implementation, weights, *options, expect=0):
-    return run(
-        *(*program_of(implementation), command, "--weights", weights, *CPU_ALONE, *options),
-        expect=expect,
-    )
+    return run_program(implementation, command, "--weights", weights, *CPU_ALONE, *options, expect=expect)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +150,7 @@ def test_another_data_set_is_not_held_to_the_sizes_of_the_first(trained):
 @pytest.mark.xdist_group("trained")
 def test_mistakes_are_reported_in_one_line(trained, command, said):
     words = (str(word).replace("RUN", str(trained)) for word in command)
-    complaint = run(sys.executable, "-m", "pt_impl", *words, expect=2).stderr
+    complaint = run_program("pt", *words, expect=2).stderr
     assert said.replace("RUN", str(trained)) in complaint and len(complaint.strip().splitlines()) == 1
 
 
@@ -206,7 +202,7 @@ def test_one_process_puts_a_network_to_use(trained):
     launched = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     launched |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
     weights = ("--weights", trained / "model.safetensors")
-    complaint = run(sys.executable, "-m", "pt_impl", "evaluate", *weights, expect=2, **launched).stderr
+    complaint = run_program("pt", "evaluate", *weights, expect=2, **launched).stderr
     assert "torchrun has started 2 processes; evaluate and predict need one" in complaint
 
 
@@ -269,6 +265,6 @@ def test_logits_that_are_not_finite_are_no_answer(tmp_path, capsys, value):
 @pytest.mark.slow
 def test_the_word_train_may_be_left_out(tmp_path):
     options = ("--max-steps", 2, *CPU)
-    run(sys.executable, "-m", "pt_impl", "train", *options, "--run-dir", tmp_path / "a")
-    run(sys.executable, "-m", "pt_impl", *options, "--run-dir", tmp_path / "b")
+    run_program("pt", "train", *options, "--run-dir", tmp_path / "a")
+    run_program("pt", *options, "--run-dir", tmp_path / "b")
     assert read_result(tmp_path / "a").config_sha256 == read_result(tmp_path / "b").config_sha256

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, run_program, train
 
 from common.experiment import Experiment
 from common.platform.cli import parse_options
@@ -107,7 +107,7 @@ def test_pytorch_says_that_it_cannot_compile_a_shard_without_examples(tmp_path):
         "--save-first-batch",
         "false",
     )
-    process = run(sys.executable, "-m", "pt_impl", *options, "--run-dir", tmp_path / "r", expect=2)
+    process = run_program("pt", *options, "--run-dir", tmp_path / "r", expect=2)
     assert "a last batch of 1 leaves some of 2 replicas without examples" in process.stderr
     assert len(process.stderr.strip().splitlines()) == 1
 

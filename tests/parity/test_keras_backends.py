@@ -5,7 +5,7 @@ import json
 
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, ON_ONE_DEVICE, changed_code, program_of, run, train
+from conftest import CPU, ON_ONE_DEVICE, changed_code, run_program, train
 
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import read_result
@@ -82,7 +82,7 @@ def test_steps_of_a_timed_run_pass_their_audits(tmp_path, implementation):
 def test_evaluation_says_what_the_training_said(tmp_path, implementation):
     trained = train(implementation, tmp_path / "r", *SMALL, "--model", "mnist_dropout")
     options = ("--weights", trained / "model.safetensors", "--precision", 64, *CPU, "--format", "json")
-    found = json.loads(run(*program_of(implementation), "evaluate", *options).stdout)
+    found = json.loads(run_program(implementation, "evaluate", *options).stdout)
     result = read_result(trained)
     assert found["test_correct"] == result.test_correct
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-12)
@@ -111,5 +111,5 @@ def test_a_mistake_is_caught(reference, tmp_path, implementation):
     ],
 )
 def test_what_it_does_not_have_is_refused(tmp_path, options, said):
-    process = run(*program_of("keras_torch"), *CPU, *options, "--run-dir", tmp_path / "r", expect=2)
+    process = run_program("keras_torch", *CPU, *options, "--run-dir", tmp_path / "r", expect=2)
     assert said in process.stderr and not (tmp_path / "r").exists()

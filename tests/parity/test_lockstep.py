@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, program_of, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, program_of, run, run_program, train
 
 from common.platform.files import read_safetensors
 from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
@@ -236,7 +236,7 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, i
     """Evaluates on one device, whatever number of devices the weights were trained on."""
     trained = runs("cnn-plain", "64", source, "plain", devices)
     options = ("--weights", trained / "model.safetensors", "--precision", 64, "--accelerator", "cpu")
-    found = json.loads(run(*program_of(implementation), "evaluate", *options, *JSON).stdout)
+    found = json.loads(run_program(implementation, "evaluate", *options, *JSON).stdout)
     result = read_result(trained)
     assert found["test_correct"] == result.test_correct and found["test_count"] == result.test_count == 355
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-12)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import IMPLEMENTATIONS, MODES, changed_code, each_mistake, program_of, run, train
+from conftest import IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, run_program, train
 
 from common.platform.files import read_safetensors
 from common.record.predictions import Predictions
@@ -117,8 +117,7 @@ def test_torchvisions_resnet50_gives_the_same_answers(tmp_path, implementation):
     loss, guesses, labels = json.loads(run(sys.executable, "-c", TORCHVISIONS, tmp_path).stdout)
     options = ("--model", "resnet50", "--dataset", "synthetic", "--image-shape", 64, 64, 3, "--test-size", 5)
     options = (*options, "--precision", 64, "--weights", tmp_path / "weights.safetensors", "--format", "json")
-    command = (*program_of(implementation), "evaluate", *options, "--accelerator", "cpu")
-    found = json.loads(run(*command).stdout)
+    found = json.loads(run_program(implementation, "evaluate", *options, "--accelerator", "cpu").stdout)
     assert found["test_loss"] == pytest.approx(loss, rel=1e-12)
     assert found["test_correct"] == sum(guess == label for guess, label in zip(guesses, labels, strict=True))
 

@@ -2,11 +2,10 @@
 
 import functools
 import shutil
-import sys
 
 import numpy as np
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, program_of, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, program_of, run, run_program, train
 
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
@@ -140,23 +139,14 @@ def test_without_a_compiler_there_is_one_line(tmp_path, implementation):
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_tf32_is_for_gpus(tmp_path, implementation):
-    command = (*program_of(implementation), "--tf32", "true", "--run-dir", tmp_path / "r", *CPU)
-    assert "--tf32 true: only GPUs have TF32; this run is on the CPU" in run(*command, expect=2).stderr
+    done = run_program(implementation, "--tf32", "true", "--run-dir", tmp_path / "r", *CPU, expect=2)
+    assert "--tf32 true: only GPUs have TF32; this run is on the CPU" in done.stderr
 
 
 def test_keras_has_no_data_on_the_device(tmp_path):
-    command = (
-        sys.executable,
-        "-m",
-        "keras_impl",
-        "--mode",
-        "tuned",
-        "--data-on",
-        "device",
-        "--run-dir",
-        tmp_path / "r",
-    )
-    assert "--data-on device: Keras's fit reads from a tf.data pipeline" in run(*command, *CPU, expect=2).stderr
+    options = ("--mode", "tuned", "--data-on", "device", "--run-dir", tmp_path / "r")
+    done = run_program("keras", *options, *CPU, expect=2)
+    assert "--data-on device: Keras's fit reads from a tf.data pipeline" in done.stderr
 
 
 @pytest.mark.quick("tf", "pt")

@@ -1,12 +1,11 @@
 """Options of a step besides the update rule: accumulated batches, clipped gradients, averaged weights."""
 
 import functools
-import sys
 
 import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run_program, train
 
 from common.platform.files import read_safetensors
 from common.record.results import read_result, read_step_losses
@@ -163,7 +162,7 @@ def test_weights_are_averaged_by_the_written_rule(tmp_path, implementation):
 @pytest.mark.slow
 def test_keras_says_that_it_has_no_accumulation(tmp_path):
     options = (*DATA, *CPU, "--accumulate-grad-batches", 2, "--run-dir", tmp_path / "r")
-    process = run(sys.executable, "-m", "keras_impl", *options, expect=2)
+    process = run_program("keras", *options, expect=2)
     assert "--accumulate-grad-batches 2: not in Keras's fit" in process.stderr.splitlines()[-1]
 
 

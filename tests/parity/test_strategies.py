@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, MODES, REPOSITORY, changed_code, each_mistake, program_of, run, train
+from conftest import CPU, MODES, REPOSITORY, changed_code, each_mistake, run, run_program, train
 
 from common.record.results import read_result, read_step_losses
 from common.spec.options import ModelName
@@ -239,7 +239,7 @@ def test_what_a_strategy_has_not_got_is_reported(tmp_path):
     for implementation, refused in cases.items():
         for strategy, more, said in refused:
             options = (*CPU, "--strategy", strategy, *more, "--run-dir", tmp_path / "r")
-            process = run(*program_of(implementation), *options, expect=2)
+            process = run_program(implementation, *options, expect=2)
             assert said in process.stderr.splitlines()[-1], process.stderr
             assert not (tmp_path / "r").exists()
 
