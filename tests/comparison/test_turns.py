@@ -262,7 +262,7 @@ def test_a_turn_begins_where_the_farthest_program_waits():
 @pytest.mark.parametrize(
     ("mode", "devices", "epochs", "names"),
     [
-        ("plain", 2, (5, 400), ("tf", "pt")),
+        ("plain", 2, (5, 400), ("jax", "pt")),
         *(
             pytest.param(mode, devices, epochs, IMPLEMENTATIONS, marks=pytest.mark.slow)
             for mode, devices, epochs in itertools.product(MODES, (1, 2), ((8, 800), (24, 250)))
