@@ -1,5 +1,6 @@
 """The files of a comparison's folder: the request, and a record of every run, written as soon as the run has ended."""
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,7 +162,7 @@ def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
       group: above 1, the run that was made once more for this group of its round.
     """
     run_dir = folder / job.path if group == 1 else run_again_dir(folder / job.path, group)
-    if not (run_dir / RECORD_FILE).exists():
+    if not os.path.exists(run_dir / RECORD_FILE):  # noqa: PTH110 - Path.exists raises if a name is too long
         return None
     try:
         record = read_json_model(Record, run_dir / RECORD_FILE)

@@ -29,7 +29,7 @@ FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "result.json
 @pytest.fixture
 def made(tmp_path):
     folder = tmp_path / "r"
-    comparison(folder, implementations=["tf", "pt"], verify="never")
+    comparison(folder, implementations=["tf", "pt"], verify="never", disturbed="keep")
     for path in folder.glob(f"runs/**/{RECORD_FILE}"):
         seal(path.parent)
     return folder
@@ -91,6 +91,14 @@ def test_files_of_a_run_that_somebody_has_edited_and_sealed(made, cases):
                 (run_dir / changed).write_bytes(contents[changed])
 
     try_out(cases, check, st.sampled_from(FILES), st.data())
+
+
+def test_a_name_that_is_too_long_for_a_folder_is_that_of_no_run(made):
+    request = Request.read(made, "--report-only")
+    options = request.options.model_copy(update={"implementations": ["tf", "x" * 10_000]})
+    runs, missing = find_runs(made, request.model_copy(update={"options": options}))
+    assert [run.record.implementation for run in runs] == ["tf"]
+    assert [job.implementation for job in missing] == ["x" * 10_000]
 
 
 @how_many
