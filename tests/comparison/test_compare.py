@@ -239,7 +239,7 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         (("--launcher-options", 'a"b'), '--launcher-options a"b: No closing quotation'),
         (("--output-dir", "a\x1b[31m"), "'a\\x1b[31m': has control characters"),
         (("--sweep", "momentum=0", "--sweep", "seed=1"), "--sweep: given twice; list all its values after one"),
-        (("--sweep-learning-rate", "tune", "--tune-over", "1e-46"), "--tune-over 1e-46: is 0 in 32-bit floats"),
+        (("--sweep-learning-rate", "tune", "--tune-over", "1e-46"), "--tune-over 1e-46: counts as 0"),
         (("--sweep-learning-rate", "tune"), "--sweep-learning-rate tune needs --tune-over"),
         (("--target-accuracy", "95"), "--target-accuracy 95: should be less than or equal to 1"),
         (("--resume", "nowhere"), "--resume nowhere: holds no comparison"),
@@ -457,7 +457,7 @@ def test_two_comparisons_side_by_side(project, tmp_path):
     compare(project, tmp_path / "a", "one")
     options = (*SHORT, "--baseline", tmp_path / "a")
     text, _ = compare(project, tmp_path / "b", "one", options=options)
-    assert "baseline: one: the same training (largest difference in a loss in 64 bits 0e+00)" in text
+    assert "baseline: one: the same training (largest loss difference in 64-bit runs: 0e+00)" in text
     assert "times the baseline's, from single runs, too few for a ratio" in text
 
 
