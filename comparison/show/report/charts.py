@@ -33,7 +33,7 @@ STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "aria": False,  # the figure as a whole is described in words
     "view": {"stroke": None},
-    "padding": {"left": 16, "right": 12, "top": 5, "bottom": 5},  # a reader's font may be wider than vl-convert's
+    "padding": {"left": 16, "right": 12, "top": 8, "bottom": 5},  # a reader's font may be wider than vl-convert's
     "axis": {
         **dict.fromkeys(("labelColor", "titleColor", "domainColor", "tickColor"), INK),
         **dict.fromkeys(("labelFontSize", "titleFontSize"), 12),
