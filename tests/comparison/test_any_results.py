@@ -90,7 +90,7 @@ def test_files_of_a_run_that_somebody_has_edited_and_sealed(made, cases):
             for changed in (name, RECORD_FILE):
                 (run_dir / changed).write_bytes(contents[changed])
 
-    try_out(min(cases, 2_000), check, st.sampled_from(FILES), st.data())  # with all tables, a tenth of a second each
+    try_out(min(cases, 2_000), check, st.sampled_from(FILES), st.data())  # with all tables, a third of a second each
 
 
 def test_a_name_that_is_too_long_for_a_folder_is_that_of_no_run(made):
