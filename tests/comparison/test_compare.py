@@ -239,7 +239,10 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
         (("--launcher-options", 'a"b'), '--launcher-options a"b: No closing quotation'),
         (("--output-dir", "a\x1b[31m"), "'a\\x1b[31m': has control characters"),
         (("--sweep", "momentum=0", "--sweep", "seed=1"), "--sweep: given twice; list all its values after one"),
-        (("--sweep-learning-rate", "tune", "--tune-over", "1e-46"), "--tune-over 1e-46: counts as 0"),
+        (
+            ("--sweep-learning-rate", "tune", "--tune-over", "1e-46"),
+            "--tune-over 1e-46: counts as 0 in the 32-bit floats used; give a number further from 0",
+        ),
         (("--sweep-learning-rate", "tune"), "--sweep-learning-rate tune needs --tune-over"),
         (("--target-accuracy", "95"), "--target-accuracy 95: should be less than or equal to 1"),
         (("--resume", "nowhere"), "--resume nowhere: holds no comparison"),
