@@ -309,7 +309,7 @@ class Row:
             status = "not proved"
             notes.append(note)
         own, first = warmup_steps(self.runs[0]), warmup_steps(reference.runs[0])
-        if own != first:
+        if own != first and not rows_have_turns(reference, self):
             notes.append(f"no ratio is given: its clock starts after step {own}, and {reference.title}'s after {first}")
         if skipped := _largest(result.skipped_steps for result in self.results):
             notes.append(f"loss scaling skipped {skipped} of {self.results[0].num_steps} steps")
@@ -796,12 +796,14 @@ def speed_ratio(reference: Row, row: Row) -> tuple[Ratio | None, int]:
     if rows_have_turns(reference, row):
         rounds = _rounds_of_turns(reference, row)
         return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
+    same_variant = row.in_table.variant == reference.in_table.variant
     speeds = [
         (run.images_per_second, other.images_per_second)
         for run, other in pairs
         if run.images_per_second
         and other.images_per_second
         and not (row.leaves_out(run) or reference.leaves_out(other))
+        and not (same_variant and warmup_steps(run) != warmup_steps(other))
     ]
     return (paired_ratio(*zip(*speeds, strict=True)), len(speeds)) if speeds else (None, 0)
 
@@ -842,13 +844,11 @@ def paired_runs(reference: Row, row: Row) -> list[tuple[Run, Run]]:
 
     others = by_round(reference)
     pairs = [(run, others[key]) for key, run in by_round(row).items() if key in others]
-    if reference.in_table.variant == row.in_table.variant:
-        pairs = [(run, other) for run, other in pairs if warmup_steps(run) == warmup_steps(other)]
     return sorted(pairs, key=lambda pair: (pair[0].record.round, pair[0].record.started))
 
 
 def warmup_steps(run: Run) -> int | None:
-    """The number of steps before the clock starts. Speeds of runs in which it differs are not compared."""
+    """The number of steps before the clock starts. Without turns, runs in which it differs are not compared."""
     return run.result.warmup_steps if run.result else None
 
 

@@ -153,8 +153,9 @@ def next_turn(cycle: int, done: int, most: float, members: Sequence["TurnsMember
             return Turn(cycle, begins, begins)
         return Turn(cycle, done, done + max(1, math.floor(min(usual, most) / per_epoch)) * per_epoch)
     steps_per_call = max((member.steps_per_call for member in members), default=1)
-    steps = max(1, math.floor(min(usual, most - WAKING_STEPS)), steps_per_call)
-    timed_after = done + max(WAKING_STEPS, steps_per_call)
+    waking = max(WAKING_STEPS, steps_per_call)
+    steps = max(1, math.floor(min(usual, most - waking)), steps_per_call)
+    timed_after = done + waking
     return Turn(cycle, timed_after, timed_after + steps)
 
 

@@ -182,3 +182,10 @@ def test_outliers_by_the_modified_z_score():
     assert outliers(speeds[:4], 0.1) == []  # too few
     assert outliers([100.0, 101, 99, 100, 108], 0.1) == []  # off, but by less than a tenth of the median
     assert outliers([100.0, 150, 80, 120, 95], 0.1) == []  # not surprising with this spread
+
+
+def test_turns_are_compared_whatever_step_the_clock_of_the_whole_run_starts_at():
+    """Keras's calls of several steps end with the epoch: with eight steps in each, its warm-up has 16 instead of 10."""
+    other = run("pt", 1, np.full(20, 2.0))
+    other.result.warmup_steps = 16
+    assert speed_ratio(row(run("tf", 1, np.ones(20))), row(other))[0].estimate == pytest.approx(2)

@@ -12,6 +12,7 @@ from conftest import IMPLEMENTATIONS, MODES, ONE_ROUND, read_csv, run, train
 from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, read_result, read_step_losses
 from common.record.turns import Turn
 from common.spec.options import TrainConfig
+from comparison.ratios import MIN_CYCLES
 from comparison.run import runner, turns
 from comparison.run.program import Program
 from comparison.run.turns import LEAST_CYCLES, WAKING_STEPS, next_turn, run_in_turns
@@ -282,6 +283,7 @@ def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, de
     for name in names:
         folder = tmp_path / "r" / "runs" / "seed-0" / "round-1" / (name if mode == "plain" else f"{name}-{mode}")
         lines = read_metrics(folder, TurnLine)
-        assert len(lines) >= 10
+        # In tuned mode Keras makes calls of ten steps, which wake it up and are timed whole: fewer turns.
+        assert len(lines) >= (MIN_CYCLES if mode == "tuned" else LEAST_CYCLES)
         assert all(line.last_step < later.first_step for line, later in itertools.pairwise(lines))
         assert read_step_losses(folder) == read_step_losses(train(name, tmp_path / name, *options))
