@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import fault_table
+import preloaded
 import psutil
 import pytest
 from fault_table import fault  # noqa: F401 - a fixture of all tests
-from preloaded import run_preloaded
 
 from common import implementations
 from common.record.results import StepLine, read_metrics
@@ -36,10 +36,11 @@ CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
 # For compare.py, where a test does not look at speeds.
 ONE_ROUND = ("--repeats", 1, "--disturbed", "keep")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# The cache holds proofs and the results of probes of this processor. All processes of one test run share a cache, which
-# is removed at the end of that test run.
+# The cache holds proofs, the results of probes of this processor and the sockets of preloaded.py's servers. All
+# processes of one test run share a cache, which is removed at the end of that test run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-of-tests-")
+preloaded.sockets = Path(os.environ["XDG_CACHE_HOME"])
 # Tests start the programs hundreds of times. With stored bytecode, Python compiles them only once.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # With unbuffered output, Python writes a line's text and its newline separately, and lines of several processes mix.
@@ -106,7 +107,7 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     """
     command = as_started(command)
     if command[:2] == (sys.executable, "compare.py") and not environment:
-        done = run_preloaded("compare", command[2:], cwd, timeout)
+        done = preloaded.run_preloaded("compare", command[2:], cwd, timeout)
     else:
         done = subprocess.run(
             list(map(str, command)),
@@ -136,7 +137,7 @@ def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment
 
 def run_program(implementation, *options, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     """As `run`, of `python -m <implementation>_impl`, through preloaded.py."""
-    done = run_preloaded(implementation, options, cwd, timeout, **environment)
+    done = preloaded.run_preloaded(implementation, options, cwd, timeout, **environment)
     assert done.returncode == expect, f"{done.args}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -3,12 +3,14 @@
 One server per framework, and one for compare.py, imports the libraries, but none of the project's code, and waits. For
 each run it forks a process, which then behaves like `python -m NAME_impl OPTIONS` or `python compare.py OPTIONS` after
 these imports. PyTorch's replicas are forked from that process. Tests of how programs start, of how they end and of what
-they print start the programs as users do.
+they print start the programs as users do. All processes of a test run share the servers.
 
-    python tests/preloaded.py NAME      the server: reads one JSON object per line, writes one exit status per line
+    python tests/preloaded.py NAME SOCKET OWNER     the server: receives JSON objects through the socket (a descriptor),
+                                                    answers each with an exit status, and ends with the process OWNER
 """
 
 import atexit
+import fcntl
 import functools
 import gc
 import importlib
@@ -16,12 +18,16 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 TENSORFLOW = ("tensorflow", "keras")
 TORCH = ("torch", "torch.distributed", "torch._dynamo", "torchvision")
@@ -32,8 +38,10 @@ TABLES = ("altair", "jinja2", "pandas", "platformdirs", "rich.live", "rich.table
 LIBRARIES = {**FRAMEWORK, "compare": TABLES}
 COMMON = ("numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
 POLL_SECONDS = 0.01
+MOST_BYTES = 2**20  # of a request
 
-servers: dict[tuple[str, ...], subprocess.Popen] = {}  # of this process; they end with it
+sockets = None  # the folder of the servers' sockets; tests/conftest.py sets it
+started: list[subprocess.Popen] = []  # servers that this process has started and never waits for
 
 
 def run_preloaded(program, options, cwd, timeout, **environment):
@@ -42,37 +50,62 @@ def run_preloaded(program, options, cwd, timeout, **environment):
     Args:
       environment: further variables, which only the program's own code may read, not libraries during their import.
     """
-    from common.implementations import interpreter_of  # here: the servers import none of the project's code
-
-    modules = LIBRARIES[program]
-    if modules not in servers:
-        servers[modules] = subprocess.Popen(
-            [interpreter_of(program), __file__, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    server = servers[modules]
     command = ("compare.py" if program == "compare" else f"{program}_impl", *map(str, options))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, connection_to(program) as server:
         out, err = Path(folder, "out"), Path(folder, "err")
         request = {"command": command, "cwd": str(cwd), "out": str(out), "err": str(err), "timeout": timeout}
         request["environment"] = environment
-        print(json.dumps(request), file=server.stdin, flush=True)
-        status = int(server.stdout.readline())
+        server.send(json.dumps(request).encode())
+        status = int(server.recv(MOST_BYTES))
         return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
 
 
-def serve(program):
-    answers = os.dup(1)
-    os.dup2(2, 1)  # keeps what modules print during import out of the answers
+def connection_to(program):
+    """A connection to the server that has imported the program's libraries, which is started if there is none yet."""
+    from common.implementations import interpreter_of  # here: the servers import none of the project's code
+
+    name = next(name for name, modules in LIBRARIES.items() if modules == LIBRARIES[program])
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    path = sockets / name
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(str(path))
+                listener.listen()
+                words = [interpreter_of(program), __file__, name, str(listener.fileno()), str(owner)]
+                started.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()]))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(str(path))
+    return connection
+
+
+def serve(program, descriptor, owner):
     for name in (*COMMON, *LIBRARIES[program]):
         importlib.import_module(name)
     gc.freeze()
-    for line in sys.stdin:
-        request = json.loads(line)
-        process = os.fork()
-        if process == 0:
-            os.close(answers)
-            go_on(request)
-        os.write(answers, f"{wait_for(process, request['timeout'])}\n".encode())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that answer
+    with socket.socket(fileno=descriptor) as listener:
+        listener.settimeout(1)
+        while psutil.pid_exists(owner):
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                if os.fork() == 0:
+                    listener.close()
+                    answer(connection)
+                connection.close()
+
+
+def answer(connection):
+    """Runs a requested program in a forked process and sends its exit status; never returns."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request = json.loads(connection.recv(MOST_BYTES))
+    process = os.fork()
+    if process == 0:
+        connection.close()
+        go_on(request)
+    connection.send(str(wait_for(process, request["timeout"])).encode())
+    os._exit(0)
 
 
 def wait_for(process, timeout):
@@ -118,4 +151,4 @@ def go_on(request):
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], *map(int, sys.argv[2:]))
