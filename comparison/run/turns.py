@@ -120,6 +120,8 @@ def _train(members: list["TurnsMember"]) -> None:
     order = list(members)
     for cycle in itertools.count(1):
         turn = next_turn(cycle, done, most, [member for member in members if member.waits])
+        if cycle == 1 and turn.until > total and (left := [each.done for each in members if each.done < total]):
+            turn = Turn(cycle, max(left), total)  # not even one fits: each takes all steps that are left, and is timed
         if turn.until > total:
             return
         order = order[::-1] if cycle % 2 == 0 else random.sample(order, len(order))

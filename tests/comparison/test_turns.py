@@ -63,6 +63,14 @@ def test_a_program_alone_has_turns_too(round_of, tmp_path):
     assert len(read_metrics(tmp_path / "one", TurnLine)) == 10
 
 
+def test_in_a_training_that_is_too_short_for_a_turn_all_steps_after_the_warm_up_are_one(round_of, tmp_path):
+    round_of("one", "two", epochs=1, max_steps=4)
+    for name in ("one", "two"):
+        (line,) = read_metrics(tmp_path / name, TurnLine)
+        assert (line.cycle, line.first_step, line.last_step, line.images) == (1, 3, 4, 40)
+        assert read_result(tmp_path / name).images_per_second == pytest.approx(40 / line.seconds)
+
+
 def processes_of(folder):
     return [child for child in psutil.Process().children(recursive=True) if str(folder) in " ".join(child.cmdline())]
 
