@@ -73,13 +73,13 @@ def test_a_real_limit_stops_a_busy_process():
     group.mkdir()
     try:
         (group / "cpu.cfs_period_us").write_text("100000")
-        (group / "cpu.cfs_quota_us").write_text("30000")
+        (group / "cpu.cfs_quota_us").write_text("10000")  # less than others leave
         code = """
 import time
 from common.platform.control_groups import cpu_periods, cpu_quota
 from common.platform.machine import num_cores
-end = time.monotonic() + 1
-while time.monotonic() < end:
+end = time.monotonic() + 60
+while time.monotonic() < end and (cpu_periods() or (0, 0))[1] < 5:
     pass
 print(cpu_quota(), num_cores(), *cpu_periods())
 """
@@ -87,4 +87,4 @@ print(cpu_quota(), num_cores(), *cpu_periods())
         said = run("sh", "-c", words, "sh", sys.executable, "-c", code, cwd=REPOSITORY).stdout.split()
     finally:
         subprocess.run(["rmdir", group], check=True)
-    assert said[:2] == ["0.3", "1"] and int(said[3]) > 0.5 * int(said[2]) > 0
+    assert said[:2] == ["0.1", "1"] and int(said[2]) >= int(said[3]) >= 5
