@@ -47,9 +47,8 @@ def in_one_line(heading: str) -> str:
 
 def text_table(columns: Sequence[Column[Any]], rows: Sequence[object], names: Sequence[str]) -> pd.DataFrame:
     """Text: a line for each row, with its name as the index. Columns without any text are left out."""
-    cells = [[column.text(row) for column in columns] for row in rows]
-    table = pd.DataFrame(cells, [*names], [column.heading for column in columns])
-    return table.loc[:, (table != "").any()]
+    cells = {column.heading: [column.text(row) for row in rows] for column in columns}
+    return pd.DataFrame({heading: texts for heading, texts in cells.items() if any(texts)}, [*names])
 
 
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:

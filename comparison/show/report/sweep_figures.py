@@ -170,8 +170,9 @@ def _looks(study: Study) -> Looks:
 def _also_in(row: SweepRow, series: str, study: Study) -> bool:
     """Whether a row is also the first one of weak scaling: with one device, strong and weak are the same experiment."""
     strong = re.sub(r"\bweak$", "strong", series)
-    has_first = any(other.series == series and other.x == "1" for other in study.rows)
-    return study.kind == "devices" and row.x == "1" and row.series == strong != series and not has_first
+    if study.kind != "devices" or row.x != "1" or row.series != strong or strong == series:
+        return False
+    return not any(other.series == series and other.x == "1" for other in study.rows)
 
 
 def _speed_up(row: SweepRow) -> float | None:
