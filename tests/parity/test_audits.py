@@ -1,5 +1,6 @@
 """Audits: steps of sound runs pass them, and mistakes that exist only in the timed run do not."""
 
+import itertools
 import json
 import random
 import shutil
@@ -8,11 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
+from conftest import IMPLEMENTATIONS, MODES, ON_ONE_DEVICE, ONE_ROUND, changed_code, each_mistake, read_csv, run, train
 from mistakes import MISTAKES
 
 from common.experiment import Experiment
-from common.implementations import IMPLEMENTATIONS
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.platform.files import read_safetensors, read_safetensors_metadata, write_safetensors
@@ -65,11 +65,12 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("setting", "implementation", "mode"),
     [
-        (setting, implementation, mode)
-        for setting in SETTINGS
-        for implementation in IMPLEMENTATIONS
-        for mode in ("plain", "tuned")
-        if (setting, implementation) != ("adadelta", "keras")  # Keras's fit can't accumulate batches
+        *(
+            (setting, implementation, mode)
+            for setting, implementation, mode in itertools.product(SETTINGS, IMPLEMENTATIONS, MODES)
+            if (setting, implementation) != ("adadelta", "keras")  # Keras's fit can't accumulate batches
+        ),
+        *itertools.product(("sgd", "rmsprop", "float64", "learned"), ON_ONE_DEVICE, ("plain",)),
     ],
 )
 def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementation, mode):
@@ -147,7 +148,7 @@ def draw(chance):
         options |= now_and_then(0.3, amsgrad="true")
     if "resnet" in model:
         options |= now_and_then(0.3, sync_batchnorm="true")
-    implementation = chance.choice(list(IMPLEMENTATIONS))
+    implementation = chance.choice(IMPLEMENTATIONS)
     if implementation != "keras":
         options |= now_and_then(0.2, accumulate_grad_batches=chance.choice([2, 3]))
     words = [(name, *(value if isinstance(value, tuple) else (value,))) for name, value in options.items()]
