@@ -246,6 +246,16 @@ def test_turns_of_whole_epochs_begin_after_the_epoch_of_the_warm_up():
     assert next_turn(2, 660, 1000, [Fake()]) == Turn(2, 660, 720)
 
 
+def test_a_short_training_has_as_many_turns_if_calls_take_several_steps():
+    """The whole call that wakes a program up counts, too: 38 steps of 380, and not 45."""
+
+    class Fake:
+        steps_per_call, seconds_per_step, steps_per_epoch = 10, [0.001], 100
+        program = SimpleNamespace(config=TrainConfig(accelerator="cpu"))
+
+    assert next_turn(1, 20, 380 / LEAST_CYCLES, [Fake()]) == Turn(1, 30, 58)
+
+
 def test_a_turn_begins_where_the_farthest_program_waits():
     """The second program takes ten steps in each call, and so goes beyond the end of its turn."""
     given = []
