@@ -171,18 +171,18 @@ class PyTorch(Torch):
             return
         timeline.enter("imports")  # each worker's own imports
         self.starts_replicas = True
-        with tempfile.TemporaryDirectory() as folder:
-            init_method = f"file://{Path(folder) / 'rendezvous'}"
-            with ctrl_c_waits():
-                processes = multiprocessing.spawn(
-                    self.run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
-                )
-            try:
-                wait_for(processes, config)
-            except multiprocessing.ProcessExitedException as error:
-                if error.signal_name or error.exit_code > 128:
-                    raise replica_ended_error(error.error_index, error.exit_code) from None
-                sys.exit(error.exit_code)  # it has printed why
+        # Not removed earlier than the family's temporary folder: replicas that leave the group still look for the file.
+        init_method = f"file://{Path(tempfile.mkdtemp()) / 'rendezvous'}"
+        with ctrl_c_waits():
+            processes = multiprocessing.spawn(
+                self.run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
+            )
+        try:
+            wait_for(processes, config)
+        except multiprocessing.ProcessExitedException as error:
+            if error.signal_name or error.exit_code > 128:
+                raise replica_ended_error(error.error_index, error.exit_code) from None
+            sys.exit(error.exit_code)  # it has printed why
 
     def run_replica(self, rank: int, config: TrainConfig, init_method: str, timeline: Timeline) -> None:
         """The whole run of one replica, in a process of its own."""
