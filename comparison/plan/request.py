@@ -1,9 +1,9 @@
 """`comparison.json`, the request that a comparison's folder begins with, and the lock of that folder."""
 
+import atexit
 import json
 import os
 import platform
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Literal
 
@@ -75,9 +75,6 @@ def take(folder: Path, option: str) -> Request:
     return Request.read(folder, option)  # again: the process that had the lock until now may have changed it
 
 
-_held: list[BufferedIOBase] = []  # lock files, open until this process ends in whatever way
-
-
 def hold(folder: Path, option: str) -> None:
     """Locks the comparison's folder for this process.
 
@@ -97,7 +94,7 @@ def hold(folder: Path, option: str) -> None:
         raise UserError(f"{option} {folder}: another compare.py is at work there ({holder})") from None
     except OSError as error:
         raise UserError(f"{option} {folder}: {LOCK_FILE} cannot be locked: {error.strerror}") from None
-    _held.append(lock)
+    atexit.register(lock.close)  # keeps it open until this process ends in whatever way
     if lock.writable():
         lock.truncate(0)
         lock.write(f"process {os.getpid()} on {platform.node()}\n".encode())
