@@ -79,8 +79,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	@$(call INSTALL,requirements-dev.txt)
 	@touch $@
 
-$(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements-mpi.txt
-	@$(call INSTALL,requirements-mpi.txt)
+$(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements-jax-dev.txt requirements-mpi.txt
+	@$(call INSTALL,requirements-jax-dev.txt)
 	@touch $@
 
 .PHONY: compare environments gpu student-copy test test-slow

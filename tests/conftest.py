@@ -41,6 +41,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-of-tests-")
 preloaded.sockets = Path(os.environ["XDG_CACHE_HOME"])
+# JAX takes three seconds to compile a short run's functions. Here it does so once for all runs of the same kind. Only a
+# cache with a limit has a lock.
+os.environ |= {
+    "JAX_COMPILATION_CACHE_DIR": str(preloaded.sockets / "jax"),
+    "JAX_COMPILATION_CACHE_MAX_SIZE": str(2**30),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+}
 # Tests start the programs hundreds of times. With stored bytecode, Python compiles them only once.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # With unbuffered output, Python writes a line's text and its newline separately, and lines of several processes mix.
