@@ -44,7 +44,7 @@ preloaded.sockets = Path(os.environ["XDG_CACHE_HOME"])
 # JAX takes three seconds to compile a short run's functions. Here it does so once for all runs of the same kind. Only a
 # cache with a limit has a lock.
 os.environ |= {
-    "JAX_COMPILATION_CACHE_DIR": str(preloaded.sockets / "jax"),
+    "JAX_COMPILATION_CACHE_DIR": str(preloaded.sockets / "jax-compiled"),
     "JAX_COMPILATION_CACHE_MAX_SIZE": str(2**30),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
