@@ -2,8 +2,9 @@
 
 One server per framework, and one for compare.py, imports the libraries, but none of the project's code, and waits. For
 each run it forks a process, which then behaves like `python -m NAME_impl OPTIONS` or `python compare.py OPTIONS` after
-these imports. PyTorch's replicas are forked from that process. Tests of how programs start, of how they end and of what
-they print start the programs as users do. All processes of a test run share the servers.
+these imports. PyTorch's replicas are forked from that process. Where a comparison's speeds do not matter, the runs that
+it starts are such processes too. Tests of how programs start, of how they end and of what they print start the programs
+as users do. All processes of a test run share the servers.
 
     python tests/preloaded.py NAME SOCKET OWNER     the server: receives JSON objects through the socket (a descriptor),
                                                     answers each with an exit status, and ends with the process OWNER
@@ -15,8 +16,10 @@ import functools
 import gc
 import importlib
 import json
+import math
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -42,22 +45,65 @@ MOST_BYTES = 2**20  # of a request
 
 sockets = None  # the folder of the servers' sockets; tests/conftest.py sets it
 started: list[subprocess.Popen] = []  # servers that this process has started and never waits for
+owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process with which servers end
+variables = None  # the environment of servers; None: that of this process
+popen = subprocess.Popen
+
+
+class PreloadedProcess:
+    """As `subprocess.Popen`: the process that runs a request.
+
+    Args:
+      request: `command` (as `sys.argv`), `cwd`, `path` (the first entries of `sys.path`), the files `out` and `err`,
+        and further variables of the `environment`, which only the program's own code may read, not libraries during
+        their import; after `timeout` seconds the process is killed.
+    """
+
+    returncode = None
+
+    def __init__(self, program, **request):
+        self.args = request["command"]
+        self.connection = connection_to(program)
+        self.connection.send(json.dumps(request).encode())
+        self.pid = int(self.connection.recv(MOST_BYTES))
+
+    def poll(self):
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if not select.select([self.connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = int(self.connection.recv(MOST_BYTES))
+            self.connection.close()
+        return self.returncode
 
 
 def run_preloaded(program, options, cwd, timeout, **environment):
-    """`subprocess.run` of `python -m PROGRAM_impl OPTIONS`, or of `python compare.py OPTIONS`, in the folder `cwd`.
-
-    Args:
-      environment: further variables, which only the program's own code may read, not libraries during their import.
-    """
-    command = ("compare.py" if program == "compare" else f"{program}_impl", *map(str, options))
-    with tempfile.TemporaryDirectory() as folder, connection_to(program) as server:
+    """`subprocess.run` of `python -m PROGRAM_impl OPTIONS`, or of `python compare.py OPTIONS`, in the folder `cwd`."""
+    command = ["compare.py" if program == "compare" else f"{program}_impl", *map(str, options)]
+    with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        request = {"command": command, "cwd": str(cwd), "out": str(out), "err": str(err), "timeout": timeout}
-        request["environment"] = environment
-        server.send(json.dumps(request).encode())
-        status = int(server.recv(MOST_BYTES))
-        return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
+        files = {"out": str(out), "err": str(err)}
+        where = {"cwd": str(cwd), "path": [str(cwd)]}
+        environment = {"COLUMNS": "80", **environment}
+        process = PreloadedProcess(program, command=command, **where, **files, timeout=timeout, environment=environment)
+        return subprocess.CompletedProcess(command, process.wait(), out.read_text(), err.read_text())
+
+
+def start_run(command, **arguments):
+    """`subprocess.Popen` for compare.py: runs of the implementations are forked from the servers."""
+    from common.implementations import interpreter_of  # here: the servers import none of the project's code
+
+    program = str(command[2]).removesuffix("_impl") if command[1:2] == ["-m"] else None
+    if program not in FRAMEWORK or command[0] != interpreter_of(program):
+        return popen(command, **arguments)
+    environment, log = arguments["env"], arguments["stdout"].name
+    files = {"out": str(log), "err": str(log)}
+    where = {"cwd": str(Path.cwd()), "path": environment["PYTHONPATH"].split(os.pathsep)}
+    return PreloadedProcess(program, command=command[2:], **where, **files, timeout=None, environment=environment)
 
 
 def connection_to(program):
@@ -65,7 +111,6 @@ def connection_to(program):
     from common.implementations import interpreter_of  # here: the servers import none of the project's code
 
     name = next(name for name, modules in LIBRARIES.items() if modules == LIBRARIES[program])
-    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     path = sockets / name
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -74,18 +119,21 @@ def connection_to(program):
                 listener.bind(str(path))
                 listener.listen()
                 words = [interpreter_of(program), __file__, name, str(listener.fileno()), str(owner)]
-                started.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()]))
+                own = {"stdin": subprocess.DEVNULL, "pass_fds": [listener.fileno()], "start_new_session": True}
+                started.append(popen(words, env=variables, **own))
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(str(path))
     return connection
 
 
-def serve(program, descriptor, owner):
+def serve(program, descriptor, first):
+    global owner, sockets, variables
     for name in (*COMMON, *LIBRARIES[program]):
         importlib.import_module(name)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes that answer
     with socket.socket(fileno=descriptor) as listener:
+        owner, sockets, variables = first, Path(listener.getsockname()).parent, dict(os.environ)
         listener.settimeout(1)
         while psutil.pid_exists(owner):
             with suppress(TimeoutError):
@@ -97,20 +145,21 @@ def serve(program, descriptor, owner):
 
 
 def answer(connection):
-    """Runs a requested program in a forked process and sends its exit status; never returns."""
+    """Runs a requested program in a forked process, sends its id and later its exit status; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     request = json.loads(connection.recv(MOST_BYTES))
     process = os.fork()
     if process == 0:
         connection.close()
         go_on(request)
+    connection.send(str(process).encode())
     connection.send(str(wait_for(process, request["timeout"])).encode())
     os._exit(0)
 
 
 def wait_for(process, timeout):
     """The exit status of a forked process, as subprocess reports it. After `timeout` seconds the process is killed."""
-    deadline = time.monotonic() + timeout
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
@@ -124,13 +173,16 @@ def go_on(request):
     """Runs the requested program in the forked process and exits with its status; never returns."""
     os.setsid()
     for path, descriptor in ((os.devnull, 0), (request["out"], 1), (request["err"], 2)):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), descriptor)
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), descriptor)
     os.chdir(request["cwd"])
-    os.environ |= {"COLUMNS": "80", **request["environment"]}
+    os.environ |= request["environment"]
+    sys.stdout.reconfigure(line_buffering="PYTHONUNBUFFERED" in os.environ)
     program, *options = request["command"]
-    sys.path[0] = request["cwd"]
+    sys.path[:1] = request["path"]
     words = [program] if program == "compare.py" else ["-m", program]
     sys.argv, sys.orig_argv = [program, *options], [sys.executable, *words, *options]
+    if program == "compare.py" and "keep" in options:  # --disturbed keep: the load of the machine does not matter
+        subprocess.Popen = start_run
     if program == "pt_impl":
         multiprocessing = importlib.import_module("torch.multiprocessing")
         multiprocessing.spawn = functools.partial(multiprocessing.start_processes, start_method="fork")
