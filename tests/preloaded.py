@@ -7,7 +7,8 @@ it starts are such processes too. Tests of how programs start, of how they end a
 as users do. All processes of a test run share the servers.
 
     python tests/preloaded.py NAME SOCKET OWNER     the server: receives JSON objects through the socket (a descriptor),
-                                                    answers each with an exit status, and ends with the process OWNER
+                                                    answers each with a process id and an exit status, and
+                                                    ends with the process OWNER
 """
 
 import atexit
