@@ -235,23 +235,30 @@ def right_groups(work: ModuleType) -> object:
     rank, seen = dist.get_rank(), []
     for nodes in LAYOUTS:
         groups = work.make_groups(nodes)
-        leaders = dist.get_process_group_ranks(groups.leaders) if rank == nodes.index(nodes[rank]) else None
-        seen.append((groups.leader, dist.get_process_group_ranks(groups.node), leaders))
+        mine = [groups.node, *([groups.leaders] if rank == nodes.index(nodes[rank]) else [])]
+        mine = [group or dist.group.WORLD for group in mine]
+        members = [dist.get_process_group_ranks(group) for group in mine]
+        seen.append((groups.leader, members, [group.group_name for group in mine]))
         dist.barrier()
     return seen
 
 
 @right_groups.judge
 def _(*ranks: Any) -> None:
-    for rank, seen in enumerate(ranks):
-        for nodes, (leader, node, leaders) in zip(LAYOUTS, seen, strict=True):
+    for nodes, seen in zip(LAYOUTS, zip(*ranks, strict=True), strict=True):
+        by_name: dict[str, list[int]] = {}
+        for rank, (leader, members, names) in enumerate(seen):
             mine = [other for other in range(RANKS) if nodes[other] == nodes[rank]]
-            rows = [("the leader", leader, mine[0]), ("the group of its node", sorted(node), mine)]
+            rows = [("the leader", leader, mine[0]), ("the group of its node", sorted(members[0]), mine)]
             if rank == mine[0]:
-                rows.append(("the leaders", sorted(leaders), sorted(nodes.index(node) for node in set(nodes))))
+                rows.append(("the leaders", sorted(members[1]), sorted(nodes.index(node) for node in set(nodes))))
             for name, found, wanted in rows:
                 told = f"ranks on nodes {nodes}, rank {rank}: {name}: yours {found}, wanted {wanted}"
                 expect(found == wanted, told, "at which places of the list does a node's number stand?")
+            # PyTorch names groups by the number of the call. If two have one name, their processes meet only by luck.
+            for name, found in zip(names, map(sorted, members), strict=True):
+                other = by_name.setdefault(name, found)
+                expect(found == other, f"ranks on nodes {nodes}: the same call makes group {other} or {found}")
 
 
 # What a process calls to exchange tensors.

@@ -227,14 +227,14 @@ def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, fault, impleme
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["tf", "pt"])
-@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-def test_a_real_probe_uses_the_instructions_of_a_real_run(implementation, precision, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("precision", "flag"), [("bf16-mixed", "bf16"), ("16-mixed", "fp16")])
+def test_a_real_probe_uses_the_instructions_of_a_real_run(implementation, precision, flag, tmp_path, monkeypatch):
     """The probe can leave out convolutions and gradients: oneDNN computes them with AMX if it multiplies with AMX."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("ONEDNN_VERBOSE", "1")
     done, result = train(implementation, tmp_path, "--precision", precision)
     monkeypatch.setenv(LIMIT_VARIABLES[0], result.cpu_instructions or "")
     probe = run(sys.executable, "-m", f"{implementation}_impl.probe", precision, CUDA_VISIBLE_DEVICES="")
-    assert ",exec,cpu,matmul" in probe.stdout or not processor.announced()
+    assert ",exec,cpu,matmul" in probe.stdout or not any(flag in name for name in processor.announced())
     kernels = [[line for line in out.splitlines() if ",exec," in line] for out in (done.stdout, probe.stdout)]
     assert len({any("_amx" in line for line in lines) for lines in kernels}) == 1
