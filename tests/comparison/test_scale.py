@@ -34,6 +34,12 @@ def memory_of(process):
     return total
 
 
+def children_seconds():
+    """Processor seconds of all child processes that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_report_is_made_in_half_a_minute_and_a_gibibyte(tmp_path, size):
@@ -42,7 +48,7 @@ def test_a_report_is_made_in_half_a_minute_and_a_gibibyte(tmp_path, size):
     summary = comparison(folder, noisy, **options)
     runs = len(list(summary.numbered_runs))
     assert runs >= {"rounds": 1000, "sweep": 600}[size]
-    begun, peak = time.monotonic(), 0
+    begun, peak = children_seconds(), 0
     command = [sys.executable, "compare.py", "--report-only", str(folder)]
     with open(tmp_path / "out", "w") as out:
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out, env={**os.environ, "COLUMNS": "80"})
@@ -51,7 +57,7 @@ def test_a_report_is_made_in_half_a_minute_and_a_gibibyte(tmp_path, size):
             with suppress(psutil.Error):
                 peak = max(peak, memory_of(watched))
             time.sleep(0.1)
-    seconds = time.monotonic() - begun
+    seconds = children_seconds() - begun  # not the clock, which also counts other programs
     told = (tmp_path / "out").read_text()
     page = (folder / "report.html").stat().st_size
     print(f"{size}: {runs:,} runs, {seconds:.1f} s, {peak / 2**20:,.0f} MiB, page {page / 1e6:.2f} MB")
