@@ -16,9 +16,10 @@ from pydantic import Field
 from rich.console import Console
 
 from benchmarks.paired import (
-    ImplementationsConfig,
+    DataConfig,
     ModesConfig,
     Pair,
+    RoundsConfig,
     TimedProgram,
     make_folder,
     measure,
@@ -49,7 +50,7 @@ TASKS: dict[Task, dict[str, Any]] = {
     },
 }
 # The step itself must be the same, so that only the code around it makes a difference.
-SAME_STEP: dict[str, Any] = {"precision": "32", "compile": False}
+SAME_STEP: dict[str, Any] = {"precision": "32"}
 # Targets of tuned mode on two CPU cores, not compiled; plain mode has no target.
 REACH: dict[Task, dict[str, float]] = {
     "lenet-mnist": {"tf tuned": 0.95, "pt tuned": 0.97, "ptl tuned": 0.95},
@@ -60,18 +61,10 @@ REACH: dict[Task, dict[str, float]] = {
 LIGHTNING_OVER_PYTORCH = 0.95  # target for the tuned modes on lenet-mnist
 
 
-class TasksConfig(ImplementationsConfig):
+class LimitConfig(DataConfig, RoundsConfig, ModesConfig):
     tasks: list[Task] = Field(list(TASKS), min_length=1, description="what is trained")
-
-
-class LimitConfig(ModesConfig, TasksConfig):
     accelerator: Accelerator = Field("cpu", description="where both train")
     compile: bool = Field(False, description="compile both; on a GPU PyTorch's bare loop is one CUDA graph")
-
-
-def task_config(task: Task, options: TasksConfig) -> TrainConfig:
-    """The options of a task's training, in plain mode and with every setting left at auto."""
-    return TrainConfig(**TASKS[task], data_dir=options.data_dir.absolute(), accelerator="cpu")
 
 
 def main() -> None:
@@ -79,8 +72,12 @@ def main() -> None:
     console = Console(highlight=False)
     folder = make_folder(options, "limit")
     for task in options.tasks:
-        config = task_config(task, options).replace(
-            **SAME_STEP | {"compile": options.compile, "accelerator": options.accelerator}
+        config = TrainConfig(
+            **TASKS[task],
+            **SAME_STEP,
+            data_dir=options.data_dir.absolute(),
+            compile=options.compile,
+            accelerator=options.accelerator,
         )
         programs = [
             TimedProgram(row.name, f"benchmarks.loops.{row.implementation}_limit", config.replace(mode=row.mode))

@@ -6,7 +6,6 @@ belongs to one process alone (RssAnon in proc(5)). The kernel may drop pages of 
     python -m benchmarks.memory
 """
 
-import os
 import subprocess
 import threading
 import time
@@ -58,19 +57,19 @@ class PrivateMemory(threading.Thread):
     """Measures the private memory of a process tree until it ends.
 
     Attributes:
-      samples: seconds since the first process began, and the largest RssAnon of a process at that time, in bytes.
+      peak: the largest RssAnon of a process until now, in bytes.
     """
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.pid, self.samples = pid, [(0.0, 0)]
+        self.pid, self.peak = pid, 0
 
     def run(self) -> None:
         while True:
             try:
                 root = psutil.Process(self.pid)
                 found = [private_bytes(process.pid) for process in (root, *root.children(recursive=True))]
-                self.samples.append((time.time() - root.create_time(), max(found)))
+                self.peak = max(self.peak, *found)
             except psutil.NoSuchProcess:
                 return
             time.sleep(SAMPLE_SECONDS)
@@ -84,23 +83,16 @@ def private_bytes(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
 
 
-def watch_run(
-    name: str, implementation: str, config: TrainConfig, log_path: Path, environment: dict[str, str] | None = None
-) -> PrivateMemory:
-    """Makes a run and measures its private memory. Raises UserError, with its `name`, if it fails.
-
-    Args:
-      environment: environment variables besides those of this process.
-    """
+def peak_of_run(name: str, implementation: str, config: TrainConfig, log_path: Path) -> int:
+    """Makes a run; returns its peak of private memory, in bytes. Raises UserError, with its `name`, if it fails."""
     with open(log_path, "w") as log:
         command = [interpreter_of(implementation), "-m", f"{implementation}_impl", *to_arguments(config)]
-        variables = {**os.environ, **(environment or {})}
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log, env=variables)
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=log, stderr=log)
         watch = PrivateMemory(process.pid)
         watch.start()
         if process.wait():
             raise UserError(f"{name}: ended with status {process.returncode}; see {log_path}")
-    return watch
+    return watch.peak
 
 
 def main() -> None:
@@ -128,7 +120,7 @@ def main() -> None:
             accelerator="cpu",
             mode=row.mode,
         )
-        peaks[row.name] = max(size for _, size in watch_run(row.name, row.implementation, config, log_path).samples)
+        peaks[row.name] = peak_of_run(row.name, row.implementation, config, log_path)
         assert read_result(run_dir).num_steps == options.steps
         # All replicas of TensorFlow and of JAX are in one process; each replica of PyTorch has its own process.
         per_replica = peaks[row.name] / (options.devices if row.implementation in ("tf", "keras", "jax") else 1)

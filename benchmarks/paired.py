@@ -61,14 +61,19 @@ class FolderConfig(BaseModel):
     output_dir: Path | None = Field(None, description="folder for runs and results; unset: a new one under results/")
 
 
-class BenchmarkConfig(FolderConfig):
-    """The options of benchmarks that measure speed."""
+class RoundsConfig(FolderConfig):
+    """The option of benchmarks that repeat what they measure."""
 
     rounds: int = Field(7, gt=0, description="rounds; each runs every program once")
+
+
+class DataConfig(FolderConfig):
+    """The option of benchmarks that train on real data sets."""
+
     data_dir: Path = Field(Path("data"), description="folder of data sets, as for a run")
 
 
-class ImplementationsConfig(BenchmarkConfig):
+class ImplementationsConfig(FolderConfig):
     """The options of benchmarks that measure implementations."""
 
     implementations: list[Implementation] = Field(MEASURED, min_length=1, description="which are measured")

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.paired import ModesConfig, TimedProgram, make_folder, run, write_document
+from benchmarks.paired import ModesConfig, RoundsConfig, TimedProgram, make_folder, run, write_document
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.spec.options import TrainConfig
@@ -15,8 +15,12 @@ from common.spec.options import TrainConfig
 REACH_SECONDS = 12
 
 
+class StartupConfig(RoundsConfig, ModesConfig):
+    """`python -m benchmarks.startup --help` prints all options."""
+
+
 def main() -> None:
-    options = parse_options(ModesConfig, "python -m benchmarks.startup", "Measures start-up.")
+    options = parse_options(StartupConfig, "python -m benchmarks.startup", "Measures start-up.")
     console = Console(highlight=False)
     folder = make_folder(options, "startup")
     seconds: dict[str, list[float]] = {}

@@ -8,14 +8,27 @@ python -m benchmarks.usual --data-dir DIR
 
 from rich.console import Console
 
-from benchmarks.paired import ImplementationsConfig, Pair, TimedProgram, make_folder, measure_in_turns, report_turns
+from benchmarks.paired import (
+    DataConfig,
+    ImplementationsConfig,
+    Pair,
+    RoundsConfig,
+    TimedProgram,
+    make_folder,
+    measure_in_turns,
+    report_turns,
+)
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.spec.options import TrainConfig
 
 
+class UsualConfig(DataConfig, RoundsConfig, ImplementationsConfig):
+    """`python -m benchmarks.usual --help` prints all options."""
+
+
 def main() -> None:
-    options = parse_options(ImplementationsConfig, "python -m benchmarks.usual", "Measures mode tutorial.")
+    options = parse_options(UsualConfig, "python -m benchmarks.usual", "Measures mode tutorial.")
     console = Console(highlight=False)
     folder = make_folder(options, "usual")
     config = TrainConfig(

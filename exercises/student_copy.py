@@ -16,7 +16,7 @@ from exercises.course import ACTIVITIES, differences_outside_gaps
 
 PROJECT = FOLDER.parent
 LEFT_OUT = re.compile(
-    r"(tests|\.ci|\.github|exercises/slides)/.*|CONTRIBUTING\.md|\.pre-commit-config\.yaml"
+    r"(tests|\.ci|\.github|exercises/slides)/.*|benchmarks/network\.py|CONTRIBUTING\.md|\.pre-commit-config\.yaml"
     r"|exercises/(marking|marks_table|sandbox|student_copy)\.\w+|exercises/(\w+_answers|instructors)\.md"
     r"|exercises/\w+/(solution\.py|answers\.md|(right|wrong)\.diff)"
 )

@@ -4,6 +4,7 @@ import ast
 import importlib
 import os
 import re
+import shutil
 import sys
 
 import pytest
@@ -261,6 +262,13 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
             text,
         ):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
+
+
+def test_the_container_recipe_copies_all_that_make_needs(tmp_path):
+    recipe = (REPOSITORY / "launch" / "containers" / "frameworks.def").read_text()
+    for name in re.findall(r"^ +(\S+) /opt/project/$", recipe, re.MULTILINE):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    assert ".installed" in run("make", "-n", "environments", "GPU=yes", cwd=tmp_path).stdout
 
 
 def test_the_table_of_faults_has_all_of_them():

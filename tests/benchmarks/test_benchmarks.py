@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks import gpu, limit
 from benchmarks.paired import (
-    BenchmarkConfig,
+    FolderConfig,
     ModesConfig,
     Pair,
     TimedProgram,
@@ -32,7 +32,7 @@ from comparison.run.program import Ended
 from comparison.run_maker import prepare
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
-WITHOUT_ROUNDS = ("gpu", "network", "scaling", "ratio_quality")
+WITHOUT_ROUNDS = ("gpu", "network", "scaling", "ratio_quality", "memory")
 
 
 def test_ratios_of_runs_are_of_the_same_round(tmp_path, capsys):
@@ -139,7 +139,7 @@ def test_a_program_that_fails_ends_the_benchmark_with_its_log(tmp_path):
 def test_a_folder_that_holds_something_is_refused(tmp_path):
     (tmp_path / "x").touch()
     with pytest.raises(UserError, match="is not empty"):
-        make_folder(BenchmarkConfig(output_dir=tmp_path), "x")
+        make_folder(FolderConfig(output_dir=tmp_path), "x")
 
 
 def test_what_needs_a_gpu_goes_on_when_a_part_fails_or_hangs(tmp_path):

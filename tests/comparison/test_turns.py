@@ -156,7 +156,7 @@ def test_programs_that_do_not_fit_together_train_in_groups_with_the_first_row(pr
 
 
 @pytest.mark.slow
-def test_waiting_for_others_does_not_count_for_the_timeout(round_of, tmp_path):
+def test_waiting_for_others_does_not_count_for_the_timeout(round_of):
     """`hang` uses up its own seconds at its end, while `one` waits to be let go."""
     notes = round_of("hang", "one", timeout=6)
     assert notes.failures == {"hang": "still running after --timeout 6 seconds", "one": None}

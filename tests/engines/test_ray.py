@@ -98,7 +98,7 @@ def test_what_the_user_has_to_mend_is_not_tried_again(ray_cluster, tmp_path, wor
 
 @needs_ray
 @pytest.mark.slow
-def test_what_ray_would_wait_for_is_reported_at_once(ray_cluster, tmp_path):
+def test_what_ray_would_wait_for_is_reported_at_once(ray_cluster):
     done = run(*RAY_TRAIN, "--nnodes", 3, "-m", "pt_impl", expect=1, **ray_cluster)
     assert done.stderr.splitlines()[-1] == "python -m launch.ray_train: error: --nnodes 3: the cluster has 2 nodes"
     done = run(*RAY_TRAIN, "--num-cpus", 99, "-m", "pt_impl", expect=1, **ray_cluster)

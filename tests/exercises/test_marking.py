@@ -540,7 +540,7 @@ def test_time_is_given_as_the_load_needs_it(monkeypatch):
 # --- Without one ---
 
 
-def test_where_there_is_no_sandbox_it_is_refused_in_a_line(tmp_path, monkeypatch, capsys):
+def test_where_there_is_no_sandbox_it_is_refused_in_a_line(tmp_path, monkeypatch):
     folder = make_class(tmp_path / "class", {"right": SOLUTION})
     monkeypatch.setattr(sandbox.sys, "platform", "darwin")
     with pytest.raises(

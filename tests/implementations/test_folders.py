@@ -41,7 +41,7 @@ def whole(tmp_path_factory):
     ("implementation", "files"),
     [("pt", FILES[1:2]), *(pytest.param(name, FILES, marks=SLOW) for name in IMPLEMENTATIONS)],
 )
-def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, implementation, files):
+def test_without_space_the_file_is_named(fault, small_disk, whole, implementation, files):
     """For each of these files of a run, the disk has room only for the files before it."""
     run_dir = whole(implementation)
     assert {path.name for path in run_dir.iterdir()} == set(FILES)
@@ -64,7 +64,7 @@ def test_without_space_the_file_is_named(tmp_path, fault, small_disk, whole, imp
 
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_folder_that_nobody_may_write_to_is_refused_at_once(tmp_path, fault, small_disk, implementation):
+def test_a_folder_that_nobody_may_write_to_is_refused_at_once(fault, small_disk, implementation):
     disk = small_disk(2**20)
     remount(disk, "ro")
     line = own_line(run(*program(implementation, "--run-dir", disk / "r"), expect=2), implementation)

@@ -15,7 +15,6 @@ from common.implementations import implementation_title
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
 
 SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
-SLOW = pytest.mark.slow
 
 
 @pytest.mark.quick("pt")

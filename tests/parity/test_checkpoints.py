@@ -272,7 +272,7 @@ def test_what_is_killed_loses_one_interval(training, tmp_path, fault, implementa
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_it_at_once(training, tmp_path):
+def test_a_second_signal_ends_it_at_once(training):
     """After the first signal, the run waits for a vote of all replicas; a stopped replica does not vote."""
     import psutil
 

@@ -206,7 +206,7 @@ for variables in (network.variables, [one for one in optimizer.variables if one.
 
 
 @pytest.mark.slow
-def test_tensorflow_keeps_and_computes_each_stage_on_its_device(tmp_path):
+def test_tensorflow_keeps_and_computes_each_stage_on_its_device():
     """Checks both passes, the variables and the optimizer's variables. The first stage has 3 of the 9 convolutions."""
     said = run(sys.executable, "-c", PLACES, OMP_NUM_THREADS="1").stdout.splitlines()
     assert said[:2] == ["Conv2D 3 6 9", "Conv2DBackpropFilter 3 6 9"]

@@ -22,8 +22,6 @@ EXPERIMENT = "one-cnn-three-frameworks"  # unless MLFLOW_EXPERIMENT_NAME names a
 
 
 class MLflow(Tracker):
-    name = "mlflow"
-
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # otherwise it logs each table that it creates
         self._client = MlflowClient(mlflow.get_tracking_uri())

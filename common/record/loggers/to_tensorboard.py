@@ -24,8 +24,6 @@ MOST_ROWS = 50  # of the table, which TensorBoard shows as one text
 
 
 class TensorBoard(Tracker):
-    name = "tensorboard"
-
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
         # purge_step: a resumed run writes its earlier values again, and TensorBoard shows them once.
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=0)

@@ -15,8 +15,6 @@ PROJECT = "one-cnn-three-frameworks"  # unless WANDB_PROJECT names another
 
 
 class WeightsAndBiases(Tracker):
-    name = "wandb"
-
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
         settings = wandb.Settings(silent=True, console="off")
         setup = wandb.setup(settings)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from common.data.formats import Images
 from common.platform.errors import UserError
@@ -36,8 +35,6 @@ class Tracker(ABC):
 
     Each method may raise any exception of the tool; callers use `tool_error_as_user_error`.
     """
-
-    name: ClassVar[str]
 
     @abstractmethod
     def begin(self, run: str, folder: Path, hyperparameters: Mapping[str, Value]) -> None:

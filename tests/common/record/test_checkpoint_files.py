@@ -240,7 +240,7 @@ def test_what_may_be_another(three):
     assert with_checkpoint(experiment(resume=three, **changes, run_dir=three / "other")).state.step == 7
 
 
-def test_mistakes_are_reported_in_a_line(three, tmp_path):
+def test_mistakes_are_reported_in_a_line(three):
     for resume, said in (
         (three / "none", f"--resume {three / 'none'}: no checkpoint is there"),
         (three / "checkpoints", f"--resume {three / 'checkpoints'}: no checkpoint is there"),
