@@ -203,6 +203,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_mode_tutorial_is_as_fast_as_independent_programs(tmp_path, data_dir):
     options = ("--data-dir", data_dir, "--rounds", 3, "--output-dir", tmp_path / "u")
     run(sys.executable, "-m", "benchmarks.usual", *options, timeout=1800)
