@@ -6,14 +6,15 @@ ARGS ?=
 CONSTRAINTS = $(shell $(PYTHON) -c 'import platform as p, sys; v = sys.version_info[:2]; \
 	print("-c constraints.txt" if (v, sys.platform, p.machine()) == ((3, 11), "linux", "x86_64") else "")')
 # uv installs in half a minute what takes pip two; where there is none, pip installs it. If uv fails, for instance since
-# only pip knows the way to the packages, pip installs the rest; of its 300 lines, some tell how far it is.
+# only pip knows the way to the packages, pip installs the rest; of its 300 lines, some tell how far it is. Without
+# bytecode, which pip compiles and uv does not unless asked, every start where Python may not write it takes twice as long.
 SHELL = /bin/bash -o pipefail
 UV = $(or $(shell command -v uv),$(@D)/bin/uv)
 PIP = $(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off $(CONSTRAINTS)
 WITH_PIP = $(PIP) -r $(1) | awk '/^Collecting/ && ++n % 25 == 0 { print "  " n " packages found" } \
 	/^Installing/ { print "  installing them" } { fflush() }'
-INSTALL = { [ -x $(UV) ] || $(PIP) --quiet uv; } && $(UV) pip install --quiet --python $(@D) $(CONSTRAINTS) -r $(1) \
-	|| { $(WITH_PIP); }
+INSTALL = { [ -x $(UV) ] || $(PIP) --quiet uv; } \
+	&& $(UV) pip install --quiet --compile-bytecode --python $(@D) $(CONSTRAINTS) -r $(1) || { $(WITH_PIP); }
 # JAX has an environment of its own, since TensorFlow would import it. With an NVIDIA GPU, TensorFlow has one, too: its CUDA
 # libraries and PyTorch's exclude each other.
 GPU ?= $(shell nvidia-smi -L 2> /dev/null | grep '^GPU ')
@@ -30,11 +31,7 @@ endif
 compare: $(ENVIRONMENTS)
 	$(VENV)/bin/python compare.py $(ARGS)
 
-# A student's copy of the course has no tests.
-tests:
-	@echo "there is no folder tests: this is a student's copy of the course" >&2; exit 2
-
-test: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
+test: $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy > $(VENV)/mypy.log & mypy=$$!; \
@@ -42,18 +39,14 @@ test: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	wait $$mypy || status=1; cat $(VENV)/mypy.log; exit $$status
 
 # The long runs: MNIST to its accuracy, and whatever else is marked slow; one at a time, since some measure time.
-test-slow: tests $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
+test-slow: $(ENVIRONMENTS) $(VENV)/.installed-dev $(VENV)-jax/.installed-dev
 	$(VENV)/bin/python -m pytest -m slow -n 0 $(ARGS)
 
 # Everything that needs a GPU, in 25 minutes: ARGS="--data-dir DIR" adds MNIST and CIFAR-10.
-gpu: tests $(ENVIRONMENTS) $(VENV)/.installed-dev
+gpu: $(ENVIRONMENTS) $(VENV)/.installed-dev
 	$(VENV)/bin/python -m benchmarks.gpu $(ARGS)
 
 environments: $(ENVIRONMENTS)
-
-# The project without solutions and answers, to be given to students: make student-copy DIR=../course
-student-copy: $(VENV)/.installed
-	$(VENV)/bin/python -m exercises student-copy "$(DIR)"
 
 $(VENV)/bin/python $(VENV)-tensorflow/bin/python $(VENV)-jax/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -83,4 +76,4 @@ $(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements-jax-dev.txt requ
 	@$(call INSTALL,requirements-jax-dev.txt)
 	@touch $@
 
-.PHONY: compare environments gpu student-copy test test-slow
+.PHONY: compare environments gpu test test-slow

@@ -1,0 +1,194 @@
+"""What the checks of all activities use: the work that is checked, processes for its ranks, and what a student reads.
+
+    pytest exercises/sampler                      checks exercises/sampler/work.py, the solution
+    pytest exercises/sampler --work sampler.py    checks another file
+
+`python -m exercises check` runs the same with `--brief`: a line for each check, and what it has seen if it failed.
+"""
+
+import importlib.util
+import linecache
+import os
+import pickle
+import re
+import socket
+import sys
+import textwrap
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exercises.course import load_factor
+
+# The checks need several devices, and use processes on the CPU. Processes that share the cores take one thread each.
+os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
+GAP = re.compile(r"gap \d+")
+WIDTH = 80
+SHOWN = pytest.StashKey[list[str]]()  # what earlier checks have seen
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--work", type=Path, help="the file to be checked, instead of the solution")
+    parser.addoption("--brief", action="store_true", help="print a line for each check, and what it has seen")
+
+
+# --- The work ---
+
+
+@pytest.fixture
+def work(request: pytest.FixtureRequest) -> ModuleType:
+    """The module that is checked, loaded afresh for each check."""
+    path = work_file(request.config, request.path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def work_file(config: pytest.Config, checks: Path) -> Path:
+    given = config.getoption("--work")
+    return (config.invocation_params.dir / given).resolve() if given else checks.with_name("work.py")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Any]]]:
+    """`ranks(function, world_size, seconds=10)`: what `function()` returns in each of so many processes, by rank.
+
+    The processes are forked by torch.multiprocessing, in one folder, with the environment variables of torchrun. On a
+    machine with other load they get more time. The first error of a rank is raised again, with the rank in its notes.
+    """
+    import torch.multiprocessing as multiprocessing
+
+    file = str(work_file(request.config, request.path))
+
+    def run(function: Callable[[], Any], world_size: int, seconds: float = 10) -> list[Any]:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+        for left in (*tmp_path.glob("*.result"), *tmp_path.glob("*.error")):
+            left.unlink()
+        given = (function, world_size, port, tmp_path, file)
+        processes = multiprocessing.start_processes(_rank, given, world_size, join=False, start_method="fork")
+        end = time.monotonic() + seconds * load_factor()
+        try:
+            while not processes.join(max(0.0, end - time.monotonic()), grace_period=1):
+                if time.monotonic() > end:
+                    pytest.fail(f"not done after {seconds:g} s: one process waits for another", pytrace=False)
+        except multiprocessing.ProcessExitedException as error:
+            failed = sorted(tmp_path.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
+            if not failed:
+                pytest.fail(f"rank {error.error_index}: {error}", pytrace=False)
+            raise pickle.loads(failed[0].read_bytes()) from None
+        finally:
+            for process in processes.processes:
+                process.kill()
+        return [pickle.loads((tmp_path / f"{rank}.result").read_bytes()) for rank in range(world_size)]
+
+    yield run
+
+
+def _rank(rank: int, function: Callable[[], Any], world_size: int, port: int, folder: Path, file: str) -> None:
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
+    )
+    # With the last one, which torchrun sets too, Lightning does not look for MPI.
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="check")
+    try:
+        (folder / f"{rank}.result").write_bytes(pickle.dumps(function()))
+    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told
+        seen = described(error, file)
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 - an error that can't be sent
+            error = RuntimeError(str(error))
+        error.__notes__ = [f"rank {rank}: {seen}"]
+        (folder / f"{rank}.error").write_bytes(pickle.dumps(error))
+        sys.exit(1)
+
+
+# --- What several activities check ---
+
+
+def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
+    """The largest difference of two numbers in two lists of arrays or tensors of the same shapes."""
+    differences = [0.0]
+    for one, other in zip(found, wanted, strict=True):
+        numbers, right = np.array(one, np.float64), np.array(other, np.float64)
+        assert numbers.shape == right.shape, "the shape of an array"
+        assert np.isfinite(numbers).all(), "not all numbers are finite: there is nan or inf among them"
+        differences.append(float(np.abs(numbers - right).max(initial=0.0)))
+    return max(differences)
+
+
+def check_new_orders(orders: Sequence[Sequence[int]]) -> None:
+    """Each epoch's order of the examples must be drawn anew: not the same, shifted, reversed, or swapped in pairs."""
+    for later, order in enumerate(orders):
+        for earlier, other in enumerate(orders[:later]):
+            assert list(order) != list(other), f"epochs {earlier} and {later} have the same order"
+            pairs, others = ({frozenset(pair) for pair in pairwise(one)} for one in (order, other))
+            alike = len(pairs & others) / max(1, len(pairs))  # of two random orders of n numbers about 2 / n
+            assert alike < 0.4, f"the orders of epochs {earlier} and {later} are alike: shifted, reversed, or swapped"
+
+
+# --- What a student reads ---
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    def shown(value: object) -> str:
+        text = " ".join(repr(value).split())
+        return text if len(text) <= 160 else f"{text[:78]} ... {text[-78:]}"
+
+    return [f"yours {shown(left)}, wanted {shown(right)}"] if op == "==" else None
+
+
+def described(error: BaseException, file: str) -> str:
+    """An error in a few words: what an assertion compared and its message, or the error and its line in the work."""
+    if notes := getattr(error, "__notes__", ()):
+        return notes[0]
+    if isinstance(error, AssertionError):
+        message, _, compared = f"\n{error}".rpartition("\nassert ")
+        compared = compared.partition("\n")[0]
+        return "\n".join(filter(None, (compared if compared.startswith("yours ") else "", message.strip()))) or compared
+    if isinstance(error, pytest.fail.Exception):
+        return str(error)
+    if isinstance(error, SyntaxError):
+        return f"the file is not valid Python: line {error.lineno}: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f"line {lines[-1]}, `{linecache.getline(file, lines[-1]).strip()}`: " if lines else ""
+    return f"{where}{type(error).__name__}: {str(error).strip()[:300]}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    variant = f" [{item.callspec.id}]" if hasattr(item, "callspec") else ""
+    report.title = " ".join((item.obj.__doc__ or item.name).split()) + variant
+    report.seen = described(call.excinfo.value, str(work_file(item.config, item.path))) if call.excinfo else ""
+    return report
+
+
+def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, str, str] | None:
+    if not config.getoption("--brief") or not (report.when == "call" or report.failed):
+        return None
+    gap = GAP.search(report.seen) if "NotImplementedError" in report.seen else None
+    status = "passed" if report.passed else "open" if gap else "FAILED"
+    lines = [f"  {status:<6}  {report.title}{f': {gap[0]} is not filled' if gap else ''}"]
+    if status == "FAILED":
+        again = report.seen in config.stash.setdefault(SHOWN, [])
+        lines += ["          as above"] if again else [f"          {line}" for line in report.seen.splitlines()]
+        config.stash[SHOWN].append(report.seen)
+    text = "".join(f"{textwrap.fill(line, WIDTH, subsequent_indent=' ' * 12)}\n" for line in lines)
+    return "brief", text, status  # in no summary
