@@ -126,7 +126,7 @@ def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
     """The largest difference of two numbers in two lists of arrays or tensors of the same shapes."""
     differences = [0.0]
     for one, other in zip(found, wanted, strict=True):
-        numbers, right = np.array(one, np.float64), np.array(other, np.float64)
+        numbers, right = (np.asarray(array.tolist(), np.float64) for array in (one, other))
         assert numbers.shape == right.shape, "the shape of an array"
         assert np.isfinite(numbers).all(), "not all numbers are finite: there is nan or inf among them"
         differences.append(float(np.abs(numbers - right).max(initial=0.0)))
@@ -158,7 +158,7 @@ def described(error: BaseException, file: str) -> str:
     """An error in a few words: what an assertion compared and its message, or the error and its line in the work."""
     if notes := getattr(error, "__notes__", ()):
         return notes[0]
-    if isinstance(error, AssertionError):
+    if isinstance(error, AssertionError) and (str(error).startswith("assert ") or "\nassert " in str(error)):
         message, _, compared = f"\n{error}".rpartition("\nassert ")
         compared = compared.partition("\n")[0]
         return "\n".join(filter(None, (compared if compared.startswith("yours ") else "", message.strip()))) or compared

@@ -15,7 +15,7 @@ JOBS = {"PT_CNN_MultiGPU": "PyTorch", "PTL_multiGPU": "Lightning"}
 
 
 def submit(slurm, folder, *words, path="", **environment):
-    """Runs `sbatch words` with the programs of the folder `path` first; returns the job's final state and its output."""
+    """Runs `sbatch words`, with the programs in `path` first; returns the job's final state and its output."""
     # Real GPUs are hidden, because the GPUs that Slurm knows are fake.
     environment = {**slurm, "PATH": f"{path}:{BIN}:{slurm['PATH']}", "CUDA_VISIBLE_DEVICES": "", **environment}
     job = run("sbatch", f"--output={folder / 'output'}", "--time=3", *words, **environment).stdout.split()[-1]
