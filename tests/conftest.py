@@ -4,7 +4,6 @@ The test process itself imports no framework, because two frameworks must never 
 """
 
 import csv
-import importlib.util
 import os
 import re
 import shutil
@@ -221,22 +220,6 @@ def slurm_cluster(tmp_path_factory):
     run(sys.executable, SLURM_CLUSTER, "start", folder)
     yield {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
     run(sys.executable, SLURM_CLUSTER, "stop", folder)
-
-
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -r requirements-ray.txt")
-RAY_CLUSTER = REPOSITORY / "tests" / "engines" / "ray_cluster.py"
-
-
-@pytest.fixture(scope="module")
-def ray_cluster(tmp_path_factory):
-    """Environment variables with which programs find a Ray cluster of two nodes; both are this machine.
-
-    Its idle daemons use a quarter of a core, so the cluster is stopped after the tests that need it.
-    """
-    folder = tmp_path_factory.mktemp("ray")
-    told = run(sys.executable, RAY_CLUSTER, "start", folder).stdout
-    yield dict(line.removeprefix("export ").split("=", 1) for line in told.splitlines())
-    run(sys.executable, RAY_CLUSTER, "stop", folder)
 
 
 def wait_for(condition, seconds=30):
