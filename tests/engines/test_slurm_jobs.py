@@ -122,24 +122,22 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
 @needs_slurm
 @pytest.mark.slow
 def test_a_comparison_of_one_and_of_two_nodes_is_one_job(slurm_cluster, tmp_path):
-    options = (
+    rows = (
         "--implementations",
         "tf",
         "pt",
         "ptl",
         "--mode",
         "plain",
-        "--epochs",
-        1,
-        "--devices",
-        1,
-        *CPU,
-        *ONE_ROUND,
+        "--sweep",
+        "num-nodes=1,2",
+        "--scaling",
+        "strong",
     )
-    job = ("--nodes=2", "--time=10", "launch/slurm/compare.slurm", *options, "--sweep", "num-nodes=1,2")
+    options = (*rows, "--epochs", 1, "--devices", 1, *CPU, *ONE_ROUND)
+    job = ("--nodes=2", "--time=10", "launch/slurm/compare.slurm", *options)
     number = submit(slurm_cluster, tmp_path, *job, OUTPUT_DIR=str(tmp_path / "r"))
     assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["status"], row["devices"]) for row in rows] == [("ok", "1")] * 3 + [("ok", "2")] * 3
     assert [row["same_training"] for row in rows] == ["", "True", "True"] * 2
-    assert {run["other_load"] != "" for run in read_csv(tmp_path / "r" / "runs.csv")} == {True, False}  # unknown on two
