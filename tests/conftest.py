@@ -24,7 +24,7 @@ from common import implementations
 from common.record.results import StepLine, read_metrics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have no mode tuned; tests/parity/test_keras_backends.py
+ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have one mode; tests/parity/test_keras_backends.py
 IMPLEMENTATIONS = tuple(name for name in implementations.IMPLEMENTATIONS if name not in ON_ONE_DEVICE)
 MODES = ("plain", "tuned")
 
@@ -53,7 +53,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Tests that run in the background may ignore SIGINT. The programs that they start must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", *(f"{name}_impl" for name in implementations.IMPLEMENTATIONS))
+CODE = ("common", "comparison", *{implementations.folder_of(name) for name in implementations.IMPLEMENTATIONS})
 
 
 def pytest_addoption(parser):
@@ -89,7 +89,7 @@ def pytest_unconfigure():
 
 def program_of(implementation):
     """The words that start an implementation's program."""
-    return implementations.interpreter_of(implementation), "-m", f"{implementation}_impl"
+    return implementations.interpreter_of(implementation), "-m", implementations.folder_of(implementation)
 
 
 def as_started(command):

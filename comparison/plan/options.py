@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from common.implementations import IMPLEMENTATIONS, interpreter_of
+from common.implementations import IMPLEMENTATIONS, interpreter_of, modes_of
 from common.platform.cli import as_typed, complaint, option_name
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
@@ -210,9 +210,12 @@ class CompareConfig(TrainingOptions):
     def check_implementations(self) -> None:
         """Raises UserError for a name without an implementation, a folder NAME_impl."""
         known = sorted(path.parent.name.removesuffix("_impl") for path in REPOSITORY.glob("*_impl/__main__.py"))
+        known = sorted({*known, *IMPLEMENTATIONS})
         for name in self.implementations:
             if name not in known:
                 raise UserError(f"--implementations {name}: not one of {', '.join(known)}")
+            if not set(modes_of(name)) & set(self.modes):
+                raise UserError(f"--implementations {name}: has --mode {' or '.join(modes_of(name))} alone")
 
     def interpreters(self) -> dict[str, str]:
         """Implementation -> path of its Python interpreter. Raises UserError if there is no program at a path."""
