@@ -38,10 +38,9 @@ from comparison.plan.request import Request
 from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.prove.proof import proof_jobs
 from comparison.prove.prover import Prover
-from comparison.run.launchers.choosing import make_launcher
 from comparison.run.side_runs import SideRunner, make_profiles
 from comparison.run_maker import RunMaker, prepare, tuned
-from comparison.show.export import log_comparison, write_tables
+from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 from comparison.show.report.page import write_report
 from comparison.show.terminal import print_conclusions, print_tables
@@ -59,7 +58,6 @@ def main() -> int:
     folder, request = prepare(given, console)
     interrupted = False
     failure: UserError | None = None
-    not_logged: UserError | None = None
     if given.report_only is None:
         try:
             make_runs(folder, request, console)
@@ -78,12 +76,6 @@ def main() -> int:
                 write_report(summary)
         except UserError as error:
             failure = failure or error
-        else:
-            if given.report_only is None and not interrupted:
-                try:
-                    log_comparison(summary)
-                except UserError as error:
-                    not_logged = error
         print_tables(console, summary, request.options.details)
         if failure is None:
             console.print(f"\nresults: {folder}; open {folder / 'report.html'} in a browser", soft_wrap=True)
@@ -91,8 +83,6 @@ def main() -> int:
     if failure:
         again = "" if missing else f"; python compare.py --report-only {folder} makes tables and report again"
         print(f"compare.py: error: {failure}{again}", file=sys.stderr)
-    if not_logged:
-        print(f"compare.py: error: {not_logged}", file=sys.stderr)
     if missing:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
         prefix = "interrupted; " if interrupted else ""
@@ -104,7 +94,7 @@ def main() -> int:
         )
     if interrupted:
         return 130
-    return 0 if runs and summary.succeeded and not failure and not not_logged else 1
+    return 0 if runs and summary.succeeded and not failure else 1
 
 
 def make_runs(folder: Path, request: Request, console: Console) -> None:
@@ -114,14 +104,13 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
     found, missing = find_runs(folder, request, failed=False)
 
     with LiveView(console, len(found) + len(missing), found) as view:
-        launcher = make_launcher(options, folder, view.say)
-        maker = RunMaker(folder, request, launcher, view, found, missing)
+        maker = RunMaker(folder, request, view, found, missing)
         maker.make(list(rate_search_jobs(options, variants)))
         variants = tuned(variants, maker.runs, options.target_accuracy)
-        prover = Prover(folder, launcher, request, view.say)
+        prover = Prover(folder, request, view.say)
         if options.verify == "auto":
             prover.make(proof_jobs(variants, contenders(options), options.all_seeds[0]))
-        side_runner = SideRunner(folder, launcher, request, variants, view.say)
+        side_runner = SideRunner(folder, request, variants, view.say)
         if options.check_learning:
             make_memorising_runs(side_runner)
         maker.make(list(comparison_jobs(options, variants)))

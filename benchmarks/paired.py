@@ -30,7 +30,7 @@ from common.record.run_folder import new_run_dir
 from common.spec.options import Mode, TrainConfig
 from comparison.plan.jobs import Contender
 from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, pairs_of_turns, ratio_of_turns, typical_speed
-from comparison.run.launchers import QuietFollower
+from comparison.run.follower import QuietFollower
 from comparison.run.load_meter import quiet
 from comparison.run.program import Program
 from comparison.run.runner import run_program
@@ -91,12 +91,11 @@ class ModesConfig(ImplementationsConfig):
 
 @dataclass(frozen=True)
 class TimedProgram:
-    """A program to measure: `<starter> python -m <module>` with the options of `config`."""
+    """A program to measure: `python -m <module>` with the options of `config`."""
 
     name: str
     module: str
     config: TrainConfig
-    starter: tuple[str, ...] = ()
 
     def at(self, run_dir: Path) -> Program:
         """The program with its run folder, to be started."""
@@ -109,7 +108,6 @@ class TimedProgram:
             implementation=self.module,
             interpreter=interpreter_of(self.module.rpartition(".")[2].partition("_")[0]),
             config=config,
-            starter=self.starter,
             words=(*words, self.module),
         )
 

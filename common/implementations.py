@@ -1,8 +1,10 @@
-"""The implementations: a folder `NAME_impl` each, and a line here."""
+"""The implementations: a line here each, and a folder `NAME_impl`, which Keras's backends share."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from common.spec.options import MODES, Mode
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,8 @@ class Implementation:
       package: the package that computes; its version decides whether half precision is tried out again.
       probe: the module that tries out half precision, see `common.platform.processor.try_out`; None: nothing to try.
       tutorial: what its `--mode tutorial` does that plain mode leaves out.
+      keras_backend: the value of KERAS_BACKEND for an implementation in `keras_impl`; "" elsewhere.
+      modes: the modes that it has.
     """
 
     title: str
@@ -22,6 +26,8 @@ class Implementation:
     package: str
     probe: str | None
     tutorial: str = ""
+    keras_backend: str = ""
+    modes: tuple[Mode, ...] = MODES
 
 
 IMPLEMENTATIONS = {
@@ -38,6 +44,7 @@ IMPLEMENTATIONS = {
         "tensorflow",
         "tf_impl.probe",
         "fit's own step, metrics and progress bar",
+        "tensorflow",
     ),
     "pt": Implementation(
         "PyTorch",
@@ -65,14 +72,16 @@ IMPLEMENTATIONS = {
         "Trains a network with Keras on PyTorch (compile and fit; one device).",
         "torch",
         "pt_impl.probe",
-        "fit's progress bar",
+        keras_backend="torch",
+        modes=("tutorial",),
     ),
     "keras_jax": Implementation(
         "Keras-JAX",
         "Trains a network with Keras on JAX (compile and fit; one device).",
         "jax",
         "jax_impl.probe",
-        "fit's progress bar",
+        keras_backend="jax",
+        modes=("tutorial",),
     ),
 }
 
@@ -80,6 +89,22 @@ IMPLEMENTATIONS = {
 def implementation_title(name: str) -> str:
     """The title of an implementation; its name if it has no line here."""
     return IMPLEMENTATIONS[name].title if name in IMPLEMENTATIONS else name
+
+
+def modes_of(name: str) -> tuple[Mode, ...]:
+    """The modes of an implementation; all if it has no line here."""
+    return IMPLEMENTATIONS[name].modes if name in IMPLEMENTATIONS else MODES
+
+
+def folder_of(name: str) -> str:
+    """The folder of an implementation, which is its package."""
+    return "keras_impl" if name in IMPLEMENTATIONS and IMPLEMENTATIONS[name].keras_backend else f"{name}_impl"
+
+
+def environment_of(name: str) -> dict[str, str]:
+    """The environment variables with which an implementation is started."""
+    backend = IMPLEMENTATIONS[name].keras_backend if name in IMPLEMENTATIONS else ""
+    return {"KERAS_BACKEND": backend} if backend else {}
 
 
 def interpreter_of(name: str) -> str:

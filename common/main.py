@@ -2,20 +2,21 @@
 
 import importlib
 import sys
-from importlib.util import find_spec
-from types import ModuleType
+from typing import Any
 
 import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.ending import as_program
 
 
-def main(name: str) -> None:
+def main(name: str, folder: str = "") -> None:
     """Reads the options, then trains, evaluates or predicts.
 
     Args:
       name: name of the implementation, such as `pt`.
+      folder: its package, if it is not `NAME_impl`.
     """
-    with as_program(f"python -m {name}_impl"):
+    folder = folder or f"{name}_impl"
+    with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from common.command import parse_command
         from common.experiment import Experiment
@@ -26,16 +27,17 @@ def main(name: str) -> None:
         from common.trained import read_used, show
 
         if name not in IMPLEMENTATIONS:
-            raise UserError(f"{name}_impl: common/implementations.py has no entry {name!r}")
+            raise UserError(f"{folder}: common/implementations.py has no entry {name!r}")
         implementation = IMPLEMENTATIONS[name]
-        command = parse_command(f"{name}_impl", implementation.about)
+        command = parse_command(folder, implementation.about)
         used = read_used(command)
+        if used is None and command.config.mode not in implementation.modes:
+            modes = " or ".join(implementation.modes)
+            raise UserError(f"--mode {command.config.mode}: {implementation.title} has --mode {modes} alone")
         if implementation.probe is not None:
             prepare_processor(command.config, implementation.package, implementation.probe)
         # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
-        if command.config.mode == "tuned" and find_spec(f"{name}_impl.tuning"):
-            _import(name, "tuning")  # first, since it may shorten the framework's own imports
-        backend = _import(name, "backend").BACKEND
+        backend = _import_backend(name, folder)
         if used is None:
             backend.run(command.config)
             return
@@ -46,14 +48,14 @@ def main(name: str) -> None:
         show(command, name, used, logits)
 
 
-def _import(name: str, module: str) -> ModuleType:
-    """A module of an implementation. Raises UserError if its framework is not installed."""
+def _import_backend(name: str, folder: str) -> Any:
+    """The `Backend` of an implementation. Raises UserError if its framework is not installed."""
     from common.implementations import IMPLEMENTATIONS, interpreter_of
     from common.platform.errors import UserError
 
     package = IMPLEMENTATIONS[name].package
     try:
-        return importlib.import_module(f"{name}_impl.{module}")
+        return importlib.import_module(f"{folder}.backend").BACKEND
     except ModuleNotFoundError as error:
         if error.name != package:
             raise

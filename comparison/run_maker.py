@@ -4,6 +4,7 @@ As soon as a run has ended, its record and the tables are written.
 """
 
 import itertools
+import os
 import random
 import shlex
 import statistics
@@ -32,9 +33,9 @@ from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, make_audits
 from comparison.run.devices import same_devices
+from comparison.run.follower import Follower
+from comparison.run.groups import run_groups
 from comparison.run.integrity import check_name
-from comparison.run.launchers import Follower, Launcher
-from comparison.run.launchers.choosing import check_launcher
 from comparison.run.load_meter import QUIETER, busiest_programs, quiet
 from comparison.run.program import Ended, Program
 from comparison.run.store import Run, store_run
@@ -66,7 +67,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
-    config, warnings = same_devices(config, given.interpreters(), given.timeout, given.launcher == "local")
+    config, warnings = same_devices(config, given.interpreters(), given.timeout)
     for warning in warnings:
         console.print(f"warning: {warning}", soft_wrap=True)
     if not given.mode:
@@ -86,9 +87,20 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
     check_loggers(options.logger)
     options.interpreters()
     variants = make_variants(options, config)
-    check_launcher(options, config, variants)
     for variant in variants:
+        _check_nodes(variant.config)
         Experiment.make(variant.config)
+
+
+def _check_nodes(config: TrainConfig) -> None:
+    """Raises UserError if the runs need more nodes than the Slurm job in which this program runs."""
+    if config.nodes > int(os.environ.get("SLURM_JOB_NUM_NODES", "1")):
+        raise UserError(
+            f"--num-nodes {config.nodes}: needs a Slurm job with so many nodes:"
+            f" sbatch --nodes={config.nodes} launch/slurm/compare.slurm"
+        )
+    if config.nodes > 1 and config.devices == "auto":
+        raise UserError(f"--num-nodes {config.nodes}: needs --devices N, the number of devices of each node")
 
 
 def default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
@@ -108,7 +120,7 @@ def default_modes(options: CompareConfig, config: TrainConfig, console: Console)
 def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console) -> None:
     """Warns of more threads than cores on this machine, while there is still time to end the comparison."""
     configs = [variant.config for variant in make_variants(options, config)]
-    if options.launcher != "local" or config.accelerator != "cpu":
+    if config.accelerator != "cpu":
         return
     asked = dict.fromkeys((config.devices, config.threads_per_device) for config in configs)
     for devices, threads in asked:
@@ -173,7 +185,7 @@ SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 @dataclass
 class RunMaker(Follower):
-    """Gives programs to a launcher and follows them, see `Follower`.
+    """Runs programs and follows them, see `Follower`.
 
     Attributes:
       folder: the comparison's folder.
@@ -183,11 +195,10 @@ class RunMaker(Follower):
 
     folder: Path
     request: Request
-    launcher: Launcher
     view: LiveView
     runs: list[Run]
     missing: list[Job]
-    _jobs: dict[Path, Job] = field(default_factory=dict)  # run folder -> job, for jobs given to the launcher
+    _jobs: dict[Path, Job] = field(default_factory=dict)  # run folder -> job
     _disturbed: list[float] = field(default_factory=list)  # load by others in each disturbed turn so far
 
     def make(self, jobs: Sequence[Job]) -> None:
@@ -204,7 +215,7 @@ class RunMaker(Follower):
                 config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
                 group.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
             groups.append(group)
-        self.launcher.run(groups, 1, options.timeout, self, turns=options.turns == "auto")
+        run_groups(groups, 1, options.timeout, self, turns=options.turns == "auto")
 
     def _audited_steps(self, job: Job) -> tuple[int, ...]:
         """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
@@ -254,7 +265,7 @@ class RunMaker(Follower):
 
     def _say_disturbed(self, load: float) -> None:
         """Tells once that other programs disturb the measurement, while there is still time to end them."""
-        busiest = "" if self.launcher.place else ", ".join(busiest_programs())
+        busiest = ", ".join(busiest_programs())
         follows = "left out" if self.request.options.disturbed == "retake" else "kept (--disturbed keep)"
         self.view.say(
             f"other programs use {load:{SHARE}} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that"

@@ -1,5 +1,8 @@
-"""`python -m keras_impl`; `--help` prints all options."""
+"""`python -m keras_impl`; `--help` prints all options. With KERAS_BACKEND=torch or jax: the tutorial on these."""
+
+import os
 
 from common.main import main
 
-main("keras")
+backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+main("keras" if backend == "tensorflow" else f"keras_{backend}", "keras_impl")

@@ -36,11 +36,11 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
     compile_options: dict[str, Any] = {"jit_compile": False}
     fit_options = {"verbose": 0}  # the recorder shows progress
     if config.mode == "tutorial":
-        from keras_impl import tutorial
-        from keras_impl.backends.tutorial import compile_options as make_compile_options
+        from keras_impl import tutorial_data
+        from keras_impl.tutorial import compile_options as make_compile_options
 
         model = keras.Model(network.inputs, network.outputs)
-        make, recording = tutorial.make_dataset, tutorial.TutorialRecording
+        make, recording = tutorial_data.make_dataset, tutorial_data.TutorialRecording
         with strategy.scope():
             compile_options = make_compile_options(experiment)
         fit_options = {}

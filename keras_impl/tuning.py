@@ -8,10 +8,6 @@ The settings that are left at auto are TensorFlow's (tf_impl/precision.py), exce
 backend.py.
 """
 
-# ruff: noqa: E402
-import tf_impl.tuning  # noqa: F401 - before Keras: see there
-
-# isort: split
 from typing import Any
 
 import keras

@@ -1,54 +1,84 @@
-"""The additions of `--mode tutorial` in Keras: `compile` and `fit`, as Keras's own documentation teaches them.
+"""What Keras's own documentation teaches, on every backend: `compile` with a loss and metrics.
 
-The pages, as of Keras 3.15, are "Simple MNIST convnet" (examples/vision/mnist_convnet.py in keras-team/keras-io) and,
-for several devices, "Multi-GPU distributed training with TensorFlow" (guides/distributed_training_with_tensorflow.py).
-They teach arrays of floats, `compile` with a loss and metrics (backends/tutorial.py), and `fit`, which by default
-compiles the step with XLA and shows progress.
+The page, as of Keras 3.15, is "Simple MNIST convnet" (examples/vision/mnist_convnet.py in keras-team/keras-io).
 """
 
+from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+import keras
+from keras import ops
 
 from common.experiment import Experiment
-from keras_impl.backends.tutorial import StepTotals
-from keras_impl.train import Recording
-from tf_impl.data import Shards
-from tf_impl.tutorial import Arrays
+from tf_impl.networks import DTYPES, cross_entropy
 
 
-def make_dataset(experiment: Experiment, shards: Shards) -> tf.data.Dataset:
-    """A dataset of whole batches, which fit splits over the replicas.
+class Total(keras.metrics.Metric):
+    """The sum of a number of each example since the start of the epoch, in 64 bits.
 
-    It does what fit does with arrays: it gathers each batch from them. But the order is that of common/spec.
+    Keras's own mean of the loss, in 32 bits, does not give the loss of a single step.
     """
-    arrays, smoothing = Arrays(shards), experiment.config.label_smoothing
 
-    def batch(visits: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        inputs, labels = arrays.prepare(*arrays.gather(visits))
-        return inputs, tf.one_hot(labels, experiment.network.num_classes) if smoothing else labels
+    def __init__(self, name: str, of_examples: Callable[[Any, Any], Any]) -> None:
+        """`of_examples`: from labels and logits to a number for each example, (n,)."""
+        super().__init__(name=name, dtype="float64")
+        self.of_examples = of_examples
+        self.total = self.add_variable((), "zeros", dtype="float64", name="total")
 
-    visits = arrays.of_epoch(tf.data.Dataset.from_tensor_slices)
-    batches = visits.batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE)
-    options = tf.data.Options()
-    # One process has all replicas; TensorFlow would warn that it can't divide a counted dataset among processes.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # tf.data can't know the number of batches. fit must know it, to stop after the last step.
-    return batches.apply(tf.data.experimental.assert_cardinality(len(shards))).with_options(options)
+    def update_state(self, labels: Any, logits: Any, sample_weight: Any = None) -> None:
+        self.total.assign_add(ops.sum(ops.cast(self.of_examples(labels, logits), "float64")))
+
+    def result(self) -> Any:
+        return self.total.value * 1  # a number, also where the variable has a value for each replica
 
 
-class TutorialRecording(Recording):
-    """Reports what Keras's metrics say, which sum over the examples since the start of the epoch."""
+class StepTotals:
+    """Loss and correct answers of single steps, from what the metrics have summed up since the start of the epoch."""
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        super().on_epoch_begin(epoch, logs)
-        self.totals = StepTotals()
+    def __init__(self) -> None:
+        self.count, self.loss_sum, self.correct = 0, 0.0, 0
 
-    def record_steps(self, logs: Any) -> None:
-        count = self.recorder.plan.count(self.recorder.steps_done + 1)
-        self.recorder.step(*self.totals.step(logs, count, self.model.distribute_strategy.num_replicas_in_sync))
+    def step(self, logs: Any, count: int, num_replicas: int = 1) -> tuple[float, int]:
+        """The mean loss of a step of `count` examples, and its correct answers; `logs`: means over the replicas."""
+        before = self.loss_sum, self.correct
+        self.count += count
+        self.loss_sum = float(logs["smoothed_loss_sum" if "smoothed_loss_sum" in logs else "loss_sum"]) * num_replicas
+        self.correct = round(float(logs["accuracy"]) * self.count)
+        return (self.loss_sum - before[0]) / count, self.correct - before[1]
 
-    def on_test_end(self, logs: Any = None) -> None:
-        (accuracy,) = (metric for metric in self.model.metrics[1].metrics if metric.name == "accuracy")
-        correct, count = (int(tf.convert_to_tensor(total)) for total in (accuracy.total, accuracy.count))
-        self.recorder.end_epoch(float(logs["loss_sum"]), correct, count)
+
+class MeanLoss(keras.losses.Loss):
+    """The mean of the examples' losses; on PyTorch Keras's own losses divide in 32 bits, whatever the dtype."""
+
+    def __init__(self, smoothing: float, dtype: str) -> None:
+        super().__init__(reduction="sum", dtype=dtype)
+        self.smoothing = smoothing
+
+    def call(self, labels: Any, logits: Any) -> Any:
+        return cross_entropy(classes(labels), logits, self.smoothing) / labels.shape[0]
+
+
+def compile_options(experiment: Experiment) -> dict[str, Any]:
+    """The options of `compile`: loss and metrics."""
+    config = experiment.config
+    dtype, smoothing = DTYPES[config.precision], config.label_smoothing
+    if keras.backend.backend() == "torch":
+        loss = MeanLoss(smoothing, dtype)
+    elif smoothing:
+        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
+    else:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
+
+    def losses(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
+        return cross_entropy(classes(labels), ops.cast(logits, dtype), smoothing)
+
+    # The totals are for the recorder; an evaluation's losses are not smoothed.
+    metrics = ["accuracy", Total("loss_sum", losses)]
+    if smoothing:
+        metrics.append(Total("smoothed_loss_sum", lambda labels, logits: losses(labels, logits, smoothing)))
+    return {"loss": loss, "metrics": metrics, "jit_compile": config.compile or "auto"}
+
+
+def classes(labels: Any) -> Any:
+    """int64 (n,): the labels, which are one-hot for smoothing."""
+    return ops.argmax(labels, axis=1) if len(labels.shape) == 2 else ops.cast(labels, "int64")

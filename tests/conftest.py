@@ -4,7 +4,6 @@ The test process itself imports no framework, because two frameworks must never 
 """
 
 import csv
-import importlib.util
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from common import implementations
 from common.record.results import StepLine, read_metrics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have no mode tuned; tests/parity/test_keras_backends.py
+ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have one mode; tests/parity/test_keras_backends.py
 IMPLEMENTATIONS = tuple(name for name in implementations.IMPLEMENTATIONS if name not in ON_ONE_DEVICE)
 MODES = ("plain", "tuned")
 
@@ -54,7 +53,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Tests that run in the background may ignore SIGINT. The programs that they start must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", *(f"{name}_impl" for name in implementations.IMPLEMENTATIONS))
+CODE = ("common", "comparison", *{implementations.folder_of(name) for name in implementations.IMPLEMENTATIONS})
 
 
 def pytest_addoption(parser):
@@ -90,7 +89,7 @@ def pytest_unconfigure():
 
 def program_of(implementation):
     """The words that start an implementation's program."""
-    return implementations.interpreter_of(implementation), "-m", f"{implementation}_impl"
+    return implementations.interpreter_of(implementation), "-m", implementations.folder_of(implementation)
 
 
 def as_started(command):
@@ -221,22 +220,6 @@ def slurm_cluster(tmp_path_factory):
     run(sys.executable, SLURM_CLUSTER, "start", folder)
     yield {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
     run(sys.executable, SLURM_CLUSTER, "stop", folder)
-
-
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -r requirements-ray.txt")
-RAY_CLUSTER = REPOSITORY / "tests" / "engines" / "ray_cluster.py"
-
-
-@pytest.fixture(scope="module")
-def ray_cluster(tmp_path_factory):
-    """Environment variables with which programs find a Ray cluster of two nodes; both are this machine.
-
-    Its idle daemons use a quarter of a core, so the cluster is stopped after the tests that need it.
-    """
-    folder = tmp_path_factory.mktemp("ray")
-    told = run(sys.executable, RAY_CLUSTER, "start", folder).stdout
-    yield dict(line.removeprefix("export ").split("=", 1) for line in told.splitlines())
-    run(sys.executable, RAY_CLUSTER, "stop", folder)
 
 
 def wait_for(condition, seconds=30):

@@ -84,12 +84,14 @@ class PreloadedProcess:
 
 def run_preloaded(program, options, cwd, timeout, **environment):
     """`subprocess.run` of `python -m PROGRAM_impl OPTIONS`, or of `python compare.py OPTIONS`, in the folder `cwd`."""
-    command = ["compare.py" if program == "compare" else f"{program}_impl", *map(str, options)]
+    from common.implementations import environment_of, folder_of  # here: the servers import none of the project's code
+
+    command = ["compare.py" if program == "compare" else folder_of(program), *map(str, options)]
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         files = {"out": str(out), "err": str(err)}
         where = {"cwd": str(cwd), "path": [str(cwd)]}
-        environment = {"COLUMNS": "80", **environment}
+        environment = {"COLUMNS": "80", **environment_of(program), **environment}
         process = PreloadedProcess(program, command=command, **where, **files, timeout=timeout, environment=environment)
         return subprocess.CompletedProcess(command, process.wait(), out.read_text(), err.read_text())
 
@@ -99,6 +101,8 @@ def start_run(command, **arguments):
     from common.implementations import interpreter_of  # here: the servers import none of the project's code
 
     program = str(command[2]).removesuffix("_impl") if command[1:2] == ["-m"] else None
+    if program == "keras" and (backend := arguments["env"]["KERAS_BACKEND"]) != "tensorflow":
+        program = f"keras_{backend}"
     if program not in FRAMEWORK or command[0] != interpreter_of(program):
         return popen(command, **arguments)
     environment, log = arguments["env"], arguments["stdout"].name

@@ -1,18 +1,11 @@
 """The additions of `--mode tuned` in TensorFlow: the same training, but faster. Long: it has all of them.
 
-train.py is complete without this file. `common/main.py` imports it before Keras, for its first measure.
+train.py is complete without this file.
 
 Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
 digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
 `python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
-
-# ruff: noqa: E402
-import sys
-
-# Keras imports these packages if they are installed, but no run uses them. Gain: imports take 1.9 s
-# instead of 2.7 s, by `python -m benchmarks.startup --rounds 2`.
-sys.modules.update(dict.fromkeys(("matplotlib", "pandas", "sklearn")))
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -24,7 +24,7 @@ from common.record.audited_states import AuditedStates
 from common.record.checkpoints import Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.clock import RunClock
 from common.record.history import History
-from common.record.loggers.logged_run import LoggedRun
+from common.record.loggers import LOGGERS
 from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
 from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
@@ -122,7 +122,7 @@ class Recorder:
         self.clock = RunClock(timeline, self.monitor, framework.synchronize)
         self.sinks: list[Sink] = [*framework.sinks]
         if writes:
-            logged = [LoggedRun(name, self.implementation, self.run_dir) for name in config.logger]
+            logged = [LOGGERS[name](self.implementation, self.run_dir) for name in config.logger]
             files = RunFilesSink(self.run_dir, self.implementation)
             self.sinks = [
                 files,

@@ -98,7 +98,7 @@ def _check_class_names(names: list[str]) -> list[str]:
 ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES), AfterValidator(_check_class_names)]
 Mode = Literal["tutorial", "plain", "tuned"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-LoggerName = Literal["tensorboard", "wandb", "mlflow"]
+LoggerName = Literal["tensorboard", "wandb"]
 
 ABOUT_MODES: dict[Mode, str] = {
     "tutorial": "the program that the framework's documentation teaches",
@@ -442,9 +442,8 @@ class TrainingOptions(BaseModel):
     logger: tuple[LoggerName, ...] = option(
         "logging",
         (),
-        description="also log losses, accuracy, learning rate, speed, hyperparameters and predictions to TensorBoard"
-        " (files in --run-dir), Weights & Biases (offline without an account) or MLflow; needs"
-        " requirements-loggers.txt",
+        description="also log losses, accuracy, learning rate, speed and hyperparameters to TensorBoard (files in"
+        " --run-dir) or Weights & Biases (offline without an account); needs requirements-loggers.txt",
     )
     profile: int | None = option(
         "profiling",

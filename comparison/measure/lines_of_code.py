@@ -4,6 +4,7 @@ import io
 import tokenize
 from functools import cache
 
+from common.implementations import folder_of
 from common.platform.machine import REPOSITORY
 
 LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -19,7 +20,7 @@ def lines_of_training(implementation: str, mode: str) -> int | None:
     if mode == "tutorial":
         return None
     names = ["train.py", "parts.py", *(["tuning.py"] if mode == "tuned" else [])]
-    paths = [REPOSITORY / f"{implementation}_impl" / name for name in names]
+    paths = [REPOSITORY / folder_of(implementation) / name for name in names]
     return sum(count_lines(path.read_text()) for path in paths) if all(path.exists() for path in paths) else None
 
 

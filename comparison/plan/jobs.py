@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.implementations import implementation_title
+from common.implementations import implementation_title, modes_of
 from common.platform.cli import complaint, option_name
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
@@ -206,7 +206,8 @@ def _turn(options: CompareConfig, seed: int, number: int) -> int:
 
 def contenders(options: CompareConfig) -> list[Contender]:
     """Implementations and modes in the order of their rows; the others are compared with the first one."""
-    return [*itertools.starmap(Contender, itertools.product(options.implementations, options.modes))]
+    rows = itertools.starmap(Contender, itertools.product(options.implementations, options.modes))
+    return [row for row in rows if row.mode in modes_of(row.implementation)]
 
 
 def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:

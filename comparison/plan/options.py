@@ -1,6 +1,5 @@
 """The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
-import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from common.implementations import IMPLEMENTATIONS, interpreter_of
+from common.implementations import IMPLEMENTATIONS, interpreter_of, modes_of
 from common.platform.cli import as_typed, complaint, option_name
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
@@ -81,18 +80,6 @@ class CompareConfig(TrainingOptions):
     )
     output_dir: Path | None = option(
         "folder", None, description="folder for all results; unset: a new one under results/"
-    )
-    launcher: Literal["local", "slurm", "ray"] = option(
-        "run",
-        "local",
-        description="where to run: local: on this machine; slurm, ray: each round is a job of that cluster,"
-        " so that what is compared in pairs runs on the same node",
-    )
-    launcher_options: str | None = option(
-        "run",
-        None,
-        description="options for sbatch (slurm) or `ray job submit` (ray), as one string:"
-        ' --launcher-options="--exclusive --partition=NAME"; unset: whole nodes, so that no other job interferes',
     )
     timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
     turns: Literal["auto", "never"] = option(
@@ -197,10 +184,6 @@ class CompareConfig(TrainingOptions):
                 " largest number of rounds to run, such as --repeats 20"
             )
         check_mode(self.data_on, *self.mode)
-        try:
-            shlex.split(self.launcher_options or "")
-        except ValueError as error:
-            raise ValueError(f"--launcher-options {self.launcher_options}: {error}") from None
         named = [
             option_name(name) for name in options_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
         ]
@@ -227,9 +210,12 @@ class CompareConfig(TrainingOptions):
     def check_implementations(self) -> None:
         """Raises UserError for a name without an implementation, a folder NAME_impl."""
         known = sorted(path.parent.name.removesuffix("_impl") for path in REPOSITORY.glob("*_impl/__main__.py"))
+        known = sorted({*known, *IMPLEMENTATIONS})
         for name in self.implementations:
             if name not in known:
                 raise UserError(f"--implementations {name}: not one of {', '.join(known)}")
+            if not set(modes_of(name)) & set(self.modes):
+                raise UserError(f"--implementations {name}: has --mode {' or '.join(modes_of(name))} alone")
 
     def interpreters(self) -> dict[str, str]:
         """Implementation -> path of its Python interpreter. Raises UserError if there is no program at a path."""
@@ -261,8 +247,6 @@ class CompareConfig(TrainingOptions):
         stored_values = stored.model_dump(exclude_unset=True)
         if "seeds" in given:
             stored_values.pop("seed", None)  # --seeds must list this seed, too
-        if "launcher" in given:
-            stored_values.pop("launcher_options", None)  # they were for the other launcher
         for name, had in (
             ("seeds", stored.all_seeds),
             ("implementations", stored.implementations),

@@ -36,8 +36,9 @@ from comparison.prove.proof import (
     judge,
     proof_path,
 )
+from comparison.run.follower import QuietFollower
+from comparison.run.groups import run_groups
 from comparison.run.integrity import check_name
-from comparison.run.launchers import Launcher, QuietFollower
 from comparison.run.program import Program
 from comparison.run.store import LOG_FILE, Run
 
@@ -54,7 +55,6 @@ class Prover:
     """
 
     folder: Path
-    launcher: Launcher
     request: Request
     say: Callable[[str], None]
 
@@ -66,8 +66,7 @@ class Prover:
         """
         digests = {job.path: self._digest(job) for job in jobs}
         missing = [job for job in jobs if not _is_proof(self.folder / job.path, digests[job.path])]
-        if not self.launcher.place:
-            missing = [job for job in missing if not _restore(self.folder / job.path, digests[job.path])]
+        missing = [job for job in missing if not _restore(self.folder / job.path, digests[job.path])]
         if missing:
             names = ", ".join(dict.fromkeys(job.title for job in missing))
             self.say(f"checking that all rows are the same training, by their first steps in 64-bit precision: {names}")
@@ -102,7 +101,7 @@ class Prover:
             if failure is None:
                 for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the other files, and not needed
                     (run_dir / name).unlink(missing_ok=True)
-            if not self.launcher.place and _is_proof(run_dir, digest):
+            if _is_proof(run_dir, digest):
                 _keep(run_dir, digest)
 
         programs = {run_dir: (job.implementation, job.config) for run_dir, job in jobs_by_dir.items()}
@@ -202,7 +201,7 @@ class Prover:
             threads = 1 if at_once > 1 else config.threads_per_device
             config = config.replace(run_dir=run_dir, threads_per_device=threads)
             made.append(Program.of(self.request, implementation, config, audited_steps=audited_steps))
-        self.launcher.run([[program] for program in made], at_once, self.request.options.timeout, QuietFollower(ended))
+        run_groups([[program] for program in made], at_once, self.request.options.timeout, QuietFollower(ended))
 
     def _digest(self, job: ProofJob) -> str:
         """Hex digest over everything that the losses of a proof depend on."""
@@ -216,8 +215,8 @@ class Prover:
             "code": code_sha256(),
             "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),
-            "machine": self.launcher.place or here,
-            "gpus": list_gpus() if job.config.accelerator == "gpu" and not self.launcher.place else None,
+            "machine": here,
+            "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -16,23 +16,18 @@ from comparison.run.runner import run_side_by_side
 from comparison.run.store import LOG_FILE
 
 
-def same_devices(
-    config: TrainConfig, interpreters: dict[str, str], timeout: float, here: bool
-) -> tuple[TrainConfig, list[str]]:
+def same_devices(config: TrainConfig, interpreters: dict[str, str], timeout: float) -> tuple[TrainConfig, list[str]]:
     """`config` with `--accelerator auto` replaced by devices that all implementations can use, and warnings.
 
     If the machine has an NVIDIA GPU, `--dry-run` finds out how many GPUs each implementation sees. If each of them sees
     at least one, GPUs are used: the number asked for, or else as many as every implementation sees. An implementation
     whose `--dry-run` fails for another reason is ignored here; its row will show the reason.
 
-    Args:
-      here: whether the implementations train on this machine.
-
     Raises:
       UserError: `--accelerator gpu`, and an implementation sees no GPU; or more devices are asked for than there are
         GPUs that all implementations can use.
     """
-    if config.accelerator == "cpu" or config.stages or not here:
+    if config.accelerator == "cpu" or config.stages:
         return config, []
     if config.accelerator == "auto" and not has_gpu():
         return config.replace(accelerator="cpu"), []
@@ -54,7 +49,7 @@ def _dry_runs(config: TrainConfig, interpreters: dict[str, str], timeout: float)
     """The configurations that the implementations resolve, and what those have said that see no GPU."""
     seen, blind = [], []
     with tempfile.TemporaryDirectory() as folder:
-        asked = config.replace(dry_run=True, devices="auto", strategy="auto", microbatches=1)
+        asked = config.replace(dry_run=True, devices="auto", num_nodes=1, strategy="auto", microbatches=1)
         programs = [
             Program(implementation=name, interpreter=interpreter, config=asked.replace(run_dir=Path(folder, name)))
             for name, interpreter in interpreters.items()

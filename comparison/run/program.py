@@ -31,7 +31,6 @@ class Program(BaseModel):
       interpreter: path of a Python interpreter.
       config: all options; the run folder is an absolute path.
       session: number of the request's command that asks for this program, see `Record`.
-      starter: words in front of the interpreter that start the program on several nodes; empty on one node.
       words: words between the interpreter and the options; empty for those of the implementation.
       is_reference: whether it is the program of the first row, which the other programs are compared with.
       audited_steps: the steps before and after which it keeps a state, see `comparison.prove.audits`.
@@ -43,7 +42,6 @@ class Program(BaseModel):
     interpreter: str
     config: TrainConfig
     session: Count = 1
-    starter: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     is_reference: bool = False
     audited_steps: tuple[int, ...] = ()
@@ -73,13 +71,16 @@ class Program(BaseModel):
         return self.config.run_dir
 
     @property
-    def processes_per_node(self) -> int:
-        """How many processes a launcher starts on each node; 1 on a single node: the program starts the others."""
+    def starter(self) -> tuple[str, ...]:
+        """The words that start the program on several nodes of a Slurm job; empty on one node."""
         config = self.config
-        assert config.devices != "auto" or config.nodes == 1
-        if config.nodes == 1 or (self.implementation == "tf" and config.accelerator == "gpu"):
-            return 1
-        return int(config.devices)
+        if config.nodes == 1:
+            return ()
+        assert config.devices != "auto"
+        each = 1 if self.implementation == "tf" and config.accelerator == "gpu" else config.devices  # processes
+        threads = () if config.threads_per_device == "auto" else (f"--cpus-per-task={config.threads_per_device}",)
+        tasks = (f"--nodes={config.nodes}", f"--ntasks={config.nodes * each}", f"--ntasks-per-node={each}")
+        return ("srun", *tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
 
 
 class Ended(BaseModel):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from common.implementations import environment_of, folder_of
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
 from common.platform.files import writing
@@ -118,7 +119,7 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
     Args:
       environment: further environment variables.
     """
-    words = program.words or ("-m", f"{program.implementation}_impl")
+    words = program.words or ("-m", folder_of(program.implementation))
     command = [*program.starter, program.interpreter, *words]
     if program.audited_steps:
         environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
@@ -132,7 +133,12 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**with_our_code(without_launcher(os.environ)), "PYTHONUNBUFFERED": "1", **environment},
+                env={
+                    **with_our_code(without_launcher(os.environ)),
+                    "PYTHONUNBUFFERED": "1",
+                    **environment_of(program.implementation),
+                    **environment,
+                },
                 start_new_session=True,  # a separate process group, which can be ended as a whole
             )
         except OSError as error:

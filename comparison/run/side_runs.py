@@ -12,7 +12,8 @@ from common.record.recorder import WARMUP_STEPS
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Values, Variant, contenders, row_path
 from comparison.plan.request import Request
-from comparison.run.launchers import Launcher, QuietFollower
+from comparison.run.follower import QuietFollower
+from comparison.run.groups import run_groups
 from comparison.run.program import Program
 from comparison.run.store import FAILURE_FILE, LOG_FILE, log_end
 
@@ -28,10 +29,10 @@ class SideRunner:
     """
 
     folder: Path
-    launcher: Launcher
     request: Request
     variants: Sequence[Variant]
     say: Callable[[str], None]
+    run: Callable[..., None] = run_groups
 
     def make(
         self,
@@ -75,7 +76,7 @@ class SideRunner:
                 self.say(f"{missing} {titles[run_dir]}: {failure}; see {log}")
 
         groups = [[program] for program in programs.values()]
-        self.launcher.run(groups, 1, self.request.options.timeout, QuietFollower(ended))
+        self.run(groups, 1, self.request.options.timeout, QuietFollower(ended))
 
 
 # --- Profiles: a profiler would slow down a measured run ---

@@ -29,7 +29,7 @@ from common.platform.errors import UserError
 from common.record.monitor import free_gpu_memory
 from common.record.results import PlanLine, StepLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
-from comparison.run.launchers import Follower
+from comparison.run.follower import Follower
 from comparison.run.load_meter import LoadMeter
 from comparison.run.program import Program
 from comparison.run.runner import (

@@ -11,15 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from common.platform.errors import printable
 from common.platform.files import write_text
-from common.record.loggers import make_tracker
-from common.record.loggers.logged_run import as_hyperparameters
-from common.record.loggers.tracker import tool_error_as_user_error
 from common.record.results import RunResult
 from comparison.measure.columns import columns_of
 from comparison.measure.frames import rows_frame, runs_frame
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_sweep_study
-from comparison.measure.table import MAIN, Row
+from comparison.measure.table import Row
 from comparison.run.program import Record
 from comparison.show.sentences import changes, conclusions, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import ABOUT_DETAILS, about_main, baseline_table, in_one_line, row_tables, study_tables
@@ -156,24 +153,3 @@ def markdown_grid(cells: pd.DataFrame) -> list[str]:
     lines += [[line[0], *(cell or "-" for cell in line[1:])] for line in cells.itertuples()]
     head, *body = (f"| {' | '.join(map(_plain, line))} |" for line in lines)
     return [head, f"| --- |{' ---: |' * len(cells.columns)}", *body]
-
-
-# --- Tools: the whole comparison is a run of its own ---
-
-
-def log_comparison(summary: Summary) -> None:
-    """Logs the comparison to each tool. Raises UserError if a tool fails."""
-    request, folder = summary.request, summary.folder
-    numbers: dict[str, float] = {}
-    for row in summary.rows:
-        where = "/".join([*(f"{option} {value}" for option, value in row.variant.items()), row.name])
-        values = {column.name: getattr(row, column.name) for column in columns_of(Row, MAIN) if column.stored}
-        numbers |= {f"{where}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
-    for name in request.options.logger:
-        with tool_error_as_user_error(name):
-            tracker = make_tracker(name)
-            parameters = {"implementation": "comparison", **as_hyperparameters(request.config)}
-            tracker.begin(str(folder), folder, parameters)
-            tracker.summary(numbers)
-            tracker.files([path for file in FILES if (path := folder / file).exists()])
-            tracker.end(summary.succeeded)

@@ -156,8 +156,6 @@ def test_evaluating_on_training_images_takes_those_that_are_trained_on():
 class Launcher:
     """Writes what runs leave; those of `failing` fail, and those of `unable` get no more than half right."""
 
-    place = ""
-
     def __init__(self, failing=(), unable=()):
         self.failing, self.unable, self.programs = failing, unable, []
 
@@ -183,7 +181,7 @@ def checked(folder, launcher, **options):
     said = []
     request = comparison(folder, check_learning=True, **options).request
     variants = make_variants(request.options, request.config)
-    runner = SideRunner(folder, launcher, request, variants, said.append)
+    runner = SideRunner(folder, request, variants, said.append, launcher.run)
     make_memorising_runs(runner)
     make_whole_set_runs(runner)
     runs, missing = find_runs(folder, request)

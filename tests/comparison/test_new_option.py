@@ -38,8 +38,6 @@ folder, configs = Path(sys.argv[1]), {}
 
 
 class Launcher:
-    place = ""
-
     def run(self, groups, at_once, timeout, follower):
         self.program = groups[0][0]
 
@@ -61,7 +59,8 @@ configs["proof"] = proof_jobs(variants[:1], contenders(options), 0)[0].config
 
 summary = comparison(folder, mixup=0.2, journal="diary", implementations=["pt"])
 launcher, request = Launcher(), summary.request
-runner = SideRunner(folder, launcher, request, make_variants(request.options, request.config), lambda text: None)
+variants = make_variants(request.options, request.config)
+runner = SideRunner(folder, request, variants, lambda text: None, launcher.run)
 profiles = {"profile": lambda one: make_profiles(one, 3)}
 for name, make in {"memorise": make_memorising_runs, "whole": make_whole_set_runs, **profiles}.items():
     make(runner)

@@ -11,8 +11,6 @@ from comparison.show.report.page import write_report
 class Launcher:
     """Records the programs that it should run; all of them succeed, except PyTorch's."""
 
-    place = ""
-
     def run(self, groups, at_once, timeout, follower):
         self.programs = [program for group in groups for program in group]
         for program in self.programs:
@@ -29,7 +27,7 @@ def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
     assert {run.result.config.profile for run in summary.runs} == {None}  # no profiler in the measured runs
     said, launcher, request = [], Launcher(), summary.request
     variants = make_variants(request.options, request.config)
-    runner = SideRunner(tmp_path, launcher, request, variants, said.append)
+    runner = SideRunner(tmp_path, request, variants, said.append, launcher.run)
     make_profiles(runner, 3)
     assert said == ["profiling 3 steps of TensorFlow, PyTorch, Lightning"]
     assert {program.config.profile for program in launcher.programs} == {3}

@@ -1,4 +1,4 @@
-"""The job files of launch/, and compare.py's own jobs, on a real Slurm cluster of two nodes."""
+"""The job files of launch/, on a real Slurm cluster of two nodes."""
 
 import re
 import sys
@@ -119,36 +119,25 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
     assert read_step_losses(run_dir) == pytest.approx(read_step_losses(alone), rel=1e-12)
 
 
-def compare(slurm, output, *options, expect=0):
-    command = (sys.executable, "compare.py", "--launcher", "slurm", "--launcher-options=--time=5", *CPU)
-    return run(*command, "--output-dir", output, *options, expect=expect, **slurm).stdout
-
-
-@pytest.mark.slow
 @needs_slurm
-def test_a_comparison_is_made_by_jobs_and_goes_on_here(slurm_cluster, tmp_path):
-    """sbatch(1) takes %j in the name of an output file for the number of the job."""
-    folder = tmp_path / "r%j"
-    text = compare(
-        slurm_cluster, folder, "--implementations", "pt", "--mode", "plain", "tuned", "--epochs", 1, *ONE_ROUND
+@pytest.mark.slow
+def test_a_comparison_of_one_and_of_two_nodes_is_one_job(slurm_cluster, tmp_path):
+    rows = (
+        "--implementations",
+        "tf",
+        "pt",
+        "ptl",
+        "--mode",
+        "plain",
+        "--sweep",
+        "num-nodes=1,2",
+        "--scaling",
+        "strong",
     )
-    assert "Slurm: job" in text and "runs/seed-0/round-1/pt and 1 more" in text
-    rows = read_csv(folder / "results.csv")
-    assert [(row["mode"], row["status"], row["same_training"]) for row in rows] == [
-        ("plain", "ok", ""),
-        ("tuned", "ok", "True"),
-    ]
-    run(sys.executable, "compare.py", "--resume", folder, "--launcher", "local", "--repeats", 2)
-    rows = read_csv(folder / "results.csv")
-    assert [row["num_runs"] for row in rows] == ["2", "2"]
-
-
-@needs_slurm
-@pytest.mark.slow
-def test_runs_of_two_nodes(slurm_cluster, tmp_path):
-    options = ("--implementations", "tf", "pt", "ptl", "--epochs", 1, "--num-nodes", 2, "--devices", 1, *ONE_ROUND)
-    compare(slurm_cluster, tmp_path / "r", *options)
+    options = (*rows, "--epochs", 1, "--devices", 1, *CPU, *ONE_ROUND)
+    job = ("--nodes=2", "--time=10", "launch/slurm/compare.slurm", *options)
+    number = submit(slurm_cluster, tmp_path, *job, OUTPUT_DIR=str(tmp_path / "r"))
+    assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()
     rows = read_csv(tmp_path / "r" / "results.csv")
-    assert [(row["status"], row["devices"]) for row in rows] == [("ok", "2")] * 3
-    assert [row["same_training"] for row in rows] == ["", "True", "True"]
-    assert {run["other_load"] for run in read_csv(tmp_path / "r" / "runs.csv")} == {""}  # unknown on several nodes
+    assert [(row["status"], row["devices"]) for row in rows] == [("ok", "1")] * 3 + [("ok", "2")] * 3
+    assert [row["same_training"] for row in rows] == ["", "True", "True"] * 2

@@ -13,6 +13,7 @@ from comparison.lockstep import find_departure
 from comparison.prove.audits import make_audits
 
 TOLERANCE = 1e-12
+TUTORIAL = ("--mode", "tutorial")
 # The last of 27 batches has five examples: a fifth is no 32-bit number.
 SMALL = ("--train-size", 421, "--batch-size", 16, "--epochs", 4, "--precision", 64)
 SCENARIOS = {
@@ -41,13 +42,12 @@ def reference(tmp_path_factory):
     )
 
 
-@pytest.mark.quick("sgd-keras_torch-tutorial", "sgd-keras_jax-tutorial")
+@pytest.mark.quick("sgd")
 @pytest.mark.xdist_group("keras-backends")
-@pytest.mark.parametrize("mode", ["tutorial", "plain"])
 @pytest.mark.parametrize("implementation", ON_ONE_DEVICE)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation, mode):
-    other = train(implementation, tmp_path / "run", *options_of(scenario), "--mode", mode)
+def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation):
+    other = train(implementation, tmp_path / "run", *options_of(scenario), *TUTORIAL)
     assert find_departure(reference(scenario), other, TOLERANCE) is None
     assert_the_same(reference(scenario), other, TOLERANCE, steps=50 if scenario == "cut short" else 108)
 
@@ -61,7 +61,7 @@ def test_it_resumes_and_is_resumed(reference, tmp_path, implementation, scenario
     whole = reference(scenario)
     more = ("--checkpoint-every", 30, "--keep", 9)
     checkpoint = whole / "checkpoints" / "step-000000040"
-    other = train(implementation, tmp_path / "a", *options_of(scenario), *more, "--resume", checkpoint)
+    other = train(implementation, tmp_path / "a", *options_of(scenario), *more, *TUTORIAL, "--resume", checkpoint)
     assert find_departure(whole, other, TOLERANCE) is None
     checkpoint = other / "checkpoints" / "step-000000090"
     last = train("pt", tmp_path / "b", *options_of(scenario), *more, "--resume", checkpoint)
@@ -71,7 +71,7 @@ def test_it_resumes_and_is_resumed(reference, tmp_path, implementation, scenario
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ON_ONE_DEVICE)
 def test_steps_of_a_timed_run_pass_their_audits(tmp_path, implementation):
-    options = ("--optimizer", "adam", "--train-size", 340, "--epochs", 3, "--mode", "tutorial")
+    options = ("--optimizer", "adam", "--train-size", 340, "--epochs", 3, *TUTORIAL)
     train(implementation, tmp_path / "run", *options, **{STEPS_VARIABLE: "1 6 7 18"})
     audits = make_audits(tmp_path / "run", (1, 6, 7, 18))
     assert [audit.same for audit in audits.steps] == [True] * 4, audits
@@ -80,7 +80,7 @@ def test_steps_of_a_timed_run_pass_their_audits(tmp_path, implementation):
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ON_ONE_DEVICE)
 def test_evaluation_says_what_the_training_said(tmp_path, implementation):
-    trained = train(implementation, tmp_path / "r", *SMALL, "--model", "mnist_dropout")
+    trained = train(implementation, tmp_path / "r", *SMALL, "--model", "mnist_dropout", *TUTORIAL)
     options = ("--weights", trained / "model.safetensors", "--precision", 64, *CPU, "--format", "json")
     found = json.loads(run_program(implementation, "evaluate", *options).stdout)
     result = read_result(trained)
@@ -93,11 +93,11 @@ def test_evaluation_says_what_the_training_said(tmp_path, implementation):
 def test_a_mistake_is_caught(reference, tmp_path, implementation):
     changed_code(
         tmp_path / "copy",
-        "keras_impl/backends/parts.py",
+        "keras_impl/on_one_device.py",
         "epoch_order(config.seed, epoch + 1,",
         "epoch_order(config.seed, 1,",
     )
-    other = train(implementation, tmp_path / "run", *options_of("sgd"), cwd=tmp_path / "copy")
+    other = train(implementation, tmp_path / "run", *options_of("sgd"), *TUTORIAL, cwd=tmp_path / "copy")
     message = find_departure(reference("sgd"), other, TOLERANCE)
     assert "step 28 of 108 (epoch 2)" in message and "the first of its epoch" in message
 
@@ -105,9 +105,15 @@ def test_a_mistake_is_caught(reference, tmp_path, implementation):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--mode", "tuned"), "--mode tuned: Keras-torch does not have it"),
-        pytest.param(("--devices", 2), "--devices 2: Keras-torch trains on one device", marks=pytest.mark.slow),
-        pytest.param(("--ema-decay", 0.9), "--ema-decay: Keras-torch does not have it", marks=pytest.mark.slow),
+        (("--mode", "plain"), "--mode plain: Keras-torch has --mode tutorial alone"),
+        pytest.param(
+            (*TUTORIAL, "--devices", 2), "--devices 2: Keras-torch trains on one device", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            (*TUTORIAL, "--precision", "16-mixed"),
+            "--precision 16-mixed: Keras-torch does not have it",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_it_does_not_have_is_refused(tmp_path, options, said):

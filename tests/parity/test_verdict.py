@@ -17,7 +17,6 @@ from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.proof import TOLERANCE, judge, proof_jobs, verify_steps
 from comparison.prove.prover import Prover
-from comparison.run.launchers.this_machine import ThisMachine
 
 COUNT = 100
 ROWS = [(name, mode) for mode in MODES for name in IMPLEMENTATIONS]
@@ -110,7 +109,7 @@ def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number
     jobs = proof_jobs([Variant((), config)], ROWS, config.seed)
     options = CompareConfig(implementations=IMPLEMENTATIONS, timeout=600)
     request = Request(schema_version=2, created="", commands=["none"], options=options, config=config)
-    Prover(tmp_path, ThisMachine(tmp_path), request, print).make(jobs)
+    Prover(tmp_path, request, print).make(jobs)
     first, *others = jobs
     found = {job.name: judge(tmp_path, {}, first.name, job.name) for job in others}
     diverged = [name for name, proof in found.items() if proof.same is None and "diverge" in proof.note]

@@ -8,7 +8,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from common.implementations import implementation_title
+from common.implementations import folder_of, implementation_title
 from common.platform.machine import REPOSITORY, code_sha256
 from comparison.measure.table import Table
 
@@ -35,14 +35,14 @@ def training_code_of_rows(table: Table, repository: Path = REPOSITORY) -> list[S
     results = {row.implementation: row.results for row in table.rows if row.results}
     steps = []
     for name, of_it in results.items():
-        path = repository / f"{name}_impl" / "train.py"
+        path = repository / folder_of(name) / "train.py"
         if path.exists() and all(result.code_sha256 == now for result in of_it):
             definitions, names = pieces(path.read_text()), STEPS_OF_CLASSES.get(name, STEP)
             if not definitions.keys() >= set(names):
                 continue
             code = "\n\n\n".join(definitions[step] for step in names)
             html = highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
-            steps.append(ShownCode(implementation_title(name), f"{name}_impl/train.py", html))
+            steps.append(ShownCode(implementation_title(name), f"{folder_of(name)}/train.py", html))
     return steps
 
 

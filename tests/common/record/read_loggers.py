@@ -26,8 +26,6 @@ def of_tensorboard(folder):
     return {
         "numbers": {tag: {scalar.step: scalar.value for scalar in events.Scalars(tag)} for tag in tags["scalars"]},
         "hyperparameters": hyperparameters,
-        "texts": {tag: events.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in tags["tensors"]},
-        "images": len(tags["images"]),
     }
 
 
@@ -57,45 +55,14 @@ def of_wandb(folder):
         elif kind == "history":
             values = {"/".join(one.nested_key) or one.key: json.loads(one.value_json) for one in record.history.item}
             for name, value in values.items():
-                if "/" in name and not name.startswith("predictions"):
+                if "/" in name:
                     found["numbers"].setdefault(name, {})[values["step"]] = value
         elif kind == "summary":
             found["summary"] |= {one.key: json.loads(one.value_json) for one in record.summary.update if one.key}
-        elif kind == "artifact":
-            found["files"] += [content.path for content in record.artifact.manifest.contents]
-    (table,) = path.parent.glob("files/media/table/*.table.json")
-    found["predictions"] = json.loads(table.read_text())
-    return found
-
-
-def of_mlflow(uri):
-    import mlflow
-    from mlflow.tracking import MlflowClient
-
-    mlflow.set_tracking_uri(uri)
-    client = MlflowClient(uri)
-    (experiment,) = (one for one in client.search_experiments() if one.name == "one-cnn-three-frameworks")
-    found = []
-    for run in client.search_runs([experiment.experiment_id]):
-        id = run.info.run_id
-        one = {
-            "name": run.info.run_name,
-            "status": run.info.status,
-            "hyperparameters": run.data.params,
-            "summary": run.data.metrics,
-            "files": [file.path for file in client.list_artifacts(id)],
-            "numbers": {
-                name: {metric.step: metric.value for metric in client.get_metric_history(id, name)}
-                for name in run.data.metrics
-                if "/" in name
-            },
-        }
-        if "predictions.json" in one["files"]:
-            table = client.load_table(experiment.experiment_id, "predictions.json", [id])
-            one["predictions"] = {name: table[name].tolist() for name in ("index", "guess", "truth", "score")}
-        found.append(one)
+        elif kind == "files":
+            found["files"] += [file.path for file in record.files.files]
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps({"tensorboard": of_tensorboard, "wandb": of_wandb, "mlflow": of_mlflow}[sys.argv[1]](sys.argv[2])))
+    print(json.dumps({"tensorboard": of_tensorboard, "wandb": of_wandb}[sys.argv[1]](sys.argv[2])))

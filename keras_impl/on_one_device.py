@@ -1,0 +1,279 @@
+"""Keras on PyTorch and on JAX: the tutorial, compile and fit, on one device."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from common.backend import Backend
+from common.data.formats import Images
+from common.experiment import Experiment
+from common.platform.errors import UserError
+from common.platform.launch import Launch
+from common.platform.machine import cpu_name
+from common.record.recorder import Recorder
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.augmentation import Augmentation
+from common.spec.batches import epoch_order
+from common.spec.options import TrainConfig
+from common.spec.randomness import Integers, positions, visits
+from common.spec.state import TrainState
+from common.spec.update_rule import NORM_EPSILON, UpdateRule
+from keras_impl.tutorial import StepTotals, compile_options
+from tf_impl.networks import DTYPES, make_network
+from tf_impl.rules import LearningRates, update
+from tf_impl.weights import get_weights, load_weights, named_parameters
+
+# --- Data: arrays of floats, as fit takes them ---
+
+
+def prepare(experiment: Experiment, images: Images, visits: Integers, augmentation: Augmentation | None = None) -> Any:
+    """Inputs of the network, see `Batch`, as arrays of floats; augmented if there is an augmentation."""
+    dataset, dtype = experiment.dataset, DTYPES[experiment.config.precision]
+    shift, scale = dataset.shift.astype(dtype), dataset.scale.astype(dtype)
+    if augmentation:
+        inputs = augmentation(images, visits, dataset.shift, dataset.scale).astype(dtype)
+    else:
+        inputs = (images.astype(dtype) - shift) * scale
+    return [inputs, visits] if experiment.network.drops else inputs
+
+
+def targets(experiment: Experiment, labels: Any) -> Any:
+    """The labels, one-hot if they are smoothed."""
+    one_hot = np.eye(experiment.network.num_classes, dtype="float32")
+    return one_hot[labels] if experiment.config.label_smoothing else labels
+
+
+def train_arrays(experiment: Experiment, epoch: int) -> tuple[Any, NDArray[Any]]:
+    """Inputs and labels of an epoch, counted from 0, in the order in which they are trained on."""
+    config, dataset, plan = experiment.config, experiment.dataset, experiment.plan
+    whole = visits(epoch + 1, epoch_order(config.seed, epoch + 1, plan.train_size))
+    # Not all batches: a training may begin within an epoch, and --max-steps leaves out batches before the last one.
+    order = np.concatenate([whole[start:stop] for start, stop, _ in plan.shards(epoch + 1, 1)[:, 0]])
+    images, labels = dataset.train_images[positions(order)], dataset.train_labels[positions(order)]
+    return prepare(experiment, images, order, experiment.augmentation), targets(experiment, labels)
+
+
+def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating]:
+    """float (n, classes): logits for the whole test set, in its own order."""
+    config, images = experiment.config, experiment.dataset.test_images
+    inputs = prepare(experiment, images, np.zeros(len(images), np.int64))
+    logits = network.predict(inputs, batch_size=config.eval_batch_size, verbose=0)
+    return np.asarray(logits, DTYPES[config.precision])
+
+
+# --- Optimizer ---
+
+
+class Optimizer(keras.optimizers.Optimizer):
+    """With any rule of tf_impl/rules.py."""
+
+    def __init__(self, update_rule: UpdateRule) -> None:
+        super().__init__(LearningRates(update_rule))
+        self.rule = update_rule.rule
+        self.largest_norm = update_rule.largest_norm
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        super().build(variables)
+        rows = [
+            [self.add_variable_from_reference(variable, name) for name in self.rule.slots] for variable in variables
+        ]
+        by_variable = {id(variable): row for variable, row in zip(variables, rows, strict=True)}
+        # Functions, since Keras would wrap lists and dictionaries to track their contents.
+        self.slots_of = lambda variable: by_variable[id(variable)]
+        # For checkpoints: the variables of each of the rule's slots, in the order of `variables`.
+        self.slots = lambda: list(zip(*rows, strict=True))
+
+    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
+        if self.largest_norm is not None:  # instead of Keras's global_clipnorm, which lacks NORM_EPSILON
+            norm = ops.sqrt(sum(ops.sum(gradient * gradient) for gradient in grads))
+            factor = self.largest_norm / (norm + NORM_EPSILON)
+            grads = [ops.where(factor < 1, gradient * factor, gradient) for gradient in grads]
+        super().apply(grads, trainable_variables)
+
+    def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
+        """Updates a variable and its slots; Keras calls it for each variable."""
+        weights, slots = ops.convert_to_tensor(variable), self.slots_of(variable)
+        gradient, steps = ops.cast(gradient, variable.dtype), ops.cast(self.iterations + 1, "float64")
+        change, values = update(self.rule, weights, gradient, [ops.convert_to_tensor(slot) for slot in slots], steps)
+        for slot, value in zip(slots, values, strict=True):
+            self.assign(slot, value)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * change)
+
+
+# --- State: its names and layouts are canonical; see common/spec/state.py ---
+
+
+def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer, step: int) -> TrainState:
+    """The state after `step` steps."""
+    if keras.backend.backend() == "jax":  # the steps leave their arrays in fit's own state until the end of an epoch
+        network.jax_state_sync()
+    names = list(named_parameters(network))
+    slots = {
+        slot: {name: ops.convert_to_numpy(variable).copy() for name, variable in zip(names, variables, strict=True)}
+        for slot, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True)
+    }
+    return TrainState(step, {name: array.copy() for name, array in get_weights(network).items()}, slots)
+
+
+def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer) -> None:
+    """Restores a new optimizer from the experiment's state."""
+    state, names = experiment.state, list(named_parameters(network))
+    assert state
+    optimizer.iterations.assign(state.step)
+    for slot, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True):
+        for name, variable in zip(names, variables, strict=True):
+            variable.assign(state.slots[slot][name])
+
+
+# --- Steps: fit's own. This callback reports them to the recorder ---
+
+
+class Recording(keras.callbacks.Callback):
+    """Reports what Keras's metrics say, which sum over the examples since the start of the epoch."""
+
+    def __init__(self, recorder: Recorder, state_after: Any) -> None:
+        """`state_after`: number of steps -> the state after them."""
+        super().__init__()
+        self.recorder, self.state_after = recorder, state_after
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.recorder.start_epoch()
+        self.totals, self.in_epoch = StepTotals(), epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        recorder = self.recorder
+        recorder.step(*self.totals.step(logs, recorder.plan.count(recorder.steps_done + 1)))
+        recorder.offer_state(self.state_after)
+        if recorder.steps_done == recorder.plan.last_step(self.in_epoch + 1):  # the plan counts epochs from 1
+            recorder.end_training()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.recorder.start_evaluation()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        count = len(self.recorder.experiment.dataset.test_labels)
+        self.recorder.end_epoch(float(logs["loss_sum"]), round(float(logs["accuracy"]) * count), count)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.recorder.offer_state(self.state_after)
+
+
+# --- Loop: fit, which calls the methods above ---
+
+
+def train(experiment: Experiment, recorder: Recorder) -> None:
+    """Trains, evaluates after every epoch, and writes the run folder."""
+    config, dataset, plan = experiment.config, experiment.dataset, experiment.plan
+    model = make_network(experiment.network, config)
+    load_weights(model, experiment.first_weights)
+    optimizer = Optimizer(experiment.update_rule)
+    optimizer.build(model.trainable_variables)
+    if experiment.state:
+        set_state(experiment, model, optimizer)
+    test_inputs = prepare(experiment, dataset.test_images, np.arange(len(dataset.test_images)))
+    recording = Recording(recorder, functools.partial(get_state, experiment, model, optimizer))
+    model.compile(optimizer=optimizer, **compile_options(experiment))
+    # A call for each epoch, instead of Keras's shuffling: the arrays are in the order of common/spec.
+    for epoch in range(plan.epochs_done, plan.num_epochs):
+        model.fit(
+            *train_arrays(experiment, epoch),
+            batch_size=config.batch_size,
+            shuffle=False,
+            initial_epoch=epoch,
+            epochs=epoch + 1,
+            validation_data=(test_inputs, targets(experiment, dataset.test_labels)),
+            validation_batch_size=config.eval_batch_size,
+            callbacks=[recording],
+        )
+
+    recorder.save_predictions(predict(experiment, model))
+    packages = ("keras", keras.backend.backend())
+    recorder.finish(get_weights(model), packages=packages, peak_memory=None, skipped_steps=None)
+
+
+# --- What `common/` asks of a framework ---
+
+
+class KerasOnOneDevice(Backend):
+    def resolve(self, config: TrainConfig) -> TrainConfig:
+        for option, asked in (
+            ("--accumulate-grad-batches", config.accumulate_grad_batches > 1),
+            ("--ema-decay", config.ema_decay is not None),
+            ("--precision 16-mixed", config.precision == "16-mixed"),
+            ("--data-on device", config.data_on == "device"),
+            ("--save-first-batch true", config.save_first_batch),
+        ):
+            if asked:
+                raise UserError(
+                    f"{option}: {self.title} does not have it; Keras on TensorFlow or another framework may"
+                )
+        num_gpus = 0 if config.accelerator == "cpu" else self.num_gpus()
+        config = resolve_devices(config, self.title, num_gpus, Launch.read(), (), self.cuda)
+        return resolve_settings(config.replace(data_on="host"), Settings())
+
+    def join(self, experiment: Experiment, launch: Launch) -> None:
+        self.setup(experiment.config)
+        keras.config.set_floatx(DTYPES[experiment.config.precision])  # fit cuts arrays to it, whatever the policy
+
+    def train(self, experiment: Experiment, recorder: Recorder) -> None:
+        train(experiment, recorder)
+
+    def fetch(
+        self, steps: list[tuple[Any, Any]], numbers: list[float]
+    ) -> tuple[Sequence[tuple[float, float]], list[float]]:
+        """Keras has fetched the numbers already, in the only process."""
+        return steps, numbers
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: after each step, the callback has fetched its loss."""
+
+    def classify(self, experiment: Experiment) -> NDArray[np.floating]:
+        self.join(experiment, Launch.read())
+        network = make_network(experiment.network, experiment.config)
+        load_weights(network, experiment.initial_weights)
+        return predict(experiment, network)
+
+
+if keras.backend.backend() == "torch":
+    import torch
+
+    from pt_impl.replicas import setup_replica_process
+
+    class KerasOnTorch(KerasOnOneDevice):
+        name, cuda = "keras_torch", torch.version.cuda
+
+        def num_gpus(self) -> int:
+            return torch.cuda.device_count()
+
+        def setup(self, config: TrainConfig) -> None:
+            setup_replica_process(config)
+            torch.set_default_device("cuda" if config.accelerator == "gpu" else "cpu")
+
+        def device_name(self, config: TrainConfig) -> str:
+            return cpu_name() if config.accelerator == "cpu" else torch.cuda.get_device_name(0)
+
+        def ran_out_of_memory(self, error: Exception) -> bool:
+            return isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+    BACKEND: KerasOnOneDevice = KerasOnTorch()
+else:
+    from jax_impl.backend import Jax
+    from jax_impl.replicas import count_gpus, cuda_version, setup_process
+
+    class KerasOnJax(KerasOnOneDevice):
+        name, cuda = "keras_jax", cuda_version()
+
+        def num_gpus(self) -> int:
+            return count_gpus()
+
+        def setup(self, config: TrainConfig) -> None:
+            setup_process(config)
+
+        device_name, ran_out_of_memory = Jax.device_name, Jax.ran_out_of_memory
+
+    BACKEND = KerasOnJax()
