@@ -2,9 +2,7 @@
 
 import ast
 import importlib
-import os
 import re
-import shutil
 import sys
 
 import pytest
@@ -147,14 +145,6 @@ def test_that_test_sees_what_would_be_private(tmp_path):
     ):
         path.write_text(f"{line}\n")
         assert set(private_names(path)), line
-
-
-@pytest.mark.parametrize("name", (*LOOPS, *TRAINERS))
-def test_the_plain_path_imports_what_a_mode_adds_only_where_the_mode_asks_for_it(name):
-    for mode in ("tuning", "tutorial"):
-        for path in set((REPOSITORY / name).glob("*.py")) - {REPOSITORY / name / f"{mode}.py"}:
-            top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-            assert not [one for one in map(ast.unparse, top) if mode in one], path
 
 
 # Options of the other programs that documents name: sbatch, mpirun, torchrun, docker, pytest, uv.

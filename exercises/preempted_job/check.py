@@ -14,10 +14,9 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from exercises.checking import check, expect, expect_new_orders
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
-
-from exercises.checking import check, expect, expect_new_orders
 
 RANKS = 3
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from exercises.checking import check, expect, largest_difference, load_factor
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from exercises.checking import check, expect, largest_difference, load_factor
 
 SHAPES = [(7, 4), (6, 7), (3, 6)]  # of the weights, by layer
 SIZES = [35, 48, 21]  # numbers in weight and bias: not all are divisible by 2
