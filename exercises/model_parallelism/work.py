@@ -91,7 +91,7 @@ def bubble(stages: int, parts: int) -> float:
 def main() -> None:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world_size != 2:
-        raise SystemExit("two stages: start it with torchrun --standalone --nproc-per-node 2 -m ...")
+        raise SystemExit("two stages: start it with torchrun --standalone --nproc-per-node 2 model_parallelism.py")
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
