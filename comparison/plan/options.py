@@ -164,9 +164,6 @@ class CompareConfig(TrainingOptions):
     report_only: Path | None = option(
         "folder", None, description="folder of a comparison: run nothing, only regenerate its tables and report"
     )
-    baseline: Path | None = option(
-        "reading", None, description="folder of an earlier comparison: show what has changed since"
-    )
 
     @model_validator(mode="after")
     def _compares(self) -> Self:

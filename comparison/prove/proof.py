@@ -149,7 +149,7 @@ def check_proof_complete(path: Path) -> None:
 
 def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
     """The proof of the row `name` against the row `reference` of a variant; not known if it does not fit `runs`."""
-    proof = judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
+    proof = _judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
     if proof.same is not None and (note := why_proof_does_not_fit(folder, variant, runs)):
         return Proof(None, note=note)
     return proof
@@ -183,7 +183,7 @@ def _software(result: RunResult) -> dict[str, str]:
     return {name: version for name, version in result.versions.items() if name != "platform"}
 
 
-def judge_folders(reference: Path, other: Path) -> Proof:
+def _judge_folders(reference: Path, other: Path) -> Proof:
     """The proof from the folders of two runs in 64 bits."""
     try:
         for path in (reference, other):

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from common.platform.errors import printable
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, make_sweep_study
 from comparison.measure.table import Row
@@ -19,7 +18,7 @@ from comparison.show.sentences import (
     what_was_compared,
     what_was_swept,
 )
-from comparison.show.tables import ABOUT_DETAILS, about_main, baseline_table, row_tables, study_tables
+from comparison.show.tables import ABOUT_DETAILS, about_main, row_tables, study_tables
 
 
 def print_tables(console: Console, summary: Summary, details: bool) -> None:
@@ -46,12 +45,6 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
             console.print(f"{about} {ABOUT_DETAILS}" if details else about, style="dim")
             if not details:
                 console.print("For more numbers open the report, or give --report-only DIR --details.", style="dim")
-    beside = baseline_table(summary.changes)
-    if not beside.empty:
-        console.print()
-        console.print(f"beside {printable(str(summary.request.options.baseline))}:", soft_wrap=True)
-        console.print()
-        console.print(_grid(beside, None, "framework"))
     if notes := remarks(summary):
         console.print()
         for line in notes:
@@ -89,8 +82,8 @@ def _print_remark(console: Console, line: str) -> None:
         console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTable:
-    """`rows`: their statuses decide the colours of the lines; None: no colours."""
+def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:
+    """`rows`: their statuses decide the colours of the lines."""
     grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
     for heading in cells.columns.to_list():
@@ -103,6 +96,6 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTab
             min_width=13 if words and cells[heading].str.contains("difference").any() else None,
         )
     for number, line in enumerate(cells.itertuples()):
-        good = rows is None or rows[number].status == "ok"
-        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=None if good else "red")
+        style = None if rows[number].status == "ok" else "red"
+        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=style)
     return grid
