@@ -36,7 +36,6 @@ class UseConfig(BaseModel):
     precision: Annotated[Precision, BeforeValidator(lambda value: str(value))] = Field(
         "32", description="bits of every float, or mixed"
     )
-    eval_batch_size: int = Field(1000, gt=0, description="images at a time")
     format: Literal["text", "json"] = Field("text", description="what is printed")
 
     def train_config(self) -> TrainConfig:

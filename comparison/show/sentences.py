@@ -10,7 +10,6 @@ from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
 from common.spec.schedules import SCHEDULES
-from common.spec.update_rule import peak_rate
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.summary import Summary
@@ -64,7 +63,7 @@ def what_was_swept(summary: Summary) -> list[str]:
 
 def _update_rule(config: TrainConfig) -> str:
     """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; zero and false values are left out."""
-    rate = f"learning rate {peak_rate(config):g}, {config.schedule}"
+    rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
     if config.warmup_steps:
         rate += f" after {config.warmup_steps} steps of warm-up"
     parts = [rate]

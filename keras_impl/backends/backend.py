@@ -43,16 +43,14 @@ class KerasBackend(Backend):
         for option, asked in (
             ("--mode tuned", config.mode == "tuned"),
             ("--accumulate-grad-batches", config.accumulate_grad_batches > 1),
-            ("--ema-decay", config.ema_decay is not None),
             ("--precision 16-mixed", config.precision == "16-mixed"),
-            ("--data-on device", config.data_on == "device"),
             ("--save-first-batch true", config.save_first_batch),
         ):
             if asked:
                 raise UserError(f"{option}: {self.title} does not have it; keras_impl or another framework may")
         num_gpus = 0 if config.accelerator == "cpu" else self.num_gpus()
         config = resolve_devices(config, self.title, num_gpus, Launch.read(), (), self.cuda)
-        return resolve_settings(config.replace(data_on="host"), Settings())
+        return resolve_settings(config, Settings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.setup(experiment.config)

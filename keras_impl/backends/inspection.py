@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from common.data.formats import Images
 from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.randomness import Integers
 from tf_impl.networks import DTYPES
 
@@ -28,5 +29,5 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     inputs = prepare(experiment, images, np.zeros(len(images), np.int64))
-    logits = network.predict(inputs, batch_size=config.eval_batch_size, verbose=0)
+    logits = network.predict(inputs, batch_size=EVAL_BATCH_SIZE, verbose=0)
     return np.asarray(logits, DTYPES[config.precision])

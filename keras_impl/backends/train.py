@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.state import TrainState
 from keras_impl.backends.inspection import predict
 from keras_impl.backends.optimizer import Optimizer
@@ -86,7 +87,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
             initial_epoch=epoch,
             epochs=epoch + 1,
             validation_data=parts.test_arrays,
-            validation_batch_size=config.eval_batch_size,
+            validation_batch_size=EVAL_BATCH_SIZE,
             callbacks=[Recording(recorder, parts.get_state)],
             **parts.fit_options,
         )

@@ -17,13 +17,12 @@ TOLERANCE = 1e-12
 SMALL = ("--train-size", 421, "--batch-size", 16, "--epochs", 4, "--precision", 64)
 SCENARIOS = {
     "sgd": ("--momentum", 0.9, "--nesterov", "true", "--schedule", "cosine", "--gradient-clip-val", 0.5),
-    "adam": ("--optimizer", "adam", "--amsgrad", "true", "--weight-decay", 1e-3, "--label-smoothing", 0.1),
+    "adam": ("--optimizer", "adam", "--weight-decay", 1e-3, "--label-smoothing", 0.1),
     "adamw": ("--optimizer", "adamw", "--schedule", "one-cycle", "--model", "lenet", *("--dataset", "synthetic")),
     "adadelta": ("--optimizer", "adadelta", "--weight-decay", 1e-3, "--schedule", "step", "--step-size", 1),
     "cut short": ("--max-steps", 50, "--epochs", 2),
-    "rmsprop": ("--optimizer", "rmsprop", "--centered", "true", "--momentum", 0.5, "--epsilon", 1e-4),
     "residual": ("--model", "resnet8", "--momentum", 0.9),
-    "drawn": ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3),
+    "drawn": ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true"),
 }
 SHAPE = ("--image-shape", 16, 19, 3, "--test-size", 101)
 
@@ -35,7 +34,7 @@ def options_of(scenario):
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
     """Scenario -> the run folder of PyTorch in plain mode, with checkpoints; trained once for all tests."""
-    more = ("--checkpoint-every", 40, "--keep", 9)
+    more = ("--checkpoint-every", 40)
     return functools.cache(
         lambda scenario: train("pt", tmp_path_factory.mktemp(scenario), *options_of(scenario), *more)
     )
@@ -59,7 +58,7 @@ def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation,
 def test_it_resumes_and_is_resumed(reference, tmp_path, implementation, scenario):
     """From PyTorch's checkpoint within the second epoch, and then PyTorch from its own."""
     whole = reference(scenario)
-    more = ("--checkpoint-every", 30, "--keep", 9)
+    more = ("--checkpoint-every", 30)
     checkpoint = whole / "checkpoints" / "step-000000040"
     other = train(implementation, tmp_path / "a", *options_of(scenario), *more, "--resume", checkpoint)
     assert find_departure(whole, other, TOLERANCE) is None
@@ -107,7 +106,6 @@ def test_a_mistake_is_caught(reference, tmp_path, implementation):
     [
         (("--mode", "tuned"), "--mode tuned: Keras-torch does not have it"),
         pytest.param(("--devices", 2), "--devices 2: Keras-torch trains on one device", marks=pytest.mark.slow),
-        pytest.param(("--ema-decay", 0.9), "--ema-decay: Keras-torch does not have it", marks=pytest.mark.slow),
     ],
 )
 def test_what_it_does_not_have_is_refused(tmp_path, options, said):
