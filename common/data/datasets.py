@@ -14,7 +14,8 @@ from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
-from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig, float32
+from common.spec.optimizers import float32
+from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig
 
 
 class DataSpec(BaseModel):

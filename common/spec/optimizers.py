@@ -9,6 +9,14 @@ docs/update-rules.md describes how Keras's own rules differ.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as a Python float: a number that every framework represents exactly."""
+    return float(np.float32(value))
+
+
 OptimizerName = Literal["sgd", "adam", "adamw", "adadelta"]
 
 
@@ -45,9 +53,9 @@ class Adam:
     """
 
     learning_rate: ClassVar[float] = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: ClassVar[float] = float32(0.9)
+    beta2: ClassVar[float] = float32(0.999)
+    epsilon: ClassVar[float] = float32(1e-8)
     weight_decay: float = 0.0
 
     @property
@@ -63,9 +71,9 @@ class AdamW:
     """
 
     learning_rate: ClassVar[float] = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: ClassVar[float] = float32(0.9)
+    beta2: ClassVar[float] = float32(0.999)
+    epsilon: ClassVar[float] = float32(1e-8)
     weight_decay: float = 0.01
 
     @property
@@ -85,8 +93,8 @@ class Adadelta:
     """
 
     learning_rate: ClassVar[float] = 1.0
-    rho: float = 0.9
-    epsilon: float = 1e-6
+    rho: ClassVar[float] = float32(0.9)
+    epsilon: ClassVar[float] = float32(1e-6)
     weight_decay: float = 0.0
 
     @property

@@ -22,7 +22,7 @@ from pydantic import (
 
 from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
-from common.spec.optimizers import RULES, OptimizerName
+from common.spec.optimizers import RULES, OptimizerName, float32
 from common.spec.schedules import SCHEDULES, ScheduleName
 
 # --- What an option is ---
@@ -141,11 +141,6 @@ def _defaults(name: str) -> str:
 SMALLEST = float(np.finfo(np.float32).tiny)  # the smallest normal number of float32
 
 
-def float32(value: float) -> float:
-    """The nearest float32, as a Python float: a number that every framework represents exactly."""
-    return float(np.float32(value))
-
-
 def outlives_rounding(value: float) -> float:
     """Returns `value`. Raises ValueError if it is 0 or 1 in float32, but not as typed.
 
@@ -193,9 +188,6 @@ class TrainingOptions(BaseModel):
     )
     image_shape: ImageShape | None = option(
         "data", None, description="height, width and channels of synthetic images; unset: 28 28 1"
-    )
-    num_classes: int | None = option(
-        "data", None, ge=2, le=MAX_CLASSES, description="number of classes of synthetic images; unset: 10"
     )
     train_size: int | None = option(
         "training",
@@ -284,22 +276,6 @@ class TrainingOptions(BaseModel):
     )
     momentum: float | None = option("training", None, ge=0, lt=1, description="sgd: momentum; unset: 0.9")
     nesterov: bool | None = option("training", None, description="sgd: Nesterov momentum; unset: false")
-    beta1: float | None = option(
-        "training", None, ge=0, lt=1, description="adam, adamw: decay of the gradients' mean; unset: 0.9"
-    )
-    beta2: float | None = option(
-        "training", None, ge=0, lt=1, description="adam, adamw: decay of the squared gradients' mean; unset: 0.999"
-    )
-    rho: float | None = option(
-        "training", None, ge=0, lt=1, description="adadelta: decay of the means of squares; unset: 0.9"
-    )
-    epsilon: float | None = option(
-        "training",
-        None,
-        gt=0,
-        le=1,
-        description=f"added to the divisor, to avoid division by zero; unset: {_defaults('epsilon')}",
-    )
     weight_decay: float | None = option(
         "regularisation",
         None,
@@ -484,11 +460,9 @@ class TrainingOptions(BaseModel):
             raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
         if self.batch_size % self.microbatches:
             raise ValueError(f"--microbatches {self.microbatches}: does not divide --batch-size {self.batch_size}")
-        if self.dataset != "synthetic":
-            for name in ("image_shape", "num_classes"):
-                if (value := getattr(self, name)) is not None:
-                    shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-                    raise ValueError(f"{option_name(name)} {shown}: only for --dataset synthetic, not {self.dataset}")
+        if self.dataset != "synthetic" and self.image_shape:
+            shown = " ".join(map(str, self.image_shape))
+            raise ValueError(f"--image-shape {shown}: only for --dataset synthetic, not {self.dataset}")
         return self
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.spec.batches import Plan
-from common.spec.optimizers import RULES, Rule
-from common.spec.options import TrainConfig, float32
+from common.spec.optimizers import RULES, Rule, float32
+from common.spec.options import TrainConfig
 from common.spec.schedules import SCHEDULES, Schedule
 
 

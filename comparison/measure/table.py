@@ -52,7 +52,7 @@ from comparison.ratios import (
 from comparison.run.store import Reach, RoundKey, Run
 
 Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]
-# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not always printed:
+# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
 ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
 DETAILED = (DETAILS, TIMES, DEVICE)
 # Those of all rows of a sweep, in their order:

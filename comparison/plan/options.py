@@ -162,9 +162,6 @@ class CompareConfig(TrainingOptions):
     )
     tune_over: list[Rate] = option("study", [], description="learning rates for --sweep-learning-rate tune")
 
-    details: bool = option(
-        "reading", False, description="print all tables, and not only the one that matters; the report has them all"
-    )
     target_accuracy: float | None = option(
         "reading",
         None,

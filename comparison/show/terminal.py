@@ -18,15 +18,11 @@ from comparison.show.sentences import (
     what_was_compared,
     what_was_swept,
 )
-from comparison.show.tables import ABOUT_DETAILS, about_main, row_tables, study_tables
+from comparison.show.tables import about_main, row_tables, study_tables
 
 
-def print_tables(console: Console, summary: Summary, details: bool) -> None:
-    """Prints what was compared, the tables and the remarks; of a sweep its own tables, and not those of each variant.
-
-    Args:
-      details: whether to print all tables, and not only the main one.
-    """
+def print_tables(console: Console, summary: Summary) -> None:
+    """Prints what was compared, the main tables and the remarks; of a sweep its own tables."""
     study = make_sweep_study(summary)
     if study:
         _print_study(console, summary, study)
@@ -36,15 +32,13 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
             for line in what_was_compared(table):
                 console.print(line)
             if table.first_result:
-                for cells in row_tables(table.rows, details):
+                for cells in row_tables(table.rows, details=False):
                     console.print()
                     console.print(_grid(cells, table.rows, "framework"))
         if any(table.first_result for table in summary.tables):
             console.print()
-            about = about_main(summary.request.options.modes)
-            console.print(f"{about} {ABOUT_DETAILS}" if details else about, style="dim")
-            if not details:
-                console.print("For more numbers open the report, or give --report-only DIR --details.", style="dim")
+            console.print(about_main(summary.request.options.modes), style="dim")
+            console.print("The report and results.md have more numbers.", style="dim")
     if notes := remarks(summary):
         console.print()
         for line in notes:

@@ -58,9 +58,8 @@ def test_the_same_table_is_written_in_three_forms(project, tmp_path):
         assert {name: "" if value is None else str(value) for name, value in other.items()} == row
     page = (tmp_path / "r" / "results.md").read_text()
     written = [line for line in page.splitlines() if line.startswith("| two ")]
-    text = run(sys.executable, "compare.py", "--report-only", tmp_path / "r", "--details", "true", cwd=project).stdout
-    shown = [line.split() for line in text.splitlines() if re.match("two (?!and|trained)", line)]
-    assert [" ".join(line.replace("|", " ").split()) for line in written] == [" ".join(line) for line in shown]
+    (shown,) = (line.split() for line in text.splitlines() if re.match("two (?!and|trained)", line))
+    assert written[0].replace("|", " ").split() == shown and len(written) > 2
     runs = read_csv(tmp_path / "r" / "runs.csv")
     assert [run["implementation"] for run in runs] == ["one", "two"] and float(runs[0]["imports_seconds"]) > 0
 

@@ -208,7 +208,7 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path, capsys):
     assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in pytorch.note
     assert tensorflow.small_set_steps == 2 and pytorch.small_set_steps is None
     console = Console(width=80, highlight=False, markup=False, emoji=False)
-    print_tables(console, summary, details=False)
+    print_tables(console, summary)
     print_conclusions(console, summary)
     printed = capsys.readouterr().out
     assert "PyTorch: does not learn" in printed and "not 64" in printed and "64 in 2 steps" in printed

@@ -274,7 +274,7 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
 @how_many
 def test_any_bytes(cases, tmp_path):
     """Any bytes give the right arrays or a one-line error. Checksums may match, so that damage reaches all readers."""
-    made = experiment(run_dir=tmp_path, model="lenet", dataset="synthetic", image_shape=(16, 16, 1), num_classes=2)
+    made = experiment(run_dir=tmp_path, model="lenet", dataset="synthetic", image_shape=(16, 16, 1))
     folder = write(made, tmp_path, 2)
     files = {name: (folder / name).read_bytes() for name in (*FILES, CHECKSUMS_FILE)}
     sizes = {parameter.name: parameter.shape for parameter in made.network.parameters}

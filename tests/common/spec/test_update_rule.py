@@ -8,7 +8,7 @@ import pytest
 from conftest import run
 
 from common.spec.batches import Plan
-from common.spec.optimizers import RULES
+from common.spec.optimizers import RULES, Adam
 from common.spec.options import TrainConfig
 from common.spec.schedules import SCHEDULES
 from common.spec.update_rule import UpdateRule, learning_rates, spelled_out
@@ -94,6 +94,7 @@ def test_hyperparameters_are_numbers_that_float32_holds():
     assert update_rule.learning_rates.dtype == np.float32
     assert update_rule.rule.momentum != 0.9 and update_rule.rule.momentum == float(np.float32(0.9))
     assert update_rule.rule.weight_decay == float(np.float32(1e-4))
+    assert (Adam.beta1, Adam.beta2) == (float(np.float32(0.9)), float(np.float32(0.999)))
 
 
 @pytest.mark.parametrize("optimizer", RULES)
@@ -109,8 +110,8 @@ def test_every_hyperparameter_is_spelled_out_and_no_other(optimizer, schedule):
 
 
 def test_what_is_given_is_kept():
-    config = spelled_out(TrainConfig(optimizer="adamw", learning_rate=0.5, beta2=0.95, weight_decay=0.0))
-    assert (config.learning_rate, config.beta1, config.beta2, config.weight_decay) == (0.5, 0.9, 0.95, 0.0)
+    config = spelled_out(TrainConfig(optimizer="adamw", learning_rate=0.5, weight_decay=0.0))
+    assert (config.learning_rate, config.weight_decay) == (0.5, 0.0)
 
 
 def test_the_rates_of_a_long_training_are_made_in_seconds():
