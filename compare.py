@@ -76,7 +76,7 @@ def main() -> int:
                 write_report(summary)
         except UserError as error:
             failure = failure or error
-        print_tables(console, summary, request.options.details)
+        print_tables(console, summary)
         if failure is None:
             console.print(f"\nresults: {folder}; open {folder / 'report.html'} in a browser", soft_wrap=True)
         print_conclusions(console, summary)

@@ -45,7 +45,6 @@ TASKS: dict[Task, dict[str, Any]] = {
         "batch_size": 128,
         "train_size": 256,
         "test_size": 128,
-        "eval_batch_size": 128,
         "epochs": 5,
     },
 }

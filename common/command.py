@@ -13,7 +13,7 @@ from common.platform.cli import complaint, option_name, parse_options, positiona
 from common.platform.errors import UserError
 from common.platform.files import read_json_model
 from common.record.results import CONFIG_FILE
-from common.spec.options import MAX_CLASSES, DatasetName, ImageShape, ModelName, Precision, TrainConfig
+from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
 
 class UseConfig(BaseModel):
@@ -27,7 +27,6 @@ class UseConfig(BaseModel):
     dataset: DatasetName | None = Field(None, description="the data set that the network was trained on")
     data_dir: Path | None = Field(None, description="folder of data sets")
     image_shape: ImageShape | None = Field(None, description="height, width and channels of synthetic images")
-    num_classes: int | None = Field(None, ge=2, le=MAX_CLASSES, description="number of classes of synthetic images")
     model: ModelName | None = Field(None, description="the network")
     accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
     threads_per_device: Literal["auto"] | Annotated[int, Field(gt=0)] = Field(
@@ -36,7 +35,6 @@ class UseConfig(BaseModel):
     precision: Annotated[Precision, BeforeValidator(lambda value: str(value))] = Field(
         "32", description="bits of every float, or mixed"
     )
-    eval_batch_size: int = Field(1000, gt=0, description="images at a time")
     format: Literal["text", "json"] = Field("text", description="what is printed")
 
     def train_config(self) -> TrainConfig:
@@ -53,7 +51,7 @@ class UseConfig(BaseModel):
         if path.exists():
             trained = read_json_model(TrainConfig, path)
             if self.dataset or self.data_dir:  # its sizes may differ from those of the data set trained on
-                given |= dict.fromkeys(("test_size", "image_shape", "num_classes"))
+                given |= dict.fromkeys(("test_size", "image_shape"))
         elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:
             raise UserError(f"--weights {self.weights}: no {CONFIG_FILE} beside it; give {' and '.join(missing)}")
         named = {name: getattr(self, name) for name in type(self).model_fields if name in TrainConfig.model_fields}

@@ -1,5 +1,6 @@
 """Everything that a configuration determines without a framework: data, network, weights, steps and update rule."""
 
+import os
 from dataclasses import dataclass
 
 from common.data.datasets import Dataset, load_dataset
@@ -14,6 +15,8 @@ from common.spec.state import TrainState
 from common.spec.update_rule import UpdateRule
 
 BYTES_PER_WEIGHT = 16  # at least: 8 for the initial weight (64 bits), 4 for a framework's copy, 4 for its gradient
+MAX_RESIDENT_BYTES = 512 * 2**20  # of all images
+RESIDENT_VARIABLE = "MAX_RESIDENT_BYTES"  # in the environment: another limit, for tests
 MAX_STEPS = 50_000_000  # the learning rates of all steps are computed before the first step
 
 
@@ -42,6 +45,12 @@ class Experiment:
     def first_weights(self) -> Weights:
         """The weights with which this process starts."""
         return self.state.weights if self.state else self.initial_weights
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether mode tuned puts the data set into every device's memory. A larger one it streams to the devices."""
+        limit = int(os.environ.get(RESIDENT_VARIABLE, MAX_RESIDENT_BYTES))
+        return self.dataset.train_images.nbytes + self.dataset.test_images.nbytes <= limit
 
     @classmethod
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.data.datasets import dataset_nbytes
 from common.platform.errors import UserError
 from common.platform.gpus import has_gpu, why_no_gpu
 from common.platform.launch import Launch
@@ -188,8 +187,6 @@ def _check_strategy(config: TrainConfig, launch: Launch) -> None:
 
 # --- Settings ---
 
-MAX_RESIDENT_BYTES = 512 * 2**20  # largest data set that "auto" in mode tuned puts into every device's memory
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -201,7 +198,7 @@ class Settings:
 
 
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
-    """Returns `config` with precision, compile, tf32 and data_on resolved.
+    """Returns `config` with precision, compile and tf32 resolved.
 
     Args:
       tuned: values for settings left at auto in mode tuned, on this machine.
@@ -215,9 +212,6 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
     chosen = tuned if config.mode == "tuned" else Settings()
     left: dict[str, Any] = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
-    if config.data_on == "auto":
-        resident = config.mode == "tuned" and dataset_nbytes(config) <= MAX_RESIDENT_BYTES
-        left["data_on"] = "device" if resident else "host"
     config = spelled_out(config.replace(**left))
     if config.compile and config.strategy == "pipeline":
         raise UserError("--compile true: not with --strategy pipeline, whose step is on two devices")

@@ -261,8 +261,7 @@ def suspects_of_evaluation(config: TrainConfig) -> str:
     parts = {
         "running statistics": BatchNorm in kinds,
         "dropout": Dropout in kinds,
-        "the average of the weights": config.ema_decay is not None,
-        "augmentation": config.random_crop or config.horizontal_flip or config.cutout,
+        "augmentation": config.random_crop or config.horizontal_flip,
         "evaluation mode": bool(kinds & {BatchNorm, Dropout}),
     }
     used = suspects_in_use(parts)

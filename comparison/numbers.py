@@ -49,11 +49,6 @@ def seconds(value: float) -> str:
     return f"{value:.2f}" if value < 1 else f"{value:.1f}"
 
 
-def points(share: float) -> str:
-    """A change from one share to another, in percentage points: `+0.28`."""
-    return f"{100 * share:+.2f}"
-
-
 def span(low: float | None, high: float | None, form: Form = RATIO) -> str:
     """`1.05-1.21`, for tables; empty if an end is not known."""
     return "" if low is None or high is None else f"{text(low, form)}-{text(high, form)}"

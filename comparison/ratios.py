@@ -51,7 +51,7 @@ class Ratio:
     """A ratio of speeds, its 95 % interval, and its verdict in words; all of these are None with too few rounds.
 
     Attributes:
-      least, most: the lowest and the highest ratio of a single round; of any two runs if they are not paired.
+      least, most: the lowest and the highest ratio of a single round.
       of_these_processes: whether the interval says nothing of fresh processes, since it is from one round.
     """
 
@@ -237,23 +237,6 @@ def _trimmed_mean(values: NDArray[np.float64], axis: int = -1) -> Any:
     ordered = np.sort(np.moveaxis(values, axis, -1))
     cut = int(TRIM * ordered.shape[-1])
     return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
-
-
-def unpaired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
-    """The same for samples that are not paired by rounds: Welch's t interval of the logarithms.
-
-    This is weaker than pairs: whatever slowed down one whole set of runs looks like a difference.
-    """
-    logs, reference_logs = np.log(speeds), np.log(reference)
-    least, most = float(min(speeds) / max(reference)), float(max(speeds) / min(reference))
-    if min(len(logs), len(reference_logs)) < MIN_ROUNDS:
-        return Ratio(least, most)
-    estimate = float(np.exp(logs.mean() - reference_logs.mean()))
-    if max(np.ptp(logs), np.ptp(reference_logs)) < SAME:
-        return Ratio(least, most, estimate)
-    interval: Any = stats.ttest_ind(logs, reference_logs, equal_var=False).confidence_interval(CONFIDENCE)
-    low, high = float(interval.low), float(interval.high)
-    return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
 
 
 def _verdict(low: float, high: float) -> Verdict:

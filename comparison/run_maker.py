@@ -50,8 +50,6 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
       UserError: something can't be run or read. This is found before any run is started.
     """
     command = shlex.join(["python", "compare.py", *sys.argv[1:]])
-    if given.baseline:
-        Request.read(given.baseline, "--baseline")
     if given.report_only:
         stored = take(given.report_only, "--report-only")
         options = given.applied_to(stored.options, given.report_only, REPORT_WITH)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
-from common.spec.batches import epoch_order, shards
+from common.spec.batches import EVAL_BATCH_SIZE, epoch_order, shards
 from common.spec.randomness import positions, visits
 from jax_impl.augment import Augment
 from jax_impl.precision import DTYPES
@@ -47,16 +47,11 @@ class Prepare:
         self.augmentation, self.drops, self.dtype = augmentation, experiment.network.drops, dtype
         self.shift, self.scale = (jnp.asarray(array, dtype) for array in (dataset.shift, dataset.scale))
 
-    def normalise(self, images: jax.Array) -> jax.Array:
-        return (images.astype(self.dtype) - self.shift) * self.scale
-
     def __call__(self, images: jax.Array, visits: jax.Array) -> Any:
         """`images`: uint8 (n, H, W, C)."""
         if self.augmentation:
-            augment = Augment(self.augmentation, visits)
-            images = augment.cut_out(self.normalise(augment.crop_and_flip(images)))
-        else:
-            images = self.normalise(images)
+            images = Augment(self.augmentation, visits)(images)
+        images = (images.astype(self.dtype) - self.shift) * self.scale
         return (images, visits) if self.drops else images
 
 
@@ -147,10 +142,9 @@ class TestBatches(Batches):
     """Those of the test set, in its own order."""
 
     def __init__(self, experiment: Experiment, sharding: NamedSharding) -> None:
-        dataset, config = experiment.dataset, experiment.config
-        arrays = dataset.test_images, dataset.test_labels
-        super().__init__(experiment, *arrays, config.eval_batch_size, None, sharding)
-        self.bounds = shards(len(dataset.test_labels), config.eval_batch_size, self.num_shards)
+        dataset = experiment.dataset
+        super().__init__(experiment, dataset.test_images, dataset.test_labels, EVAL_BATCH_SIZE, None, sharding)
+        self.bounds = shards(len(dataset.test_labels), EVAL_BATCH_SIZE, self.num_shards)
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
         """The visits, int64 (batches, n), and weights, (batches, n)."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.networks import Weights
 from jax_impl.data import Batch, Prepare, TrainBatches
 from jax_impl.networks import Network, cross_entropy, make_network
@@ -56,7 +57,7 @@ def predict(experiment: Experiment, weights: Weights) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     dtype = DTYPES[config.precision]
-    size = min(config.eval_batch_size, len(images))
+    size = min(EVAL_BATCH_SIZE, len(images))
     prepare = Prepare(experiment, None)
 
     @nnx.jit

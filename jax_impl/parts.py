@@ -21,30 +21,27 @@ from jax_impl.weights import load_weights, place
 
 def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Recorder) -> Parts:
     """The parts of this process. Every process must call it."""
-    config, rule = experiment.config, experiment.update_rule
+    config = experiment.config
     max_pool = None
     if config.mode == "tuned":
         from jax_impl import tuning
 
         max_pool = tuning.max_pool
-    network, average = make_network(experiment.network, config, max_pool), None
+    network = make_network(experiment.network, config, max_pool)
     load_weights(network, experiment.first_weights)
     scale = LossScale(LossScaling()) if config.precision == "16-mixed" else None
-    optimizer = make_optimizer(network, rule, scaled=scale is not None)
-    if rule.ema_decay is not None:
-        average = make_network(experiment.network, config, max_pool)  # not nnx.clone, whose arrays are the same ones
-        load_weights(average, experiment.first_weights)
+    optimizer = make_optimizer(network, experiment.update_rule, scaled=scale is not None)
     if experiment.state:
-        set_state(experiment, optimizer, average, scale)
-    for part in (network, optimizer, average, scale):
+        set_state(experiment, optimizer, scale)
+    for part in (network, optimizer, scale):
         if part is not None:
             place(part, weight_sharding(config, mesh))
 
-    sharding, evaluated = batch_sharding(mesh), average or network
-    state_after = functools.partial(get_state, experiment, network, optimizer, average, scale)
-    step = functools.partial(train_step, config.label_smoothing, rule.ema_decay)
+    sharding = batch_sharding(mesh)
+    state_after = functools.partial(get_state, experiment, network, optimizer, scale)
+    step = functools.partial(train_step, config.label_smoothing)
     if config.mode == "tuned":
-        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, average, scale), recorder)
+        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, scale), recorder)
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
         state_after = functools.partial(tuned.state_after, state_after)
     else:
@@ -54,10 +51,10 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
 
             kinds = tutorial.TutorialTrainBatches, tutorial.TutorialTestBatches
         train_batches, test_batches = (kind(experiment, sharding) for kind in kinds)
-        take_step = functools.partial(nnx.jit(step), network, optimizer, average, scale)
-        evaluate_batch = functools.partial(nnx.jit(eval_step), evaluated)
+        take_step = functools.partial(nnx.jit(step), network, optimizer, scale)
+        evaluate_batch = functools.partial(nnx.jit(eval_step), network)
         train_steps, evaluate = make_loop(experiment, train_batches, test_batches, take_step, evaluate_batch)
     if config.save_first_batch:
         save_first_batch(experiment, network, sharding, recorder)
 
-    return Parts(mesh, network, average, scale, train_steps, evaluate, state_after)
+    return Parts(mesh, network, scale, train_steps, evaluate, state_after)

@@ -11,13 +11,12 @@ from jax_impl.replicas import replicas_differ
 from jax_impl.weights import assign, canonical_name, get_weights, named_parameters, to_arrays, variables
 
 # Rule -> canonical name of a slot -> optax's name.
-ADAM = {"mean": "mu", "square": "nu", "largest": "nu_max"}
+ADAM = {"mean": "mu", "square": "nu"}
 SLOTS: dict[type[rules.Rule], dict[str, str]] = {
     rules.SGD: {"velocity": "trace"},
     rules.Adam: ADAM,
     rules.AdamW: ADAM,
     rules.Adadelta: {"square": "e_g", "change": "e_x"},
-    rules.RMSprop: {"square": "nu", "mean": "mu", "velocity": "trace"},
 }
 
 
@@ -25,7 +24,6 @@ def get_state(
     experiment: Experiment,
     network: Network,
     optimizer: nnx.Optimizer[Network],
-    average: Network | None,
     scale: LossScale | None,
     step: int,
 ) -> TrainState:
@@ -35,16 +33,13 @@ def get_state(
         step,
         get_weights(network),
         slots,
-        to_arrays(named_parameters(average)) if average else {},
         scale.get_state() if scale else None,
         tuple(name for name, variable in named_parameters(network).items() if replicas_differ(variable[...])),
     )
 
 
-def set_state(
-    experiment: Experiment, optimizer: nnx.Optimizer[Network], average: Network | None, scale: LossScale | None
-) -> None:
-    """Restores a new optimizer, average and scale from the experiment's state; the weights are restored elsewhere."""
+def set_state(experiment: Experiment, optimizer: nnx.Optimizer[Network], scale: LossScale | None) -> None:
+    """Restores a new optimizer and scale from the experiment's state; the weights are restored elsewhere."""
     state = experiment.state
     assert state
     for slot, own in slot_variables(experiment, optimizer).items():
@@ -54,8 +49,6 @@ def set_state(
             # The last link of the chain counts all steps, for the learning rate. Skipped ones don't count for the rule.
             of_rule = path[-1] == "count" and path[1] == 0
             counter[...] = counter[...] + (state.steps_taken if of_rule else state.step)
-    if average:
-        assign(named_parameters(average), state.average)
     if scale and state.scale:
         scale.set_state(state.scale)
 

@@ -14,7 +14,6 @@ from common.spec.state import TrainState
 from jax_impl.data import Batch, TestBatches, TrainBatches
 from jax_impl.inspection import predict
 from jax_impl.networks import Network, cross_entropy
-from jax_impl.optimizer import average_weights
 from jax_impl.precision import LossScale
 from jax_impl.replicas import device_peak_memory_bytes
 from jax_impl.weights import get_weights
@@ -28,7 +27,6 @@ class Parts:
 
     Attributes:
       network: the network that is trained.
-      average: the moving average of the weights, which is evaluated instead of the network; or None.
       scale: the state of loss scaling; or None.
       train_steps, evaluate: functions that `make_loop` returns, or tuned ones.
       get_state: number of steps -> the state after them.
@@ -36,7 +34,6 @@ class Parts:
 
     mesh: jax.sharding.Mesh
     network: Network
-    average: Network | None
     scale: LossScale | None
     train_steps: Callable[[int], Iterator[Shares]]
     evaluate: Callable[[], tuple[float, int, int]]
@@ -63,10 +60,8 @@ def forward_backward(
 
 def train_step(
     smoothing: float,
-    ema_decay: float | None,
     network: Network,
     optimizer: nnx.Optimizer[Network],
-    average: Network | None,
     scale: LossScale | None,
     batches: list[Batch],
 ) -> Shares:
@@ -80,8 +75,6 @@ def train_step(
     if scale:
         gradients = scale.unscaled(gradients)
     optimizer.update(network, gradients)
-    if average:
-        average_weights(average, network, ema_decay, optimizer.step[...])
     return summed(shares)
 
 
@@ -124,7 +117,7 @@ def make_loop(
 
 def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     """Trains, evaluates after every epoch, and writes the run folder."""
-    plan, network, average, scale = experiment.plan, parts.network, parts.average, parts.scale
+    plan, network, scale = experiment.plan, parts.network, parts.scale
 
     for epoch in range(plan.epochs_done, plan.num_epochs):
         recorder.start_epoch()
@@ -137,7 +130,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         recorder.offer_state(parts.get_state)
 
     memory = device_peak_memory_bytes(experiment.config, parts.mesh)
-    weights = get_weights(average or network)
+    weights = get_weights(network)
     if recorder.writes:  # the first process
         recorder.save_predictions(predict(experiment, weights))
     skipped = scale.get_state().skipped if scale else None

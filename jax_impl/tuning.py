@@ -119,14 +119,14 @@ class TunedLoop:
     ) -> None:
         """Args:
         step: train.py's `train_step` of this training, not compiled yet.
-        trained: network, optimizer, average and scale; the last two may be None.
+        trained: network, optimizer and scale; the last may be None.
         """
         config = experiment.config
         self.plan, self.step, self.trained, self.recorder = experiment.plan, step, trained, recorder
         self.graph, state = nnx.split(trained)
         self.arrays, self.tree = jax.tree.flatten(state)  # which a call passes faster than the state
         self.train_batches, self.test_batches = TrainBatches(experiment, sharding), TestBatches(experiment, sharding)
-        source = Resident if config.data_on == "device" else Streamed
+        source = Resident if experiment.is_resident else Streamed
         self.training, self.testing = source(self.train_batches), source(self.test_batches)
         options = compiler_options(config)
         self.take_step = jax.jit(self.step_of, donate_argnums=0, compiler_options=options)
@@ -157,8 +157,8 @@ class TunedLoop:
         return jax.lax.scan(take_step, arrays, first + jnp.arange(self.steps_per_call))
 
     def eval_step_of(self, arrays: list[jax.Array], stored: tuple[Any, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        network, _, average, _ = nnx.merge(self.graph, self.tree.unflatten(arrays))
-        return eval_step(average or network, self.testing.prepared(*stored))
+        network, *_ = nnx.merge(self.graph, self.tree.unflatten(arrays))
+        return eval_step(network, self.testing.prepared(*stored))
 
     def train_steps(self, epoch: int) -> Iterator[tuple[jax.Array, jax.Array, int]]:
         """Takes the steps of an epoch, counted from 0; gives losses and correct answers of each call, and its steps."""

@@ -31,7 +31,7 @@ class ImageByImage(Batches):
         visits, weights = self.own(visits), self.own(weights)
         draws: list[Any] = [None] * len(visits)
         if self.augmentation:
-            columns = self.augmentation.draws(visits, self.images.shape[1:])
+            columns = self.augmentation.draws(visits)
             draws = [AugmentationDraws(*row) for row in zip(*columns, strict=True)]
         images, labels = self.stored(visits)
         images = np.stack([self.convert(image, drawn) for image, drawn in zip(images, draws, strict=True)])
@@ -50,11 +50,7 @@ class ImageByImage(Batches):
             pixels = pixels[draws.top : draws.top + height, draws.left : draws.left + width]
             pixels = pixels[:, ::-1] if draws.flipped else pixels
         mean, factor = self.normalisation
-        pixels = (pixels - mean) * factor
-        if draws and self.augmentation:
-            top, left, side = draws.cutout_top, draws.cutout_left, self.augmentation.cutout
-            pixels[max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)] = 0
-        return pixels
+        return (pixels - mean) * factor
 
 
 class TutorialTrainBatches(ImageByImage, TrainBatches):

@@ -18,7 +18,7 @@ from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.augmentation import Augmentation
-from common.spec.batches import epoch_order
+from common.spec.batches import EVAL_BATCH_SIZE, epoch_order
 from common.spec.options import TrainConfig
 from common.spec.randomness import Integers, positions, visits
 from common.spec.state import TrainState
@@ -62,7 +62,7 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     inputs = prepare(experiment, images, np.zeros(len(images), np.int64))
-    logits = network.predict(inputs, batch_size=config.eval_batch_size, verbose=0)
+    logits = network.predict(inputs, batch_size=EVAL_BATCH_SIZE, verbose=0)
     return np.asarray(logits, DTYPES[config.precision])
 
 
@@ -187,7 +187,7 @@ def train(experiment: Experiment, recorder: Recorder) -> None:
             initial_epoch=epoch,
             epochs=epoch + 1,
             validation_data=(test_inputs, targets(experiment, dataset.test_labels)),
-            validation_batch_size=config.eval_batch_size,
+            validation_batch_size=EVAL_BATCH_SIZE,
             callbacks=[recording],
         )
 
@@ -203,9 +203,7 @@ class KerasOnOneDevice(Backend):
     def resolve(self, config: TrainConfig) -> TrainConfig:
         for option, asked in (
             ("--accumulate-grad-batches", config.accumulate_grad_batches > 1),
-            ("--ema-decay", config.ema_decay is not None),
             ("--precision 16-mixed", config.precision == "16-mixed"),
-            ("--data-on device", config.data_on == "device"),
             ("--save-first-batch true", config.save_first_batch),
         ):
             if asked:
@@ -214,7 +212,7 @@ class KerasOnOneDevice(Backend):
                 )
         num_gpus = 0 if config.accelerator == "cpu" else self.num_gpus()
         config = resolve_devices(config, self.title, num_gpus, Launch.read(), (), self.cuda)
-        return resolve_settings(config.replace(data_on="host"), Settings())
+        return resolve_settings(config, Settings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.setup(experiment.config)

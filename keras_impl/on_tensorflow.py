@@ -26,9 +26,7 @@ class Keras(TensorFlow):
                 f"--accumulate-grad-batches {config.accumulate_grad_batches}: not in Keras's fit, whose own would leave"
                 " the end of an epoch for the next one; tf_impl has it"
             )
-        if config.data_on == "device":
-            raise UserError("--data-on device: Keras's fit reads from a tf.data pipeline; --data-on host")
-        return super().resolve(config.replace(data_on="host"))
+        return super().resolve(config)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.strategy, recorder), recorder)

@@ -11,11 +11,10 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
 from keras_impl.data import WeightedBatch, weighted_signature
-from keras_impl.optimizer import Averaging
 from tf_impl.data import TrainShards
 from tf_impl.inspection import predict
 from tf_impl.networks import DTYPES
-from tf_impl.optimizer import Optimizer, average_weights
+from tf_impl.optimizer import Optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
 
@@ -174,12 +173,11 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
                 epochs=epochs.stop,
                 validation_data=parts.test_batches,
                 shuffle=False,  # instead of Keras's shuffling: the batches are shuffled already
-                callbacks=[parts.recording, Averaging(network, optimizer)],  # the latter for --ema-decay
+                callbacks=[parts.recording],
                 **parts.fit_options,
             )
 
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
-    with average_weights(network, optimizer):
-        recorder.save_predictions(predict(experiment, network))
-        weights = get_weights(network)
-        recorder.finish(weights, packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped)
+    recorder.save_predictions(predict(experiment, network))
+    weights = get_weights(network)
+    recorder.finish(weights, packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped)

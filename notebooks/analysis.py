@@ -72,6 +72,20 @@ ratios = speeds[others].div(speeds[first], axis=0)
 ratios.agg(["count", "min", "median", "max"]) if others else "one row alone: nothing to divide by"
 
 # %% [markdown]
+# ## Two comparisons side by side
+#
+# Set `earlier` to the folder of another comparison, or name it as `EARLIER` in the environment. The two share no round,
+# so a ratio far from 1 may be the machine's load as well as your change.
+
+# %%
+earlier = os.environ.get("EARLIER", folder)
+key, numbers = ["variant", "implementation", "mode"], ["test_accuracy", "images_per_second"]
+then, now = (loaded.rows.set_index(key)[numbers] for loaded in (comparison.load(earlier), found))
+then.join(now, how="outer", lsuffix=" then", rsuffix=" now").assign(
+    ratio=now["images_per_second"] / then["images_per_second"]
+)
+
+# %% [markdown]
 # ## Learning curves
 #
 # In lockstep all implementations lie on one line. Where do they part, by rounding?

@@ -19,9 +19,9 @@ class Augment:
         """`visits`: int64 (n,)."""
         self.augmentation = augmentation
         words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
-        self.vertical, self.horizontal, self.mirror, self.place = (word[:, None] for word in words)
+        self.vertical, self.horizontal, self.mirror = (word[:, None] for word in words[:3])
 
-    def crop_and_flip(self, images: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
         """uint8 (n, H, W, C) to the same shape."""
         (height, width), pad, device = images.shape[1:3], self.augmentation.padding, images.device
         # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
@@ -32,15 +32,3 @@ class Augment:
         columns = columns + (self.horizontal * (2 * pad + 1) >> 32)
         examples = torch.arange(len(images), device=device)
         return F.pad(images, (0, 0, pad, pad, pad, pad))[examples[:, None, None], rows[:, :, None], columns[:, None, :]]
-
-    def cut_out(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalised images (n, C, H, W) to the same shape."""
-        if not self.augmentation.cutout:
-            return images
-        inside = []
-        for length, centre in ((images.shape[2], self.place & 0xFFFF), (images.shape[3], self.place >> 16)):
-            offset = (
-                torch.arange(length, device=images.device) - (centre * length >> 16) + self.augmentation.cutout // 2
-            )
-            inside.append((offset >= 0) & (offset < self.augmentation.cutout))
-        return images.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0)

@@ -12,8 +12,8 @@ from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
+from common.spec.batches import EVAL_BATCH_SIZE, Plan, epoch_order, shards
 from common.spec.batches import Batch as Batch
-from common.spec.batches import Plan, epoch_order, shards
 from common.spec.options import Precision
 from common.spec.randomness import positions, visits
 from pt_impl.augment import Augment
@@ -53,8 +53,7 @@ class Prepare:
         """The images, normalised, and augmented if there is an augmentation."""
         if not self.augmentation:
             return self.normalise(images)
-        augment = Augment(self.augmentation, visits)
-        return augment.cut_out(self.normalise(augment.crop_and_flip(images)))
+        return self.normalise(Augment(self.augmentation, visits)(images))
 
 
 class ArrayDataset(Dataset[Batch]):
@@ -150,5 +149,5 @@ def make_samplers(experiment: Experiment, rank: int) -> tuple[TrainSampler, Shar
     rank %= config.num_shards  # in a pipeline every rank has whole batches
     return (
         TrainSampler(experiment.plan, config.seed, rank, config.num_shards),
-        ShardSampler(test_size, config.eval_batch_size, rank, config.num_shards),
+        ShardSampler(test_size, EVAL_BATCH_SIZE, rank, config.num_shards),
     )

@@ -11,6 +11,7 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
 from pt_impl.networks import make_network
@@ -104,7 +105,7 @@ def predict(experiment: Experiment, weights: Weights, device: torch.device) -> N
     network = make_network(experiment.network, config)
     load_weights(network, experiment.network, weights)
     network.to(device).eval()
-    normalise, size = Normalise(experiment.dataset, config.precision), config.eval_batch_size
+    normalise, size = Normalise(experiment.dataset, config.precision), EVAL_BATCH_SIZE
     parts = []
     with torch.inference_mode(), make_autocast(config.precision, device):
         for start in range(0, len(images), size):

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from common.spec.optimizers import SGD, Adadelta, Adam, AdamW, RMSprop
+from common.spec.optimizers import SGD, Adadelta, Adam, AdamW
 from common.spec.update_rule import UpdateRule
 
 
@@ -35,25 +34,9 @@ def make_optimizer(
         case Adam() | AdamW():
             kind = torch.optim.Adam if isinstance(rule, Adam) else torch.optim.AdamW
             betas = (rule.beta1, rule.beta2)
-            optimizer = kind(network.parameters(), betas=betas, eps=rule.epsilon, amsgrad=rule.amsgrad, **common)
+            optimizer = kind(network.parameters(), betas=betas, eps=rule.epsilon, **common)
         case Adadelta():
             optimizer = torch.optim.Adadelta(network.parameters(), rho=rule.rho, eps=rule.epsilon, **common)
-        case RMSprop():
-            optimizer = torch.optim.RMSprop(
-                network.parameters(),
-                alpha=rule.alpha,
-                eps=rule.epsilon,
-                momentum=rule.momentum,
-                centered=rule.centered,
-                **common,
-            )
     # The scheduler reads one rate more, after the last step.
     rates = [*update_rule.learning_rates.tolist()[first_step - 1 :], 0.0]
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rates[step])
-
-
-def make_average(network: nn.Module, update_rule: UpdateRule) -> AveragedModel | None:
-    """The moving average of the weights, to be updated after every step. Its running statistics are the network's."""
-    if update_rule.ema_decay is None:
-        return None
-    return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(update_rule.ema_decay))

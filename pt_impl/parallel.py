@@ -7,20 +7,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel
 
 from common.spec.options import TrainConfig
 from pt_impl.replicas import sum_over_replicas
 
 
-def parallelize(
-    network: nn.Module, average: AveragedModel | None, config: TrainConfig, device: torch.device
-) -> nn.Module:
+def parallelize(network: nn.Module, config: TrainConfig, device: torch.device) -> nn.Module:
     """The module that a training step calls: the wrapped network, or the network itself, which fsdp shards in place.
 
     Args:
       network: has its weights and is on its device; in a pipeline, this rank's stage, see pt_impl/pipeline.py.
-      average: the moving average of its weights.
     """
     match config.strategy:
         case "ddp" | "ddp_find_unused_parameters_true":
@@ -31,13 +27,10 @@ def parallelize(
             return DataParallel(network, list(range(config.num_gpus)))
         case "fsdp":
             shard(network, device)
-            if average:
-                # The average's weights are read after an evaluation, which would leave the last group gathered.
-                shard(average.module, device, reshard_after_forward=True)
     return network
 
 
-def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool | None = None) -> None:
+def shard(network: nn.Module, device: torch.device) -> None:
     """Leaves each rank only its share of every weight, and so of gradients and optimizer state (FSDP2).
 
     Each group of weights is gathered when it is needed. The weights of each block of layers are a group, and those of
@@ -45,8 +38,6 @@ def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool 
 
     Args:
       device: its type is the one that all replicas have; by default PyTorch would use a GPU if there is one.
-      reshard_after_forward: see `fully_shard`; None: reshards every group except the last one, with which the
-        backward pass begins.
     """
     # Imported here, since these imports take half a second.
     from torch.distributed.device_mesh import init_device_mesh
@@ -56,7 +47,7 @@ def shard(network: nn.Module, device: torch.device, reshard_after_forward: bool 
     for child in network.children():
         if any(True for _ in child.children()):
             fully_shard(child, mesh=mesh)
-    fully_shard(network, mesh=mesh, reshard_after_forward=reshard_after_forward)
+    fully_shard(network, mesh=mesh)
 
 
 @contextmanager

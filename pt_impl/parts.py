@@ -11,10 +11,10 @@ from common.spec.state import TrainState
 from pt_impl.data import make_loaders, to_device
 from pt_impl.inspection import save_first_batch
 from pt_impl.networks import make_network
-from pt_impl.optimizer import make_average, make_optimizer
+from pt_impl.optimizer import make_optimizer
 from pt_impl.parallel import parallelize
 from pt_impl.precision import LossScaler, make_autocast
-from pt_impl.state import get_state, set_average, set_state
+from pt_impl.state import get_state, set_state
 from pt_impl.train import Parts, eval_step, forward_backward
 from pt_impl.weights import load_weights
 
@@ -44,11 +44,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         captured = tuning.captures(config)
         compile_options, optimizer_options = tuning.compile_options(config, captured), tuning.optimizer_options(config)
 
-    average = make_average(network, experiment.update_rule)
-    if average and experiment.state:
-        set_average(average, experiment)
-    evaluated = average.module if average else network
-    model = parallelize(network, average, config, device)
+    model = parallelize(network, config, device)
     if config.compile:
         model = torch.compile(model, **compile_options)
     first_step = experiment.plan.first_step
@@ -64,23 +60,21 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         save_first_batch(experiment, model, network, autocast, first_batch, recorder)
 
     if config.strategy == "pipeline":
-        compute = pipeline.Pipeline(network, rank, config, autocast).forward_backward
-        compute_scores = pipeline.Pipeline(evaluated, rank, config, autocast).eval_step
+        stages = pipeline.Pipeline(network, rank, config, autocast)
+        compute, compute_scores = stages.forward_backward, stages.eval_step
     else:
         compute = functools.partial(step, model, scaler, autocast, config)
         if captured:
             compute = tuning.CapturedPass(compute, model, train_batches, experiment.network.image_shape)
-        compute_scores = functools.partial(eval_step, evaluated, autocast)
+        compute_scores = functools.partial(eval_step, network, autocast)
 
     def state_after(steps: int) -> TrainState:
-        averages = dict(evaluated.named_parameters()) if average else {}
-        return get_state(experiment, network, optimizer, averages, scaler, steps)
+        return get_state(experiment, network, optimizer, scaler, steps)
 
     return Parts(
         device,
         network,
         model,
-        average,
         optimizer,
         scheduler,
         scaler,

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
 
 from common.experiment import Experiment
 from common.spec import optimizers as rules
@@ -18,13 +17,12 @@ from pt_impl.replicas import collect_over_replicas
 from pt_impl.weights import get_weights, native_weight_name, to_canonical, weight_to_native
 
 # Rule -> canonical name of a slot -> torch.optim's name.
-ADAM = {"mean": "exp_avg", "square": "exp_avg_sq", "largest": "max_exp_avg_sq"}
+ADAM = {"mean": "exp_avg", "square": "exp_avg_sq"}
 SLOTS: dict[type[rules.Rule], dict[str, str]] = {
     rules.SGD: {"velocity": "momentum_buffer"},
     rules.Adam: ADAM,
     rules.AdamW: ADAM,
     rules.Adadelta: {"square": "square_avg", "change": "acc_delta"},
-    rules.RMSprop: {"square": "square_avg", "mean": "grad_avg", "velocity": "momentum_buffer"},
 }
 
 
@@ -32,7 +30,6 @@ def get_state(
     experiment: Experiment,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    average: dict[str, torch.Tensor],
     scaler: LossScaler,
     step: int,
 ) -> TrainState:
@@ -40,7 +37,6 @@ def get_state(
 
     Args:
       network: the network that is trained, not wrapped.
-      average: PyTorch's names -> averages of the trained parameters, maybe with other entries; empty without averages.
     """
     spec, rule = experiment.network, experiment.update_rule.rule
     slots = {}
@@ -51,12 +47,11 @@ def get_state(
             kept = optimizer.state[parameter].get(SLOTS[type(rule)][slot])
             values[name] = torch.zeros_like(parameter) if kept is None else kept
         slots[slot] = _canonical(values, spec)
-    averages = _canonical(average, spec) if average else {}
-    return TrainState(step, _copied(get_weights(network, spec)), slots, averages, scaler.get_state())
+    return TrainState(step, _copied(get_weights(network, spec)), slots, scaler.get_state())
 
 
 def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScaler) -> None:
-    """Restores a new optimizer and scaler from the experiment's state; weights and average are restored elsewhere."""
+    """Restores a new optimizer and scaler from the experiment's state; weights are restored elsewhere."""
     state, rule = experiment.state, experiment.update_rule.rule
     assert state
     for parameter, tensor in _trained(network, experiment.network):
@@ -71,23 +66,6 @@ def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim
             optimizer.state[tensor] = kept
     if state.scale:
         scaler.set_state(state.scale)
-
-
-def set_average(average: AveragedModel, experiment: Experiment) -> None:
-    """Restores a new average, whose weights are not sharded yet, from the experiment's state."""
-    assert experiment.state
-    average.n_averaged.fill_(experiment.state.step)
-    average.module.load_state_dict({**average.module.state_dict(), **native_average(experiment, average.module)})
-
-
-def native_average(experiment: Experiment, network: nn.Module) -> dict[str, torch.Tensor]:
-    """PyTorch's names -> averages from the experiment's state, for the trained parameters that `network` has."""
-    assert experiment.state
-    values = experiment.state.average
-    return {
-        native_weight_name(parameter): torch.from_numpy(weight_to_native(parameter, values[parameter.name]).copy())
-        for parameter, _ in _trained(network, experiment.network)
-    }
 
 
 def _trained(network: nn.Module, spec: NetworkSpec) -> Iterator[tuple[Parameter, torch.Tensor]]:

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from common.experiment import Experiment
@@ -33,10 +32,9 @@ class Parts:
     Attributes:
       network: the network that is trained.
       model: the network as a training step calls it, for example wrapped in DistributedDataParallel.
-      average: the moving average of the weights, which is evaluated instead of the network; or None.
       train_batches: this rank's shards of the batches, see `Batch`; its sampler chooses the epoch.
       forward_backward: the function below, for this model.
-      eval_step: the function below, for the network that is evaluated.
+      eval_step: the function below, for this network.
       get_state: number of steps -> the state after them.
       keeps_gradients: whether gradients stay in the same memory, as a CUDA graph needs it; else each step frees them.
     """
@@ -44,7 +42,6 @@ class Parts:
     device: torch.device
     network: nn.Module
     model: nn.Module
-    average: AveragedModel | None
     optimizer: Optimizer
     scheduler: LRScheduler
     scaler: LossScaler
@@ -54,10 +51,6 @@ class Parts:
     eval_step: Callable[[Batch], torch.Tensor]
     get_state: Callable[[int], TrainState]
     keeps_gradients: bool = False
-
-    @property
-    def evaluated(self) -> nn.Module:
-        return self.average.module if self.average else self.network
 
 
 # --- Steps: each runs in every process, on this rank's shard of the batch ---
@@ -92,8 +85,6 @@ def train_step(experiment: Experiment, parts: Parts, batches: Iterator[Batch], n
     scaler.step(optimizer)
     scaler.update()
     parts.scheduler.step()
-    if parts.average:
-        parts.average.update_parameters(parts.network)
     return summed(shares)
 
 
@@ -110,7 +101,7 @@ def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> tor
 def evaluate(parts: Parts, recorder: Recorder) -> None:
     """Evaluates the whole test set, each example once."""
     recorder.start_evaluation()
-    network = parts.evaluated  # not wrapped: without a backward pass DistributedDataParallel has nothing to do
+    network = parts.network  # not wrapped: without a backward pass DistributedDataParallel has nothing to do
     if recorder.config.num_shards > 1:
         # All replicas use the first replica's running statistics, instead of their own.
         # DistributedDataParallel copies them only before a training step.
@@ -146,7 +137,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         recorder.offer_state(parts.get_state)
 
     memory = device_peak_memory_bytes(config, device)
-    weights = get_weights(parts.evaluated, experiment.network)
+    weights = get_weights(parts.network, experiment.network)
     if recorder.writes:  # the first rank
         recorder.save_predictions(predict(experiment, weights, device))
     recorder.finish(weights, packages=("torch",), peak_memory=memory, skipped_steps=parts.scaler.skipped_steps)

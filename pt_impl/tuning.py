@@ -218,7 +218,7 @@ def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tup
         Prepare(experiment, normalise, experiment.augmentation, rank),
         Prepare(experiment, normalise, rank=rank),
     )
-    kind = ResidentLoader if config.data_on == "device" else StreamedLoader
+    kind = ResidentLoader if experiment.is_resident else StreamedLoader
     return (
         kind(dataset.train_images, dataset.train_labels, train_sampler, prepare_train),
         kind(dataset.test_images, dataset.test_labels, test_sampler, prepare_test),

@@ -22,6 +22,7 @@ from torchvision.transforms import functional
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.augmentation import Augmentation, AugmentationDraws
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions, visits
 from pt_impl.data import Batch, TrainSampler, make_samplers
@@ -29,7 +30,7 @@ from pt_impl.precision import DTYPES, LossScaler
 
 
 class Augment:
-    """RandomCrop, RandomHorizontalFlip and RandomErasing, but with the random numbers of common/spec.
+    """RandomCrop and RandomHorizontalFlip, but with the random numbers of common/spec.
 
     The random numbers of torchvision's transforms depend on all earlier ones.
     """
@@ -43,20 +44,14 @@ class Augment:
         epoch, position = divmod(visit, 2**32)
         if epoch != self.epoch:
             every = visits(epoch, np.arange(self.num_examples))
-            self.epoch, self.of_epoch = epoch, self.augmentation.draws(every, self.image_shape)
+            self.epoch, self.of_epoch = epoch, self.augmentation.draws(every)
         return AugmentationDraws(*(numbers[position].item() for numbers in self.of_epoch))
 
-    def crop_and_flip(self, image: Any, visit: int) -> Any:
+    def __call__(self, image: Any, visit: int) -> Any:
         draws, (height, width, _) = self.draws(visit), self.image_shape
         image = functional.pad(image, self.augmentation.padding)
         image = functional.crop(image, draws.top, draws.left, height, width)
         return functional.hflip(image) if draws.flipped else image
-
-    def cut_out(self, image: torch.Tensor, visit: int) -> torch.Tensor:
-        draws, side = self.draws(visit), self.augmentation.cutout
-        top, left = max(draws.cutout_top, 0), max(draws.cutout_left, 0)
-        height, width = draws.cutout_top + side - top, draws.cutout_left + side - left
-        return functional.erase(image, top, left, height, width, 0)
 
 
 class ImageDataset(Dataset[tuple[Any, int]]):
@@ -77,10 +72,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
             image = image.squeeze(-1)
         image = Image.fromarray(image)
         if self.augment:
-            image = self.augment.crop_and_flip(image, visit)
+            image = self.augment(image, visit)
         image = self.transform(image)
-        if self.augment:
-            image = self.augment.cut_out(image, visit)
         return ((image, visit) if self.drops else image), int(self.labels[index])
 
 
@@ -126,7 +119,7 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     }
     return (
         DataLoader(train_set, config.batch_size // config.num_shards, sampler=train_sampler, **options),
-        DataLoader(test_set, -(-config.eval_batch_size // config.num_shards), sampler=test_sampler, **options),
+        DataLoader(test_set, -(-EVAL_BATCH_SIZE // config.num_shards), sampler=test_sampler, **options),
     )
 
 

@@ -23,10 +23,6 @@ class Lightning(Torch):
     def resolve(self, config: TrainConfig) -> TrainConfig:
         quiet()
         config = super().resolve(config)
-        if config.strategy == "fsdp" and config.ema_decay is not None:
-            raise UserError(
-                f"--ema-decay {config.ema_decay}: not with --strategy fsdp, whose weights Lightning can't average"
-            )
         if config.strategy == "fsdp" and config.accumulate_grad_batches > 1 and config.save_first_batch:
             raise UserError(
                 "--save-first-batch true: not with --strategy fsdp and --accumulate-grad-batches in Lightning"

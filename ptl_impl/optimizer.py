@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 
 from common.experiment import Experiment
@@ -23,13 +21,3 @@ def make_optimizer(network: nn.Module, experiment: Experiment) -> OptimizerAndSc
         network, experiment.update_rule, experiment.plan.first_step, **options
     )
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
-def make_averaging(experiment: Experiment, device: torch.device) -> list[EMAWeightAveraging]:
-    """The Trainer's callback for the moving average of the weights. Its running statistics are the network's.
-
-    Args:
-      device: the device of the average; by default the callback would keep it on the CPU.
-    """
-    decay = experiment.update_rule.ema_decay
-    return [] if decay is None else [EMAWeightAveraging(device, decay=decay, use_buffers=False)]

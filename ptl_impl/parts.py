@@ -13,7 +13,6 @@ from pt_impl.precision import LossScaler
 from pt_impl.weights import load_weights
 from ptl_impl.data import ExampleDataModule
 from ptl_impl.inspection import FirstBatch
-from ptl_impl.optimizer import make_averaging
 from ptl_impl.state import States
 from ptl_impl.train import Classifier, Parts, Recording
 
@@ -23,11 +22,7 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     config = experiment.config
     network: nn.Module = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.first_weights)
-    data, scaler, averaging = (
-        ExampleDataModule(experiment),
-        LossScaler(config, device),
-        make_averaging(experiment, device),
-    )
+    data, scaler = ExampleDataModule(experiment), LossScaler(config, device)
     classifier = Classifier
     # The recorder logs, makes checkpoints and shows progress.
     outputs: dict[str, Any] = dict.fromkeys(
@@ -37,7 +32,7 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         "accumulate_grad_batches": config.accumulate_grad_batches,
         "gradient_clip_val": experiment.update_rule.largest_norm,
     }
-    callbacks: list[pl.Callback] = [*averaging, Recording(recorder)]
+    callbacks: list[pl.Callback] = [Recording(recorder)]
     compile_options: dict[str, Any] = {}
     if config.mode == "tutorial":
         from ptl_impl import tutorial
@@ -54,7 +49,7 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     if config.compile:
         network.compile(**compile_options)
     if recorder.keeps_states or experiment.state:
-        callbacks.append(States(experiment, recorder, scaler, averaging))
+        callbacks.append(States(experiment, recorder, scaler))
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 

@@ -1,7 +1,5 @@
 """`--strategy pipeline` in Lightning: pt_impl's pipeline with manual optimization, since Lightning has none."""
 
-import warnings
-
 import torch
 from torch import nn
 
@@ -21,10 +19,6 @@ class PipelinedClassifier(Classifier):
     def __init__(self, network: nn.Module, experiment: Experiment) -> None:
         super().__init__(network, experiment)
         self.automatic_optimization = False
-        # Lightning's warning about averages does not apply: each rank averages its own stage.
-        warnings.filterwarnings(
-            "ignore", message="You're using the WeightAveraging callback with a model that overrides"
-        )
 
     def configure_model(self) -> None:
         """Takes this rank's stage, the first time that Lightning calls it."""

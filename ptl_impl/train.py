@@ -31,7 +31,7 @@ class Parts:
     Attributes:
       module: the network with its steps.
       data: the DataModule.
-      callbacks: `Recording`, and those for checkpoints, averaged weights and compiling.
+      callbacks: `Recording`, and those for checkpoints and compiling.
       trainer_options: more options for the Trainer.
     """
 

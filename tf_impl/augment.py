@@ -17,9 +17,9 @@ class Augment:
         """`visits`: int64 (n,)."""
         self.augmentation = augmentation
         words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
-        self.vertical, self.horizontal, self.mirror, self.place = (word[:, None] for word in words)
+        self.vertical, self.horizontal, self.mirror = (word[:, None] for word in words[:3])
 
-    def crop_and_flip(self, images: tf.Tensor) -> tf.Tensor:
+    def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """uint8 (n, H, W, C) to the same shape."""
         (height, width), pad = images.shape[1:3], self.augmentation.padding
         # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
@@ -30,16 +30,3 @@ class Augment:
         columns = columns + high(self.horizontal * (2 * pad + 1))
         padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
         return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
-
-    def cut_out(self, images: tf.Tensor) -> tf.Tensor:
-        """Normalised images (n, H, W, C) to the same shape."""
-        if not self.augmentation.cutout:
-            return images
-        rows = self.inside(images.shape[1], self.place & 0xFFFF)
-        columns = self.inside(images.shape[2], high(self.place, 16))
-        return tf.where((rows[:, :, None] & columns[:, None, :])[..., None], tf.zeros([], images.dtype), images)
-
-    def inside(self, length: int, centre: tf.Tensor) -> tf.Tensor:
-        """bool (n, length): which rows or columns are in the square; `centre`: (n, 1), in units of length / 2^16."""
-        offset = tf.range(length, dtype=tf.int64) - high(centre * length, 16) + self.augmentation.cutout // 2
-        return (offset >= 0) & (offset < self.augmentation.cutout)

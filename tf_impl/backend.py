@@ -14,7 +14,7 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
 from common.resolve import Settings, resolve_devices, resolve_settings
-from common.spec.batches import shards
+from common.spec.batches import EVAL_BATCH_SIZE, shards
 from common.spec.options import Strategy, TrainConfig
 from tf_impl import replicas
 from tf_impl.inspection import predict
@@ -100,7 +100,7 @@ def check_shards(experiment: Experiment) -> None:
     config, test_size = experiment.config, len(experiment.dataset.test_images)
     for option, size, bounds in (
         ("--batch-size", config.batch_size, replace(experiment.plan, first_step=1).shards(1, config.num_shards)),
-        ("--eval-batch-size", config.eval_batch_size, shards(test_size, config.eval_batch_size, config.num_shards)),
+        ("--test-size", test_size, shards(test_size, EVAL_BATCH_SIZE, config.num_shards)),
     ):
         starts, stops, _ = bounds[-1].T
         if (starts == stops).any() and not takes_no_examples(config):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from common.data.datasets import Dataset
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.spec.batches import EVAL_BATCH_SIZE, epoch_order, shards
 from common.spec.batches import Batch as Batch
-from common.spec.batches import epoch_order, shards
 from common.spec.options import Precision
 from common.spec.randomness import positions, visits
 from tf_impl.augment import Augment
@@ -47,13 +47,13 @@ class Shards:
 
     @property
     def batch_size(self) -> int:
-        return self.experiment.config.eval_batch_size
+        return EVAL_BATCH_SIZE
 
     def visits_of(self, epoch: int) -> NDArray[np.int64]:
         return np.arange(len(self.images))
 
     def bounds_of(self, epoch: int) -> NDArray[np.int64]:
-        return shards(len(self.images), self.experiment.config.eval_batch_size, self.num_replicas)
+        return shards(len(self.images), EVAL_BATCH_SIZE, self.num_replicas)
 
     def __len__(self) -> int:
         """Number of shards of all replicas."""
@@ -78,10 +78,8 @@ class Shards:
         """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
         dataset, precision = self.experiment.dataset, self.experiment.config.precision
         if self.augmentation:
-            augment = Augment(self.augmentation, visits)
-            images = augment.cut_out(normalise(augment.crop_and_flip(images), dataset, precision))
-        else:
-            images = normalise(images, dataset, precision)
+            images = Augment(self.augmentation, visits)(images)
+        images = normalise(images, dataset, precision)
         return (images, visits) if self.experiment.network.drops else images
 
 

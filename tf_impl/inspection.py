@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from common.spec.batches import EVAL_BATCH_SIZE
 from tf_impl.data import Shards, make_dataset, make_shards
 from tf_impl.networks import DTYPES, cross_entropy
 from tf_impl.weights import canonical_name, named_parameters, statistics_kept
@@ -61,7 +62,7 @@ def save_first_batch(
 def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
-    parts = (images[start : start + config.eval_batch_size] for start in range(0, len(images), config.eval_batch_size))
+    parts = (images[start : start + EVAL_BATCH_SIZE] for start in range(0, len(images), EVAL_BATCH_SIZE))
     test_shards = Shards(experiment, num_replicas=1)
     inputs = (test_shards.prepare(part, tf.zeros(len(part), tf.int64)) for part in parts)
     return np.concatenate([tf.cast(network(batch), DTYPES[config.precision]).numpy() for batch in inputs])

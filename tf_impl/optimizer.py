@@ -1,7 +1,6 @@
 """The optimizer in TensorFlow: a Keras optimizer with PyTorch's update rules."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -16,20 +15,17 @@ Tensors = list[tf.Tensor]
 
 
 class Optimizer(keras.optimizers.Optimizer):
-    """With any rule of rules.py: slots, clipped gradients, averages, and steps that the loss scaling skips."""
+    """With any rule of rules.py: slots, clipped gradients, and steps that the loss scaling skips."""
 
     def __init__(self, update_rule: UpdateRule, scaling: LossScaling | None) -> None:
         """`scaling`: None if the loss is not scaled."""
-        averages = {"use_ema": True, "ema_momentum": update_rule.ema_decay} if update_rule.ema_decay else {}
-        super().__init__(LearningRates(update_rule), **averages)
+        super().__init__(LearningRates(update_rule))
         self.rule = update_rule.rule
         self.largest_norm = update_rule.largest_norm
         self.loss_scale = LossScale(scaling) if scaling else None
 
     def build(self, variables: list[keras.Variable]) -> None:
-        before = len(self.variables)
         super().build(variables)
-        averages = self.variables[before:]
         strategy, slots, rows = tf.distribute.get_strategy(), {}, []
         for variable in variables:
             own = [self.add_variable_from_reference(variable, name) for name in self.rule.slots]
@@ -39,9 +35,8 @@ class Optimizer(keras.optimizers.Optimizer):
         # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. It is a function,
         # since Keras would wrap a dictionary to track its contents.
         self.slots_of = lambda variable: slots[variable.ref()]
-        # For checkpoints: the variables of each of the rule's slots, and the averages, in the order of `variables`.
+        # For checkpoints: the variables of each of the rule's slots, in the order of `variables`.
         self.slots = lambda: list(zip(*rows, strict=True))
-        self.averages = lambda: averages
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self.loss_scale.scale if self.loss_scale else loss
@@ -94,18 +89,6 @@ def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainC
     optimizer = Optimizer(update_rule, LossScaling() if config.precision == "16-mixed" else None)
     optimizer.build(network.trainable_variables)  # the caller is in the strategy's scope
     return optimizer
-
-
-@contextmanager
-def average_weights(network: keras.Model, optimizer: Optimizer) -> Iterator[None]:
-    """Replaces the weights by their moving average inside the context; does nothing if there is no average."""
-    if not optimizer.use_ema:
-        yield
-        return
-    weights = network.get_weights()
-    optimizer.finalize_variable_values(network.trainable_variables)
-    yield
-    network.set_weights(weights)
 
 
 class GradientAccumulator:

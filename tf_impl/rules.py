@@ -47,25 +47,12 @@ def _change(rule: Any, gradient: Any, slots: list[Any], steps: Any) -> tuple[Any
         case rules.Adam() | rules.AdamW():
             mean = rule.beta1 * slots[0] + (1 - rule.beta1) * gradient
             square = rule.beta2 * slots[1] + (1 - rule.beta2) * gradient**2
-            # Not ops.maximum, which on PyTorch cuts to 32 bits.
-            largest = [ops.where(slots[2] > square, slots[2], square)] if rule.amsgrad else []
             # In 64 bits, as in PyTorch: in 32 bits, 1 - beta2 has few correct digits.
             first, second = (ops.cast(1 - beta**steps, gradient.dtype) for beta in (rule.beta1, rule.beta2))
-            root = ops.sqrt((largest or [square])[0]) / ops.sqrt(second)
-            return mean / first / (root + rule.epsilon), [mean, square, *largest]
+            root = ops.sqrt(square) / ops.sqrt(second)
+            return mean / first / (root + rule.epsilon), [mean, square]
         case rules.Adadelta():
             square = rule.rho * slots[0] + (1 - rule.rho) * gradient**2
             change = ops.sqrt(slots[1] + rule.epsilon) / ops.sqrt(square + rule.epsilon) * gradient
             return change, [square, rule.rho * slots[1] + (1 - rule.rho) * change**2]
-        case rules.RMSprop():
-            new = [rule.alpha * slots[0] + (1 - rule.alpha) * gradient**2]
-            variance = new[0]
-            if rule.centered:
-                new.append(rule.alpha * slots[1] + (1 - rule.alpha) * gradient)
-                variance = variance - new[1] ** 2
-            change = gradient / (ops.sqrt(variance) + rule.epsilon)
-            if rule.momentum:
-                change = rule.momentum * slots[-1] + change
-                new.append(change)
-            return change, new
     raise AssertionError(rule)

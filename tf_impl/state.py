@@ -18,11 +18,10 @@ def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer
         name: _arrays(names, variables)
         for name, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True)
     }
-    average = _arrays(names, optimizer.averages()) if optimizer.use_ema else {}
     scale = optimizer.loss_scale.get_state() if optimizer.loss_scale else None
     differ = tuple(name for name, variable in parameters.items() if replicas_differ(network, variable))
     weights = {name: array.copy() for name, array in get_weights(network).items()}
-    return TrainState(step, weights, slots, average, scale, differ)
+    return TrainState(step, weights, slots, scale, differ)
 
 
 def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer) -> None:
@@ -30,12 +29,9 @@ def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer
     state, names = experiment.state, list(named_parameters(network))
     assert state
     optimizer.iterations.assign(state.step)
-    kept = [(state.slots[name], variables) for name, variables in zip(state.slots, optimizer.slots(), strict=True)]
-    if optimizer.use_ema:
-        kept.append((state.average, optimizer.averages()))
-    for arrays, variables in kept:
+    for slot, variables in zip(state.slots, optimizer.slots(), strict=True):
         for name, variable in zip(names, variables, strict=True):
-            variable.assign(arrays[name])
+            variable.assign(state.slots[slot][name])
     if optimizer.loss_scale and state.scale:
         optimizer.loss_scale.set_state(state.scale, state.steps_taken)
 

@@ -14,7 +14,7 @@ from common.spec.state import TrainState
 from tf_impl.data import Shard, TrainShards
 from tf_impl.inspection import predict
 from tf_impl.networks import cross_entropy
-from tf_impl.optimizer import GradientAccumulator, Optimizer, average_weights
+from tf_impl.optimizer import GradientAccumulator, Optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
 
@@ -32,7 +32,7 @@ class Parts:
 
     Attributes:
       network: the network that is trained.
-      optimizer: a Keras optimizer that also scales the loss and averages the weights, if that is asked for.
+      optimizer: a Keras optimizer that also scales the loss, if that is asked for.
       train_steps, evaluate: functions that `make_loop` returns, or tuned ones.
       get_state: number of steps -> the state after them.
     """
@@ -172,13 +172,11 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
         recorder.end_training()
         # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(network, strategy)
-        with average_weights(network, optimizer):
-            recorder.start_evaluation()
-            recorder.end_epoch(*parts.evaluate())
+        recorder.start_evaluation()
+        recorder.end_epoch(*parts.evaluate())
         recorder.offer_state(parts.get_state)
 
     memory, skipped = device_peak_memory_bytes(experiment.config, strategy), optimizer.skipped_steps
-    with average_weights(network, optimizer):
-        recorder.save_predictions(predict(experiment, network))
-        weights = get_weights(network)
-        recorder.finish(weights, packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped)
+    recorder.save_predictions(predict(experiment, network))
+    weights = get_weights(network)
+    recorder.finish(weights, packages=("tensorflow", "keras"), peak_memory=memory, skipped_steps=skipped)

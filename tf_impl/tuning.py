@@ -147,7 +147,7 @@ class TunedLoop:
         recorder: Recorder,
     ) -> None:
         self.experiment, self.strategy, self.recorder = experiment, strategy, recorder
-        source = Resident if experiment.config.data_on == "device" else Streamed
+        source = Resident if experiment.is_resident else Streamed
         self.shards, self.test_shards = shards
         self.training, self.testing = (source(bounds, strategy) for bounds in shards)
         train_step, update_step, eval_step = steps

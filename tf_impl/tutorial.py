@@ -45,8 +45,7 @@ class Arrays:
     def prepare(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """Inputs, see `Batch`, and labels; the images are augmented if there is an augmentation."""
         if self.augmentation:
-            augment = Augment(self.augmentation, visits)
-            images = augment.cut_out(self.normalised(augment.crop_and_flip(images)))
+            images = self.normalised(Augment(self.augmentation, visits)(images))
         return (images, visits) if self.experiment.network.drops else images, labels
 
 

@@ -87,11 +87,14 @@ def read_digits() -> tuple[Split, Split]:
     return (images[~test], labels[~test]), (images[test], labels[test])
 
 
+SYNTHETIC_CLASSES = 10
+
+
 def _synthetic(config: TrainConfig) -> DatasetEntry:
     """Images made from the seed: seven parts of noise and one part of a pattern for the class."""
-    num_train, num_test, num_classes = config.train_size or 8192, config.test_size or 1024, config.num_classes or 10
+    num_train, num_test = config.train_size or 8192, config.test_size or 1024
     shape = config.image_shape or (28, 28, 1)
-    size, class_names = math.prod(shape), [str(label) for label in range(num_classes)]
+    size, class_names = math.prod(shape), [str(label) for label in range(SYNTHETIC_CLASSES)]
 
     def bits(count: int, part: int) -> NDArray[np.uint64]:
         return random_bits(count, config.seed, STREAM_SYNTHETIC, part)
@@ -103,10 +106,10 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
     def make() -> tuple[Split, Split]:
         count = num_train + num_test
         check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {' x '.join(map(str, shape))}")
-        patterns = random_images(num_classes, 0) >> 3
+        patterns = random_images(SYNTHETIC_CLASSES, 0) >> 3
         splits = []
         for part, count in ((1, num_train), (3, num_test)):
-            labels = (bits(count, part + 1) % np.uint64(num_classes)).astype(np.int64)
+            labels = (bits(count, part + 1) % np.uint64(SYNTHETIC_CLASSES)).astype(np.int64)
             noise = random_images(count, part)
             splits.append((noise - (noise >> 3) + patterns[labels], labels))
         return splits[0], splits[1]

@@ -1,7 +1,6 @@
 """Data sets as uint8 arrays with the same bytes for every implementation, and their normalisation."""
 
 import hashlib
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -15,7 +14,8 @@ from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import Arrays, arrays_sha256
-from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig, float32
+from common.spec.optimizers import float32
+from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig
 
 
 class DataSpec(BaseModel):
@@ -86,18 +86,9 @@ class Dataset:
 
 def num_examples(config: TrainConfig) -> tuple[int, int]:
     """Numbers of training and of test examples of the data set of `config`, known without reading its images."""
-    return _num_examples(config, dataset_entry(config))
-
-
-def _num_examples(config: TrainConfig, entry: DatasetEntry) -> tuple[int, int]:
+    entry = dataset_entry(config)
     train, test = entry.num_train, entry.num_test
     return min(config.train_size or train, train), min(config.test_size or test, test)
-
-
-def dataset_nbytes(config: TrainConfig) -> int:
-    """Total bytes of all images of the data set of `config`, computed without reading the images."""
-    entry = dataset_entry(config)
-    return sum(_num_examples(config, entry)) * math.prod(entry.image_shape)
 
 
 def data_spec(config: TrainConfig) -> DataSpec:

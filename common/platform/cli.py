@@ -45,7 +45,8 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
     """Reads the command line (`arguments`, or sys.argv) into `schema`.
 
     `--config FILE.yaml` sets any of the options; options after it override them. The configuration's `model_fields_set`
-    has the options that were given on the command line or in the file.
+    has the options that were given on the command line or in the file. A schema may have `headings`, under which
+    --help shows its options, see `common.spec.options.option`.
 
     Raises:
       UserError: the message is one line that names the option and the value.
@@ -57,25 +58,40 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         raise UserError(f"the current folder can't be found: {error.strerror}") from None
     for text in [*arguments, around]:
         _check_characters(text)
-    parser = _Parser(prog=program, description=about, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    headings: dict[str, tuple[str, ...]] = getattr(schema, "headings", {})
+    parser = _Parser(
+        prog=program,
+        usage="%(prog)s [--OPTION VALUE ...]" if headings else None,
+        description=about,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+    )
     parser.fields = schema.model_fields
-    parser.add_argument("--config", action=_OptionsFile, metavar="FILE.yaml", help="read options from a YAML file")
+    first = parser.add_argument_group("most used") if headings else parser
+    by_kind: dict[str, Any] = {}
+    for title, kinds in headings.items():
+        by_kind |= dict.fromkeys(kinds, parser.add_argument_group(title))
+    last = parser.add_argument_group("options from a file, and help") if headings else parser
+    last.add_argument("--config", action=_OptionsFile, metavar="FILE.yaml", help="read options from a YAML file")
+    last.add_argument("-h", "--help", action="help", help="show this text")
     properties = schema.model_json_schema(mode="validation")
     many = {name: _array(properties["properties"][name]) for name in schema.model_fields}
     for name, field in schema.model_fields.items():
         shape = properties["properties"][name]
         if many[name] == "+" and [item.partition("=")[0] for item in arguments].count(option_name(name)) > 1:
             raise UserError(f"{option_name(name)}: given twice; list all its values after one")
-        if isinstance(field.json_schema_extra, dict) and "positional" in field.json_schema_extra:
-            parser.add_argument(
-                name, nargs="+", metavar=str(field.json_schema_extra["positional"]), help=_escaped(field.description)
-            )
+        extra: Any = field.json_schema_extra or {}
+        if "positional" in extra:
+            parser.add_argument(name, nargs="+", metavar=extra["positional"], help=_escaped(field.description))
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         shown = "" if default in (None, [], ()) else f" (default: {as_typed(default)})"
-        parser.add_argument(
+        text = _escaped(f"{field.description}{' (needed)' if field.is_required() else shown}")
+        group = first if extra.get("shown") == "first" else by_kind.get(extra.get("kind"), parser)
+        group.add_argument(
             option_name(name),
-            help=_escaped(f"{field.description}{' (needed)' if field.is_required() else shown}"),
+            help=argparse.SUPPRESS if extra.get("shown") == "never" else text,
             metavar=("H", "W", "C") if many[name] == 3 else _allowed(shape, properties.get("$defs", {})),
             **({"nargs": "?", "const": "true"} if _switch(shape) else {"nargs": many[name]}),
         )

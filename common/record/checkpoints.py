@@ -45,6 +45,7 @@ from common.spec.state import STATE_FILE, TrainState
 CHECKPOINTS_DIR = "checkpoints"
 LOSSES_FILE, CHECKPOINT_FILE, CHECKSUMS_FILE = "losses.safetensors", "checkpoint.json", "checksums.sha256"
 FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
+KEPT = 2  # the latest checkpoints of a run that stay
 
 
 class Checkpoint(BaseModel):
@@ -72,13 +73,10 @@ class Checkpoint(BaseModel):
     epoch_seconds: float = Field(ge=0)
 
 
-def write_checkpoint(
-    run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState, keep: int
-) -> Path:
+def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> Path:
     """Writes a checkpoint under a temporary name, then renames it: it is complete or absent. Returns its folder.
 
-    Args:
-      keep: number of checkpoints to keep, including this one.
+    Only the latest KEPT checkpoints stay, this one included.
 
     Raises:
       FileError: the checkpoint can't be written.
@@ -102,7 +100,7 @@ def write_checkpoint(
     finally:
         for path in folder.parent.glob(".step-*"):  # also removes what a killed process has left
             shutil.rmtree(path, ignore_errors=True)
-    for path in list(checkpoint_dirs(run_dir))[keep:]:
+    for path in list(checkpoint_dirs(run_dir))[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
     return folder
 
@@ -257,7 +255,7 @@ class Checkpointer:
 
     def __init__(self, config: TrainConfig, plan: Plan, writes: bool) -> None:
         """`writes`: whether this process writes the files of the run."""
-        self.every, self.keep, self.plan, self.writes = config.checkpoint_every, config.keep, plan, writes
+        self.every, self.plan, self.writes = config.checkpoint_every, plan, writes
         self.run_dir = config.run_dir or Path()
         self.held = HeldSignal()
         self.due, self.signal = False, 0
@@ -314,7 +312,7 @@ class Checkpointer:
         if self.writes:
             self.wait()
             copies = checkpoint.model_copy(deep=True), list(losses), state
-            self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies, self.keep)
+            self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies)
         self.due = False
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from common.platform.ending import free_reserve
 from common.platform.errors import OutOfMemoryError
 from common.resolve import describe_devices
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 
 
@@ -29,12 +30,10 @@ def out_of_memory_as_user_error(
         free_reserve()
         if not ran_out(error):
             raise
-        evaluation, device = f"--eval-batch-size {config.eval_batch_size}", describe_devices(config, device_name)
+        evaluated, device = f"{EVAL_BATCH_SIZE:,} images at a time", describe_devices(config, device_name)
         if not trains:
-            raise OutOfMemoryError(
-                f"out of memory with {evaluation} on {device}; use a smaller --eval-batch-size"
-            ) from None
+            raise OutOfMemoryError(f"out of memory with {evaluated} on {device}; use fewer images") from None
         raise OutOfMemoryError(
-            f"out of memory with --batch-size {config.batch_size} ({evaluation}) on {device}; use a"
+            f"out of memory with --batch-size {config.batch_size} (evaluation: {evaluated}) on {device}; use a"
             " smaller --batch-size; --accumulate-grad-batches K (not in Keras) makes one step of K batches"
         ) from None

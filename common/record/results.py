@@ -21,7 +21,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import ClassNames, TrainConfig
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -81,7 +81,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[16]
+    schema_version: Literal[17]
     implementation: Text
     config: TrainConfig
     config_sha256: Sha256

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from common.spec.randomness import STREAM_ORDER, random_bits
 
+EVAL_BATCH_SIZE = 1000  # images in a batch of an evaluation, all devices together
+
 
 class Batch(NamedTuple):
     """A replica's shard of a batch, in a framework's own tensors.

@@ -2,14 +2,22 @@
 
 A step computes new weights and new slots from the gradient g of the loss, the weights w and the step's learning rate r.
 Slots begin at zero; `slots` lists their names, in the order of the formulas. t counts the steps taken, from 1; d is the
-weight decay. Defaults are PyTorch's, except SGD's momentum and the learning rates of SGD and RMSprop.
+weight decay. Defaults are PyTorch's, except SGD's momentum and its learning rate.
 docs/update-rules.md describes how Keras's own rules differ.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-OptimizerName = Literal["sgd", "adam", "adamw", "adadelta", "rmsprop"]
+import numpy as np
+
+
+def float32(value: float) -> float:
+    """The nearest float32, as a Python float: a number that every framework represents exactly."""
+    return float(np.float32(value))
+
+
+OptimizerName = Literal["sgd", "adam", "adamw", "adadelta"]
 
 
 @dataclass(frozen=True)
@@ -36,25 +44,23 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Kingma and Ba, 2015; with `amsgrad` Reddi et al., 2018 (torch.optim.Adam).
+    """Kingma and Ba, 2015 (torch.optim.Adam).
 
     g = g + d w
     m = beta1 m + (1 - beta1) g
     v = beta2 v + (1 - beta2) g^2
-    u = max(u, v)  if amsgrad  else  v
-    w = w - r / (1 - beta1^t) m / (sqrt(u / (1 - beta2^t)) + epsilon)
+    w = w - r / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + epsilon)
     """
 
     learning_rate: ClassVar[float] = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    amsgrad: bool = False
+    beta1: ClassVar[float] = float32(0.9)
+    beta2: ClassVar[float] = float32(0.999)
+    epsilon: ClassVar[float] = float32(1e-8)
     weight_decay: float = 0.0
 
     @property
     def slots(self) -> list[str]:
-        return ["mean", "square", *(["largest"] if self.amsgrad else [])]
+        return ["mean", "square"]
 
 
 @dataclass(frozen=True)
@@ -65,15 +71,14 @@ class AdamW:
     """
 
     learning_rate: ClassVar[float] = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    amsgrad: bool = False
+    beta1: ClassVar[float] = float32(0.9)
+    beta2: ClassVar[float] = float32(0.999)
+    epsilon: ClassVar[float] = float32(1e-8)
     weight_decay: float = 0.01
 
     @property
     def slots(self) -> list[str]:
-        return ["mean", "square", *(["largest"] if self.amsgrad else [])]
+        return ["mean", "square"]
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,8 @@ class Adadelta:
     """
 
     learning_rate: ClassVar[float] = 1.0
-    rho: float = 0.9
-    epsilon: float = 1e-6
+    rho: ClassVar[float] = float32(0.9)
+    epsilon: ClassVar[float] = float32(1e-6)
     weight_decay: float = 0.0
 
     @property
@@ -97,35 +102,10 @@ class Adadelta:
         return ["square", "change"]
 
 
-@dataclass(frozen=True)
-class RMSprop:
-    """Tieleman and Hinton, 2012; with `centered` Graves, 2013 (torch.optim.RMSprop).
-
-    g = g + d w
-    v = alpha v + (1 - alpha) g^2
-    a = alpha a + (1 - alpha) g
-    x = g / (sqrt(v - a^2  if centered  else  v) + epsilon)
-    b = momentum b + x
-    w = w - r b
-    """
-
-    learning_rate: ClassVar[float] = 0.001
-    alpha: float = 0.99
-    epsilon: float = 1e-8
-    momentum: float = 0.0
-    centered: bool = False
-    weight_decay: float = 0.0
-
-    @property
-    def slots(self) -> list[str]:
-        return ["square", *(["mean"] if self.centered else []), *(["velocity"] if self.momentum else [])]
-
-
-Rule = SGD | Adam | AdamW | Adadelta | RMSprop
+Rule = SGD | Adam | AdamW | Adadelta
 RULES: dict[OptimizerName, type[Rule]] = {
     "sgd": SGD,
     "adam": Adam,
     "adamw": AdamW,
     "adadelta": Adadelta,
-    "rmsprop": RMSprop,
 }

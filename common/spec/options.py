@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from pydantic import (
@@ -22,7 +22,7 @@ from pydantic import (
 
 from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
-from common.spec.optimizers import RULES, OptimizerName
+from common.spec.optimizers import RULES, OptimizerName, float32
 from common.spec.schedules import SCHEDULES, ScheduleName
 
 # --- What an option is ---
@@ -48,17 +48,21 @@ RESET_IN: dict[str, tuple[Purpose, ...]] = {
 }
 UNTRAINED = ("place", "output", "resuming", "logging", "profiling")  # kinds that do not affect what is trained
 TRAINED = tuple(kind for kind in RESET_IN if kind not in UNTRAINED)
+# Where --help shows an option: among the ones used most, under the heading of its kind, or nowhere, since only this
+# program gives it to its own runs.
+Shown = Literal["first", "by kind", "never"]
 
 
-def option(kind: str, default: Any, neutral: Any = ..., **details: Any) -> Any:
+def option(kind: str, default: Any, neutral: Any = ..., shown: Shown = "by kind", **details: Any) -> Any:
     """A field of a configuration.
 
     Args:
       neutral: the value in runs that reset this option; the default unless it is given.
+      shown: where --help shows it.
       details: passed to pydantic's `Field`.
     """
     neutral = default if neutral is ... else neutral
-    return Field(default, json_schema_extra={"kind": kind, "neutral": neutral}, **details)
+    return Field(default, json_schema_extra={"kind": kind, "neutral": neutral, "shown": shown}, **details)
 
 
 def neutral_option_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
@@ -134,16 +138,11 @@ def _defaults(name: str) -> str:
     return ", ".join(f"{value} ({', '.join(of)})" for value, of in names.items())
 
 
-SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # normal numbers of float32
-
-
-def float32(value: float) -> float:
-    """The nearest float32, as a Python float: a number that every framework represents exactly."""
-    return float(np.float32(value))
+SMALLEST = float(np.finfo(np.float32).tiny)  # the smallest normal number of float32
 
 
 def outlives_rounding(value: float) -> float:
-    """Returns `value`. Raises ValueError if it is 0 or 1 in float32, but not as typed: such a rate or average is still.
+    """Returns `value`. Raises ValueError if it is 0 or 1 in float32, but not as typed.
 
     Numbers below the normal ones count as 0, since frameworks may compute with 0 instead.
     """
@@ -163,26 +162,32 @@ class TrainingOptions(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    # Heading of --help -> the kinds of the options under it.
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
+        "data and network": ("data", "place", "network"),
+        "training": ("training", "schedule", "regularisation"),
+        "devices and number formats": ("machine", "setting"),
+        "files, logs and profiles": ("output", "resuming", "logging", "profiling"),
+    }
 
     # --- Data, network and augmentation ---
 
     dataset: DatasetName = option(
         "data",
         "digits",
+        shown="first",
         description="the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of"
         " memory-mapped arrays, which make_dataset.py makes from any folder of images",
     )
     data_dir: Path = option(
         "place",
         Path("data"),
+        shown="first",
         description="folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays"
         " the folder that make_dataset.py has written",
     )
     image_shape: ImageShape | None = option(
         "data", None, description="height, width and channels of synthetic images; unset: 28 28 1"
-    )
-    num_classes: int | None = option(
-        "data", None, ge=2, le=MAX_CLASSES, description="number of classes of synthetic images; unset: 10"
     )
     train_size: int | None = option(
         "training",
@@ -199,7 +204,7 @@ class TrainingOptions(BaseModel):
         description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)",
     )
 
-    model: ModelName = option("network", "cnn", description="the network")
+    model: ModelName = option("network", "cnn", shown="first", description="the network")
     sync_batchnorm: bool = option(
         "network", False, description="batch normalisation over the batch of all replicas, not over each one's shard"
     )
@@ -207,9 +212,13 @@ class TrainingOptions(BaseModel):
         "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
 
-    epochs: int = option("schedule", 20, neutral=1, gt=0, le=10**6, description="passes over the training set")
+    epochs: int = option(
+        "schedule", 20, neutral=1, shown="first", gt=0, le=10**6, description="passes over the training set"
+    )
     max_steps: int = option("schedule", -1, ge=-1, le=MAX_COUNT, description="stop after N steps; -1: no limit")
-    batch_size: int = option("training", 64, gt=0, le=MAX_COUNT, description="global batch size, all devices together")
+    batch_size: int = option(
+        "training", 64, shown="first", gt=0, le=MAX_COUNT, description="global batch size, all devices together"
+    )
     label_smoothing: float = option(
         "regularisation",
         0.0,
@@ -225,13 +234,6 @@ class TrainingOptions(BaseModel):
         description="pad training images with N black pixels on each side, and crop them at random back to their size",
     )
     horizontal_flip: bool = option("regularisation", False, description="mirror half of the training images, at random")
-    cutout: int = option(
-        "regularisation",
-        0,
-        ge=0,
-        le=4096,
-        description="in training, set a random square of N x N pixels to the mean colour",
-    )
     seed: int = option(
         "data",
         0,
@@ -246,18 +248,11 @@ class TrainingOptions(BaseModel):
     learning_rate: float | None = option(
         "training",
         None,
+        shown="first",
         gt=0,
         le=1e38,
         allow_inf_nan=False,
         description=f"the learning rate, or the peak of its schedule; unset: {_defaults('learning_rate')}",
-    )
-    scale_learning_rate: int | None = option(
-        "training",
-        None,
-        gt=0,
-        le=MAX_COUNT,
-        description="the batch size N that the learning rate is meant for: the rate is multiplied by examples per step"
-        " / N; unset: not scaled",
     )
     warmup_steps: int = option(
         "schedule", 0, ge=0, le=10**9, description="steps of linear warm-up before the schedule starts"
@@ -279,48 +274,8 @@ class TrainingOptions(BaseModel):
     gamma: float | None = option(
         "schedule", None, gt=0, le=1, description="schedule step: factor of each change; unset: 0.1"
     )
-    pct_start: float | None = option(
-        "schedule", None, gt=0, lt=1, description="schedule one-cycle: share of the steps before the peak; unset: 0.3"
-    )
-    div_factor: float | None = option(
-        "schedule", None, ge=1, le=1e38, description="schedule one-cycle: the peak divided by the first rate; unset: 25"
-    )
-    final_div_factor: float | None = option(
-        "schedule",
-        None,
-        ge=1,
-        le=1e38,
-        description="schedule one-cycle: the first rate divided by the last; unset: 10000",
-    )
-    momentum: float | None = option(
-        "training", None, ge=0, lt=1, description=f"momentum; unset: {_defaults('momentum')}"
-    )
+    momentum: float | None = option("training", None, ge=0, lt=1, description="sgd: momentum; unset: 0.9")
     nesterov: bool | None = option("training", None, description="sgd: Nesterov momentum; unset: false")
-    beta1: float | None = option(
-        "training", None, ge=0, lt=1, description="adam, adamw: decay of the gradients' mean; unset: 0.9"
-    )
-    beta2: float | None = option(
-        "training", None, ge=0, lt=1, description="adam, adamw: decay of the squared gradients' mean; unset: 0.999"
-    )
-    amsgrad: bool | None = option(
-        "training", None, description="adam, adamw: divide by the largest such mean of squares so far; unset: false"
-    )
-    rho: float | None = option(
-        "training", None, ge=0, lt=1, description="adadelta: decay of the means of squares; unset: 0.9"
-    )
-    alpha: float | None = option(
-        "training", None, ge=0, lt=1, description="rmsprop: decay of the squared gradients' mean; unset: 0.99"
-    )
-    centered: bool | None = option(
-        "training", None, description="rmsprop: divide by the gradients' standard deviation; unset: false"
-    )
-    epsilon: float | None = option(
-        "training",
-        None,
-        gt=0,
-        le=1,
-        description=f"added to the divisor, to avoid division by zero; unset: {_defaults('epsilon')}",
-    )
     weight_decay: float | None = option(
         "regularisation",
         None,
@@ -346,14 +301,6 @@ class TrainingOptions(BaseModel):
         le=1e38,
         description="if the norm of all gradients together is larger than this, scale them down to it; unset: never",
     )
-    ema_decay: float | None = option(
-        "regularisation",
-        None,
-        gt=0,
-        lt=1,
-        description="evaluate and save a moving average of the weights; each step keeps this share of it; unset: the"
-        " weights themselves",
-    )
 
     # --- Devices and number formats ---
 
@@ -364,6 +311,7 @@ class TrainingOptions(BaseModel):
         "machine",
         "auto",
         neutral=1,
+        shown="first",
         description="number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the"
         " CPU, all GPUs, or as many as a launcher such as torchrun has started",
     )
@@ -417,27 +365,8 @@ class TrainingOptions(BaseModel):
         description="let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster;"
         " auto: false, or what mode tuned chooses",
     )
-    data_on: Literal["auto", "device", "host"] = option(
-        "setting",
-        "auto",
-        description="host: the framework's own loader gathers batches and copies them; device (mode tuned): the data"
-        " set in each device's memory, batches gathered there; auto: device in mode tuned up to 512 MiB (not in Keras),"
-        " else host",
-    )
 
-    # --- Evaluation, and what is written ---
-
-    eval_batch_size: int = option("training", 1000, gt=0, le=MAX_COUNT, description="global batch size of evaluation")
-    log_every_n_steps: int = option(
-        "output",
-        50,
-        gt=0,
-        le=MAX_COUNT,
-        description="fetch and write the step losses every N steps and at each epoch's end",
-    )
-    save_first_batch: bool = option(
-        "output", False, description="also write first_batch.safetensors: activations and gradients on the first batch"
-    )
+    # --- What is written ---
 
     logger: tuple[LoggerName, ...] = option(
         "logging",
@@ -459,7 +388,6 @@ class TrainingOptions(BaseModel):
         description="write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset:"
         " never",
     )
-    keep: int = option("resuming", 2, gt=0, le=10**6, description="keep only the last N checkpoints")
 
     @property
     def nodes(self) -> int:
@@ -516,12 +444,6 @@ class TrainingOptions(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _keeps_checkpoints(self) -> Self:
-        if self.checkpoint_every is None and self.keep != type(self).model_fields["keep"].default:
-            raise ValueError(f"--keep {self.keep}: needs --checkpoint-every, without which there are no checkpoints")
-        return self
-
-    @model_validator(mode="after")
     def _fits_its_strategy(self) -> Self:
         if self.stages and self.accelerator != "auto" and (self.accelerator == "gpu") != ("gpu" in self.stages):
             raise ValueError(f"--stages {' '.join(self.stages)}: at odds with --accelerator {self.accelerator}")
@@ -538,24 +460,23 @@ class TrainingOptions(BaseModel):
             raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
         if self.batch_size % self.microbatches:
             raise ValueError(f"--microbatches {self.microbatches}: does not divide --batch-size {self.batch_size}")
-        if self.dataset != "synthetic":
-            for name in ("image_shape", "num_classes"):
-                if (value := getattr(self, name)) is not None:
-                    shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-                    raise ValueError(f"{option_name(name)} {shown}: only for --dataset synthetic, not {self.dataset}")
+        if self.dataset != "synthetic" and self.image_shape:
+            shown = " ".join(map(str, self.image_shape))
+            raise ValueError(f"--image-shape {shown}: only for --dataset synthetic, not {self.dataset}")
         return self
 
 
 class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
-    mode: Mode = option("setting", "plain", description=ABOUT_MODE)
+    mode: Mode = option("setting", "plain", shown="first", description=ABOUT_MODE)
     run_dir: Path | None = option(
-        "output", None, description="folder for this run's files; unset: a new one under runs/"
+        "output", None, shown="first", description="folder for this run's files; unset: a new one under runs/"
     )
     resume: Literal["auto"] | Path | None = option(
         "resuming",
         None,
+        shown="first",
         description="continue from this checkpoint, or from the latest one in this run folder, made by any"
         " implementation; auto: from the latest in --run-dir, or from the start if there is none",
     )
@@ -574,6 +495,20 @@ class TrainConfig(TrainingOptions):
         " unset: all; results are called test_... in both cases",
     )
     dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
+    log_every_n_steps: int = option(
+        "output",
+        50,
+        shown="never",
+        gt=0,
+        le=MAX_COUNT,
+        description="fetch and write the step losses every N steps and at each epoch's end",
+    )
+    save_first_batch: bool = option(
+        "output",
+        False,
+        shown="never",
+        description="also write first_batch.safetensors: activations and gradients on the first batch",
+    )
 
     @property
     def examples_per_step(self) -> int:
@@ -584,11 +519,6 @@ class TrainConfig(TrainingOptions):
         """The steps of a training on `train_size` examples."""
         size, accumulated = self.examples_per_step, self.accumulate_grad_batches
         return Plan.make(train_size, size, self.epochs, self.max_steps, self.verify_steps, accumulated)
-
-    @model_validator(mode="after")
-    def _fits_its_mode(self) -> Self:
-        check_mode(self.data_on, self.mode)
-        return self
 
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some fields changed."""
@@ -607,9 +537,3 @@ class TrainConfig(TrainingOptions):
         """Hex digest over `training_fields`: equal if and only if two runs have the same values of these fields."""
         text = json.dumps(self.training_fields(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_mode(data_on: str, *modes: Mode) -> None:
-    """Raises ValueError for data on the device in another mode than tuned."""
-    if data_on == "device" and {*modes} != {"tuned"}:
-        raise ValueError("--data-on device: needs --mode tuned; in other modes the framework's own loader is used")

@@ -41,24 +41,23 @@ class Step:
         return self.gamma ** ((step - 1) // (self.step_size * plan.whole_epoch_steps))
 
 
+PCT_START, DIV_FACTOR, FINAL_DIV_FACTOR = 0.3, 25.0, 1e4  # the defaults of torch.optim.lr_scheduler.OneCycleLR
+
+
 @dataclass(frozen=True)
 class OneCycle:
     """Rises and then falls, each along half a cosine (Smith and Topin, 2018; torch.optim.lr_scheduler.OneCycleLR).
 
-    The rate rises from peak / div_factor to the peak in a share `pct_start` of the steps. Then it falls to the first
-    rate divided by final_div_factor. Momentum does not change: PyTorch's `cycle_momentum` is not included.
+    The rate rises from peak / DIV_FACTOR to the peak in a share PCT_START of the steps. Then it falls to the first
+    rate divided by FINAL_DIV_FACTOR. Momentum does not change: PyTorch's `cycle_momentum` is not included.
     """
-
-    pct_start: float = 0.3
-    div_factor: float = 25.0
-    final_div_factor: float = 1e4
 
     def factor(self, step: int, warmup_steps: int, plan: Plan) -> float:
         num_steps, done = plan.schedule_steps - warmup_steps, step - 1 - warmup_steps
-        top, last = self.pct_start * num_steps - 1, num_steps - 1
+        top, last = PCT_START * num_steps - 1, num_steps - 1
         if done <= top:
-            return _between(1 / self.div_factor, 1.0, done / top if top else 1.0)
-        return _between(1.0, 1 / self.div_factor / self.final_div_factor, (done - top) / (last - top))
+            return _between(1 / DIV_FACTOR, 1.0, done / top if top else 1.0)
+        return _between(1.0, 1 / DIV_FACTOR / FINAL_DIV_FACTOR, (done - top) / (last - top))
 
 
 def _between(first: float, last: float, done: float) -> float:

@@ -1,6 +1,6 @@
 """The state of a training after a step: all that the next step needs, in any framework."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,6 @@ class TrainState:
     Attributes:
       weights: includes running statistics of batch normalisation.
       slots: name of the slot -> what the update rule stores for each trained parameter, see `common.spec.optimizers`.
-      average: moving average of the trained parameters; empty if there is none.
       scale: state of loss scaling; None if the loss is not scaled.
       differ: trained parameters in which this process's replicas have different values, by name.
     """
@@ -44,7 +43,6 @@ class TrainState:
     step: int
     weights: Weights
     slots: dict[str, Weights]
-    average: Weights = field(default_factory=dict)
     scale: ScaleState | None = None
     differ: tuple[str, ...] = ()
 
@@ -53,16 +51,10 @@ class TrainState:
         """Number of steps that were not skipped, which Adam counts."""
         return self.step - (self.scale.skipped if self.scale else 0)
 
-    @property
-    def evaluated(self) -> Weights:
-        """The weights that are evaluated: with a moving average, the average."""
-        return self.weights | self.average
-
     def to_arrays(self) -> Arrays:
-        """The content of `state.safetensors`: `weights.NAME`, `slots.SLOT.NAME`, `average.NAME` and scalars."""
+        """The content of `state.safetensors`: `weights.NAME`, `slots.SLOT.NAME` and scalars."""
         arrays: Arrays = {"step": np.array([self.step], np.int64)}
         arrays |= {f"weights.{name}": array for name, array in self.weights.items()}
-        arrays |= {f"average.{name}": array for name, array in self.average.items()}
         for slot, values in self.slots.items():
             arrays |= {f"slots.{slot}.{name}": array for name, array in values.items()}
         if self.scale:
@@ -83,7 +75,6 @@ class TrainState:
         trained = {parameter.name: parameter.shape for parameter in network.parameters if parameter.trainable}
         expected = {f"weights.{parameter.name}": parameter.shape for parameter in network.parameters}
         expected |= {f"slots.{slot}.{name}": shape for slot in rule.rule.slots for name, shape in trained.items()}
-        expected |= {f"average.{name}": shape for name, shape in trained.items() if rule.ema_decay is not None}
         expected |= {"step": (1,), **({"scale": (3,)} if scaled else {})}
         shapes = {name: array.shape for name, array in arrays.items()}
         for name in [*expected, *shapes]:
@@ -101,4 +92,4 @@ class TrainState:
             value, good_steps, skipped = arrays["scale"].tolist()
             scale = ScaleState(value, int(good_steps), int(skipped))
         slots = {slot: part(f"slots.{slot}.") for slot in rule.rule.slots}
-        return cls(int(arrays["step"][0]), part("weights."), slots, part("average."), scale)
+        return cls(int(arrays["step"][0]), part("weights."), slots, scale)

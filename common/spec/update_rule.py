@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.platform.errors import UserError
 from common.spec.batches import Plan
-from common.spec.optimizers import RULES, Rule
-from common.spec.options import LARGEST, SMALLEST, TrainConfig, float32
+from common.spec.optimizers import RULES, Rule, float32
+from common.spec.options import TrainConfig
 from common.spec.schedules import SCHEDULES, Schedule
 
 
@@ -37,14 +36,11 @@ class UpdateRule:
       learning_rates: float32 (schedule_steps,), the rate of step s at index s - 1.
       largest_norm: limit for the norm n of the gradients g, summed over all replicas. n is the root of the sum of
         squares over all parameters. The rule is given min(1, largest_norm / (n + NORM_EPSILON)) g. None: it is given g.
-      ema_decay: decay of the weights' average a. After each step a = ema_decay a + (1 - ema_decay) w; after the first
-        step a = w. The average is evaluated and saved, but does not affect the steps. None: there is no average.
     """
 
     rule: Rule
     learning_rates: NDArray[np.float32]
     largest_norm: float | None
-    ema_decay: float | None
 
     @classmethod
     def make(cls, config: TrainConfig, plan: Plan) -> "UpdateRule":
@@ -53,10 +49,8 @@ class UpdateRule:
         values: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(kind)}
         rule = kind(**{name: float32(value) if isinstance(value, float) else value for name, value in values.items()})
         rates = np.array(learning_rates(config, plan), dtype=np.float32)
-        norm, decay = (
-            None if value is None else float32(value) for value in (config.gradient_clip_val, config.ema_decay)
-        )
-        return cls(rule, rates, norm, decay)
+        norm = config.gradient_clip_val
+        return cls(rule, rates, None if norm is None else float32(norm))
 
 
 @dataclass(frozen=True)
@@ -75,27 +69,11 @@ class LossScaling:
     growth_interval: int = 2000
 
 
-def peak_rate(config: TrainConfig) -> float:
-    """The learning rate after warm-up; with `scale_learning_rate`, scaled with the batch size (Goyal et al., 2017).
-
-    Raises:
-      UserError: float32 can't represent the scaled rate.
-    """
-    config = spelled_out(config)
-    assert config.learning_rate is not None
-    base = config.scale_learning_rate or config.examples_per_step
-    peak = config.learning_rate * (config.examples_per_step / base)
-    if not SMALLEST <= peak <= LARGEST:
-        raise UserError(
-            f"--learning-rate {config.learning_rate}: --scale-learning-rate {base} makes it {peak:.3g}, which 32-bit"
-            " floats can't represent"
-        )
-    return peak
-
-
 def learning_rates(config: TrainConfig, plan: Plan) -> list[float]:
     """The learning rate of every step: linear up to the peak in `warmup_steps`, then the schedule."""
-    config, peak = spelled_out(config), peak_rate(config)
+    config = spelled_out(config)
+    peak = config.learning_rate
+    assert peak is not None
     kind: Any = SCHEDULES[config.schedule]
     schedule: Schedule = kind(**{field.name: getattr(config, field.name) for field in fields(kind)})
     warmup = config.warmup_steps

@@ -6,9 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from common.platform.cli import option_name
-from common.platform.errors import UserError
 from comparison.lockstep import different_settings
-from comparison.measure.baseline import Change, changes_since_baseline
 from comparison.measure.cautions import find_cautions
 from comparison.measure.rounds import disturbed_rounds, further_rounds
 from comparison.measure.table import Row, Table
@@ -25,8 +23,6 @@ class Summary:
       folder: the comparison's folder.
       runs: all runs that have ended, including those that search for a learning rate.
       missing: how many runs are still to be made.
-      changes: the changes of the rows since the baseline.
-      no_baseline: why a baseline that was asked for can't be read; None if it can, or if there is none.
     """
 
     folder: Path
@@ -35,8 +31,6 @@ class Summary:
     runs: Sequence[Run]
     missing: int
     warnings: list[str]
-    changes: list[Change]
-    no_baseline: str | None
 
     @property
     def rows(self) -> list[Row]:
@@ -77,23 +71,13 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
 
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
-    """Tables, warnings and changes since the baseline, from the runs that have ended so far."""
+    """Tables and warnings, from the runs that have ended so far."""
     request, corrections = _as_trained(request, runs)
     tables = make_tables(folder, request, runs)
-    changes: list[Change] = []
-    no_baseline = None
-    if request.options.baseline:
-        try:
-            earlier = Request.read(request.options.baseline, "--baseline")
-            earlier_runs, _ = find_runs(request.options.baseline, earlier)
-            earlier_tables = make_tables(request.options.baseline, earlier, earlier_runs)
-            changes = changes_since_baseline(tables, earlier_tables)
-        except UserError as error:  # the baseline was there at the start; without it the results are still shown
-            no_baseline = str(error)
     options = request.options
     warnings = find_cautions(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
     warnings = [*request.warnings, *corrections, *warnings]
-    return Summary(folder, request, tables, list(runs), missing, warnings, changes, no_baseline)
+    return Summary(folder, request, tables, list(runs), missing, warnings)
 
 
 def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[str]]:

@@ -14,7 +14,6 @@ from common.record.results import RunResult, TurnLine
 from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.options import Mode
-from common.spec.update_rule import peak_rate
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.accuracies import accuracies_differ_clearly, runs_by_seed
 from comparison.measure.columns import Column, column, count, number, shown
@@ -53,7 +52,7 @@ from comparison.ratios import (
 from comparison.run.store import Reach, RoundKey, Run
 
 Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]
-# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not always printed:
+# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
 ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
 DETAILED = (DETAILS, TIMES, DEVICE)
 # Those of all rows of a sweep, in their order:
@@ -453,7 +452,7 @@ class Row:
     @column("learning\nrate", SWEEP_ACCURACY, form="g")
     def learning_rate(self) -> float | None:
         """The highest learning rate."""
-        return peak_rate(self.results[0].config) if self.runs else None
+        return self.results[0].config.learning_rate if self.runs else None
 
     # --- Columns: accuracy ---
 

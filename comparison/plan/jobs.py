@@ -125,8 +125,6 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         swept[field] = values
     if "scaling" in options.model_fields_set and not {option_name(field)[2:] for field in swept} & {*SCALED}:
         raise UserError(f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED)}")
-    if options.sweep_learning_rate == "linear" and base.scale_learning_rate:
-        raise UserError("--sweep-learning-rate linear: --scale-learning-rate does that already")
     if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
         raise UserError("--sweep-learning-rate tune: not together with a sweep of the learning rate itself")
     if (count := math.prod(map(len, swept.values()))) > MAX_RUNS:
@@ -152,7 +150,12 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                 scaled = config.replace(batch_size=config.batch_size * count)
             if options.sweep_learning_rate == "linear":
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": the rate is proportional to the batch size.
-                scaled = scaled.replace(scale_learning_rate=base.examples_per_step)
+                assert scaled.learning_rate is not None
+                rate = scaled.learning_rate * (scaled.examples_per_step / base.examples_per_step)
+                try:
+                    scaled = scaled.replace(learning_rate=rate)
+                except ValidationError as error:
+                    raise UserError(f"--sweep-learning-rate linear: {rate:g} {complaint(error.errors()[0])}") from None
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
     if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
         raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")

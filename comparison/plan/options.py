@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -17,7 +17,6 @@ from common.spec.options import (
     Mode,
     TrainConfig,
     TrainingOptions,
-    check_mode,
     option,
     options_of_kind,
     outlives_rounding,
@@ -61,9 +60,17 @@ def _short_names(value: Any) -> Any:
 class CompareConfig(TrainingOptions):
     """The options of compare.py; `python compare.py --help` prints all of them."""
 
+    headings: ClassVar[dict[str, tuple[str, ...]]] = {
+        "the comparison": ("rows", "run", "repeating", "folder"),
+        "sweeps": ("study",),
+        "how results are judged and shown": ("reading",),
+        **TrainingOptions.headings,
+    }
+
     implementations: Annotated[list[ImplementationName], BeforeValidator(_short_names)] = option(
         "rows",
         ["tf", "pt", "ptl"],
+        shown="first",
         min_length=1,
         description="which to run: tensorflow, keras, pytorch, lightning, jax, or tf, pt, ptl for short (NAME stands"
         " for the folder NAME_impl); the first is the reference: the others must train identically, and ratios are"
@@ -72,6 +79,7 @@ class CompareConfig(TrainingOptions):
     mode: list[Mode] = option(
         "rows",
         [],
+        shown="first",
         description=f"{ABOUT_MODE}; each mode has its own row; unset: tutorial and plain, or plain alone where the"
         " tutorials' programs can't run or would train differently",
     )
@@ -106,6 +114,7 @@ class CompareConfig(TrainingOptions):
     repeats: int = option(
         "repeating",
         3,
+        shown="first",
         gt=0,
         le=10**4,
         description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
@@ -127,6 +136,7 @@ class CompareConfig(TrainingOptions):
     resume: Path | None = option(
         "folder",
         None,
+        shown="first",
         description="folder of an earlier comparison to continue: do missing runs, and more rounds with a"
         " larger --repeats",
     )
@@ -134,6 +144,7 @@ class CompareConfig(TrainingOptions):
     sweep: list[str] = option(
         "study",
         [],
+        shown="first",
         description="values to compare, as OPTION=VALUE,VALUE,..., for an option of data, model, training or machine,"
         " such as batch-size or devices; several sweeps are combined with each other",
     )
@@ -151,9 +162,6 @@ class CompareConfig(TrainingOptions):
     )
     tune_over: list[Rate] = option("study", [], description="learning rates for --sweep-learning-rate tune")
 
-    details: bool = option(
-        "reading", False, description="print all tables, and not only the one that matters; the report has them all"
-    )
     target_accuracy: float | None = option(
         "reading",
         None,
@@ -163,9 +171,6 @@ class CompareConfig(TrainingOptions):
     )
     report_only: Path | None = option(
         "folder", None, description="folder of a comparison: run nothing, only regenerate its tables and report"
-    )
-    baseline: Path | None = option(
-        "reading", None, description="folder of an earlier comparison: show what has changed since"
     )
 
     @model_validator(mode="after")
@@ -183,7 +188,6 @@ class CompareConfig(TrainingOptions):
                 f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are run in any case; give the"
                 " largest number of rounds to run, such as --repeats 20"
             )
-        check_mode(self.data_on, *self.mode)
         named = [
             option_name(name) for name in options_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
         ]

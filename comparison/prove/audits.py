@@ -280,9 +280,8 @@ def first_state(experiment: Experiment) -> TrainState:
     weights = {name: array.astype(kind) for name, array in experiment.initial_weights.items()}
     trained = (parameter for parameter in experiment.network.parameters if parameter.trainable)
     zeros = {parameter.name: np.zeros(parameter.shape, kind) for parameter in trained}
-    rule = experiment.update_rule
     scale = ScaleState(LossScaling().initial, 0, 0) if experiment.config.precision == "16-mixed" else None
-    return TrainState(0, weights, dict.fromkeys(rule.rule.slots, zeros), zeros if rule.ema_decay else {}, scale)
+    return TrainState(0, weights, dict.fromkeys(experiment.update_rule.rule.slots, zeros), scale)
 
 
 # --- A step ---
@@ -426,8 +425,8 @@ def _audit_evaluation(
     """
     step, config = experiment.plan.last_step(line.epoch), experiment.config
     span = {"first_step": step, "last_step": step, "of_evaluation": True}
-    weights = read_safetensors(run_dir / WEIGHTS_FILE) if is_last or state is None else state.evaluated
-    wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.evaluated[name])]
+    weights = read_safetensors(run_dir / WEIGHTS_FILE) if is_last or state is None else state.weights
+    wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.weights[name])]
     if wrong:
         words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"
         return Audit(**span, same=False, difference=1, explained=0, note=words)
@@ -456,7 +455,7 @@ def _audit_evaluation(
         elif worst.name == "loss":
             words = f"the test loss is {line.test_loss:.6g}, and should be {wanted['loss'][0]:.6g}"
             others = _other_states(experiment, run_dir, step)
-            cause = cause_of_evaluation(experiment, line.test_loss, worst.explained, state, others)
+            cause = cause_of_evaluation(experiment, line.test_loss, worst.explained, others)
         note = f"{words}: {cause}"
     return Audit(
         **span,

@@ -64,12 +64,6 @@ class WrongStep:
         if [*beyond] == ["loss"]:
             return f"{words}, while the update is right: {self._suspects_of_loss(beyond['loss'].explained)}"
         explained = {difference.name: difference.explained for difference in self.differences}
-        averages = {name.removeprefix("average."): name for name in self.wanted if name.startswith("average.")}
-        if any(f"weights.{name}" in beyond for name in averages) and all(
-            norm(self.actual[f"weights.{name}"] - self.wanted[average]) <= explained[average]
-            for name, average in averages.items()
-        ):
-            return f"{words}: the weights were replaced by their moving average"
         for mistake, change in self._mistakes():
             changed = {"experiment": self.experiment, "state": self.before, **change}
             arrays = reference_steps(until=self.after.step, **changed)
@@ -176,11 +170,6 @@ class WrongStep:
                 {"factors": (1.0, factor)},
             )
         between = f"the weights were changed between step {before.step} and this one"
-        if before.average:
-            yield (
-                f"{between}: they were replaced by their moving average",
-                {"state": replace(before, weights=before.weights | before.average)},
-            )
         for state in self.others:
             if state.step != before.step:
                 yield (
@@ -205,8 +194,6 @@ class WrongStep:
                 "the network or its precision": True,
             }
             return f"suspect {', '.join(suspects_in_use(parts))}"
-        if all(name.startswith("average.") for name in beyond):
-            return "suspect the moving average of the weights"
         if all(name.startswith("weights.") and name.endswith((".mean", ".variance")) for name in beyond):
             return "suspect the running statistics of batch normalisation"
         has_slots = any(name.startswith("slots.") for name in wanted)
@@ -239,23 +226,16 @@ class WrongStep:
         return factor, norm(found - factor * change) <= 0.1 * norm(found - change)
 
 
-def cause_of_evaluation(
-    experiment: Experiment, loss: float, explained: float, state: TrainState | None, others: Iterable[TrainState]
-) -> str:
+def cause_of_evaluation(experiment: Experiment, loss: float, explained: float, others: Iterable[TrainState]) -> str:
     """Why the test loss of an evaluation is wrong.
 
     Args:
       loss: the test loss that the run has recorded.
       explained: how much of its difference rounding explains.
-      state: the one that is evaluated; None if it was not kept.
-      others: states after other steps.
+      others: states after other steps than the one that is evaluated.
     """
     count = len(experiment.dataset.test_images)
-    usual = []
-    if state and state.average:
-        usual.append(("the weights are evaluated instead of their moving average", state.weights))
-    usual += [(f"the weights are those after step {other.step}", other.evaluated) for other in others]
-    for mistake, weights in usual:
-        if abs(evaluate(experiment, weights, count).loss - loss) <= explained:
-            return mistake
+    for other in others:
+        if abs(evaluate(experiment, other.weights, count).loss - loss) <= explained:
+            return f"the weights are those after step {other.step}"
     return f"suspect {suspects_of_evaluation(experiment.config)}"

@@ -129,7 +129,7 @@ def compare(
 
 
 def numbers(state: TrainState) -> Arrays:
-    """float64: `weights.NAME`, `slots.SLOT.NAME` and `average.NAME`."""
+    """float64: `weights.NAME` and `slots.SLOT.NAME`."""
     arrays = state.to_arrays()
     return {name: array.astype(np.float64) for name, array in arrays.items() if name not in ("step", "scale")}
 

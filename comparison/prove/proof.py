@@ -29,6 +29,7 @@ from common.record.results import (
     read_result,
     read_step_losses,
 )
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
 from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
@@ -101,22 +102,22 @@ def verify_steps(flops: int) -> int:
 def cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[str, int]:
     """Options for a smaller test set, if evaluating the whole test set takes long; else empty.
 
-    The smaller test set has two batches, no larger than in training, and a remainder. With the remainder, its size is
+    The smaller test set has as many images as two steps' batches, and a remainder. With the remainder, its size is
     divisible by the number of devices if and only if the size of the whole test set is.
 
     Args:
       flops: of a forward pass of one image.
     """
-    count, size = len(dataset.test_images), min(config.batch_size, config.eval_batch_size)
+    count, size = len(dataset.test_images), min(config.batch_size, EVAL_BATCH_SIZE)
     plan = config.plan(len(dataset.train_images))
     evaluations = plan.num_epochs + 1  # one more for the predictions of the report
     if evaluations * count * flops <= MOST_FLOPS:
         return {}
     devices = 1 if config.devices == "auto" else config.devices
     kept = 2 * size + (count - 2 * size) % devices
-    if count % config.eval_batch_size and kept % size == 0:
+    if count % EVAL_BATCH_SIZE and kept % EVAL_BATCH_SIZE == 0:
         kept += devices  # the last batch stays incomplete, as in the whole test set
-    return {"test_size": kept, "eval_batch_size": size} if kept < count else {}
+    return {"test_size": kept} if kept < count else {}
 
 
 # --- The verdict: whether two rows are the same training, and at which step they begin to differ ---
@@ -149,7 +150,7 @@ def check_proof_complete(path: Path) -> None:
 
 def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
     """The proof of the row `name` against the row `reference` of a variant; not known if it does not fit `runs`."""
-    proof = judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
+    proof = _judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
     if proof.same is not None and (note := why_proof_does_not_fit(folder, variant, runs)):
         return Proof(None, note=note)
     return proof
@@ -183,7 +184,7 @@ def _software(result: RunResult) -> dict[str, str]:
     return {name: version for name, version in result.versions.items() if name != "platform"}
 
 
-def judge_folders(reference: Path, other: Path) -> Proof:
+def _judge_folders(reference: Path, other: Path) -> Proof:
     """The proof from the folders of two runs in 64 bits."""
     try:
         for path in (reference, other):

@@ -453,11 +453,7 @@ def apply_gradients(experiment: Experiment, before: TrainState, gradients: Weigh
         new[name], changed = update(rule.rule, weights[name], gradient, own, rate, before.steps_taken + 1)
         for slot, value in changed.items():
             slots[slot][name] = value
-    average: Weights = {}
-    if rule.ema_decay is not None:
-        old = _in_64_bits(before.average) if before.step else new
-        average = {name: rule.ema_decay * old[name] + (1 - rule.ema_decay) * new[name] for name in gradients}
-    return TrainState(step, new, slots, average)
+    return TrainState(step, new, slots)
 
 
 def _inputs(experiment: Experiment, images: NDArray[np.uint8], seen: NDArray[np.int64] | None) -> Array:
@@ -490,26 +486,13 @@ def update(
         case rules.Adam() | rules.AdamW():
             m = rule.beta1 * slots["mean"] + (1 - rule.beta1) * g
             v = rule.beta2 * slots["square"] + (1 - rule.beta2) * g**2
-            new = {"mean": m, "square": v}
-            if rule.amsgrad:
-                new["largest"] = np.maximum(slots["largest"], v)
-            root = np.sqrt(new.get("largest", v) / (1 - rule.beta2**taken))
-            return w - rate / (1 - rule.beta1**taken) * m / (root + rule.epsilon), new
+            root = np.sqrt(v / (1 - rule.beta2**taken))
+            return w - rate / (1 - rule.beta1**taken) * m / (root + rule.epsilon), {"mean": m, "square": v}
         case rules.Adadelta():
             v = rule.rho * slots["square"] + (1 - rule.rho) * g**2
             x = np.sqrt(slots["change"] + rule.epsilon) / np.sqrt(v + rule.epsilon) * g
             u = rule.rho * slots["change"] + (1 - rule.rho) * x**2
             return w - rate * x, {"square": v, "change": u}
-        case rules.RMSprop():
-            v = rule.alpha * slots["square"] + (1 - rule.alpha) * g**2
-            new = {"square": v}
-            if rule.centered:
-                new["mean"] = rule.alpha * slots["mean"] + (1 - rule.alpha) * g
-            x = g / (np.sqrt(v - new["mean"] ** 2 if rule.centered else v) + rule.epsilon)
-            if not rule.momentum:
-                return w - rate * x, new
-            new["velocity"] = rule.momentum * slots["velocity"] + x
-            return w - rate * new["velocity"], new
 
 
 def _in_64_bits(weights: Weights) -> Weights:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from common.platform.errors import printable
 from common.platform.files import write_text
 from common.record.results import RunResult
 from comparison.measure.columns import columns_of
@@ -18,8 +17,8 @@ from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_sweep_study
 from comparison.measure.table import Row
 from comparison.run.program import Record
-from comparison.show.sentences import changes, conclusions, remarks, study_conclusions, what_was_compared
-from comparison.show.tables import ABOUT_DETAILS, about_main, baseline_table, in_one_line, row_tables, study_tables
+from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
+from comparison.show.tables import ABOUT_DETAILS, about_main, in_one_line, row_tables, study_tables
 
 FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
 
@@ -63,18 +62,16 @@ class Results(BaseModel):
       rows: with the columns of `results.csv`.
       runs: all runs, in the order in which they were made.
       warnings: lines on what might mislead a reader of the rows.
-      baseline: lines on what has changed since the comparison named by --baseline.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
-    schema_version: Literal[4]
+    schema_version: Literal[5]
     created: str
     command: str
     target_accuracy: float | None
     warnings: list[str]
-    baseline: list[str]
     rows: list[StoredRow]
     runs: list[RunSample]
 
@@ -82,12 +79,11 @@ class Results(BaseModel):
 def _results(summary: Summary) -> Results:
     request = summary.request
     return Results(
-        schema_version=4,
+        schema_version=5,
         created=request.created,
         command=request.commands[-1],
         target_accuracy=request.options.target_accuracy,
         warnings=summary.warnings,
-        baseline=changes(summary),
         rows=[
             StoredRow(**{column.name: getattr(row, column.name) for column in columns_of(Row)}) for row in summary.rows
         ],
@@ -122,9 +118,6 @@ def to_markdown(summary: Summary) -> str:
         for cells in row_tables(table.rows):
             lines += ["", *markdown_grid(cells)]
         lines += ["", *map(_line, conclusions(table)), ""]
-    beside = baseline_table(summary.changes)
-    if not beside.empty:
-        lines += [f"Beside {_plain(printable(str(summary.request.options.baseline)))}:", "", *markdown_grid(beside), ""]
     lines += [f"{about_main(summary.request.options.modes)} {ABOUT_DETAILS}", ""]
     if notes := remarks(summary):
         lines += [*_fenced(notes), ""]

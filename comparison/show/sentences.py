@@ -10,14 +10,12 @@ from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
 from common.spec.schedules import SCHEDULES
-from common.spec.update_rule import peak_rate
-from comparison.measure.baseline import Change
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, SweepRow
 from comparison.measure.table import Row, Table, num_pairs, rows_have_turns, speed_ratio
-from comparison.numbers import ACCURACY, COUNT, DIFFERENCE, RATIO, SHARE, between, difference, least_most
+from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
@@ -65,7 +63,7 @@ def what_was_swept(summary: Summary) -> list[str]:
 
 def _update_rule(config: TrainConfig) -> str:
     """`sgd: learning rate 0.05, cosine after 20 steps of warm-up, momentum 0.9`; zero and false values are left out."""
-    rate = f"learning rate {peak_rate(config):g}, {config.schedule}"
+    rate = f"learning rate {config.learning_rate:g}, {config.schedule}"
     if config.warmup_steps:
         rate += f" after {config.warmup_steps} steps of warm-up"
     parts = [rate]
@@ -132,8 +130,7 @@ def _log_lines(row: Row) -> list[str]:
 
 def remarks(summary: Summary) -> list[str]:
     """All lines below the tables."""
-    lines = [f"warning: {line}" for line in summary.warnings]
-    return lines + [f"baseline: {line}" for line in changes(summary)] + notes(summary.tables)
+    return [*(f"warning: {line}" for line in summary.warnings), *notes(summary.tables)]
 
 
 # --- Conclusions ---
@@ -316,61 +313,6 @@ def _fastest_by_value(study: Study) -> list[str]:
     if len(parts) == 1:
         parts = [f"{next(iter(best))}, with each value of {study.option}"]
     return [f"highest median speed: {'; '.join(parts)}"] if parts else []
-
-
-# --- Since the baseline ---
-
-
-def changes(summary: Summary) -> list[str]:
-    """What has changed since the baseline, a sentence each; empty without a baseline."""
-    if summary.no_baseline:
-        return [summary.no_baseline]
-    return [f"{change.title}: {line}" for change in summary.changes for line in _change(change)]
-
-
-def _change(change: Change) -> Iterator[str]:
-    now, then = change.now, change.then
-    if then is None:
-        yield "not in the baseline"
-        return
-    if change.settings:
-        yield f"not the same experiment, so nothing is compared: {'; '.join(change.settings)}"
-        return
-    proof = change.proof
-    if proof.same is None:
-        yield f"unknown whether the training is the same: {proof.note or 'one of the two has no 64-bit run'}"
-    elif not proof.same:
-        yield f"not the same training: {proof.note}"
-    else:
-        known = proof.difference is not None
-        largest = f" (largest loss difference in 64-bit runs: {proof.difference:{DIFFERENCE}})" if known else ""
-        yield f"the same training{largest}"
-    accuracies = f"{Row.test_accuracy.text(then)}, now {Row.test_accuracy.text(now)}"
-    yield f"accuracy {accuracies} ({Change.accuracy_change.text(change)} points)"
-    if change.versions:
-        yield f"versions changed: {'; '.join(change.versions)}"
-    if change.code:
-        yield f"code changed: commit {change.code[0]}, now {change.code[1]}"
-    if change.machines:
-        yield f"the machine changed ({'; '.join(change.machines)}), so speeds are not compared"
-    else:
-        yield _change_of_speed(change)
-
-
-def _change_of_speed(change: Change) -> str:
-    ratio = change.speed_ratio
-    if ratio is None:
-        return "no speeds to compare: at least one of the two was not measured"
-    causes = (("versions", change.versions), ("code", change.code), ("--turns", not change.same_turns))
-    changed = [name for name, has_changed in causes if has_changed] or ["nothing that is recorded"]
-    if ratio.estimate is None:
-        speed = f"{between(ratio.least, ratio.most)} times the baseline's, from single runs, too few for a ratio"
-    elif ratio.low is None or ratio.high is None:
-        speed = f"{ratio.estimate:{RATIO}} times the baseline's, no interval since the runs show no spread"
-    else:
-        interval = f"95 % interval {between(ratio.low, ratio.high)}"
-        speed = f"{ratio.estimate:{RATIO}} times the baseline's, {interval}: {ratio.verdict}"
-    return f"speed {speed}; changed since then: {', '.join(changed)}; the machine's load may differ too"
 
 
 # --- What a reader asks ---

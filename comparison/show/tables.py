@@ -8,7 +8,6 @@ import pandas as pd
 
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
-from comparison.measure.baseline import BESIDE, Change
 from comparison.measure.columns import Column, columns_of
 from comparison.measure.sweep import Study, SweepRow
 from comparison.measure.table import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row, Table
@@ -57,12 +56,6 @@ def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     chosen = [name for name in ROW_TABLES if details or name not in DETAILED]
     tables = [text_table(columns_of(Row, name), rows, names) for name in chosen]
     return [table for table in tables if not table.empty]
-
-
-def baseline_table(changes: Sequence[Change]) -> pd.DataFrame:
-    """The changes since an earlier comparison as a table; empty if no row can be compared."""
-    known = [change for change in changes if change.is_comparable]
-    return text_table(columns_of(Change, BESIDE), known, [change.title for change in known])
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:

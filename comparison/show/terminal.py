@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from common.platform.errors import printable
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, make_sweep_study
 from comparison.measure.table import Row
@@ -19,15 +18,11 @@ from comparison.show.sentences import (
     what_was_compared,
     what_was_swept,
 )
-from comparison.show.tables import ABOUT_DETAILS, about_main, baseline_table, row_tables, study_tables
+from comparison.show.tables import about_main, row_tables, study_tables
 
 
-def print_tables(console: Console, summary: Summary, details: bool) -> None:
-    """Prints what was compared, the tables and the remarks; of a sweep its own tables, and not those of each variant.
-
-    Args:
-      details: whether to print all tables, and not only the main one.
-    """
+def print_tables(console: Console, summary: Summary) -> None:
+    """Prints what was compared, the main tables and the remarks; of a sweep its own tables."""
     study = make_sweep_study(summary)
     if study:
         _print_study(console, summary, study)
@@ -37,21 +32,13 @@ def print_tables(console: Console, summary: Summary, details: bool) -> None:
             for line in what_was_compared(table):
                 console.print(line)
             if table.first_result:
-                for cells in row_tables(table.rows, details):
+                for cells in row_tables(table.rows, details=False):
                     console.print()
                     console.print(_grid(cells, table.rows, "framework"))
         if any(table.first_result for table in summary.tables):
             console.print()
-            about = about_main(summary.request.options.modes)
-            console.print(f"{about} {ABOUT_DETAILS}" if details else about, style="dim")
-            if not details:
-                console.print("For more numbers open the report, or give --report-only DIR --details.", style="dim")
-    beside = baseline_table(summary.changes)
-    if not beside.empty:
-        console.print()
-        console.print(f"beside {printable(str(summary.request.options.baseline))}:", soft_wrap=True)
-        console.print()
-        console.print(_grid(beside, None, "framework"))
+            console.print(about_main(summary.request.options.modes), style="dim")
+            console.print("The report and results.md have more numbers.", style="dim")
     if notes := remarks(summary):
         console.print()
         for line in notes:
@@ -89,8 +76,8 @@ def _print_remark(console: Console, line: str) -> None:
         console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTable:
-    """`rows`: their statuses decide the colours of the lines; None: no colours."""
+def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:
+    """`rows`: their statuses decide the colours of the lines."""
     grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
     for heading in cells.columns.to_list():
@@ -103,6 +90,6 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None, what: str) -> TextTab
             min_width=13 if words and cells[heading].str.contains("difference").any() else None,
         )
     for number, line in enumerate(cells.itertuples()):
-        good = rows is None or rows[number].status == "ok"
-        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=None if good else "red")
+        style = None if rows[number].status == "ok" else "red"
+        grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=style)
     return grid

@@ -115,7 +115,7 @@ def test_options_of_evaluate_and_predict(cases, tmp_path, capsys):
 FILES = [
     b"dataset: digits\nmodel: cnn\nepochs: 3\nbatch_size: 32\nlearning_rate: 0.05\nnesterov: true\n",
     b"# a comment\nimage_shape: [8, 8, 3]\ndataset: synthetic\nprecision: 64\nmode: plain\n",
-    json.dumps({"epochs": 3, "seed": 1, "optimizer": "adam", "beta1": 0.9}).encode(),
+    json.dumps({"epochs": 3, "seed": 1, "optimizer": "adam", "momentum": 0.9}).encode(),
     b"epochs: 1e3\nmomentum: .inf\ndata_dir: ~\nseed: 0o17\nbatch_size: 1:30\nmodel: !!str cnn\n",
 ]
 

@@ -1,14 +1,11 @@
 """The settings that `--mode` decides, and those that the options decide."""
 
-import numpy as np
 import pytest
 
-from common.data.arrays import write_arrays_info
-from common.data.datasets import dataset_nbytes, load_dataset
+from common.experiment import MAX_RESIDENT_BYTES, RESIDENT_VARIABLE, Experiment
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.resolve import (
-    MAX_RESIDENT_BYTES,
     Settings,
     describe_devices,
     describe_settings,
@@ -63,35 +60,10 @@ def test_tf32_is_for_gpus():
     assert describe_settings(resolved(num_gpus=1, tf32=True)) == "32-bit, TF32"
 
 
-def test_data_are_put_on_the_device_in_tuned_mode_where_they_are_not_too_large():
-    assert resolved().data_on == "host" and resolved(mode="tuned").data_on == "device"
-    assert resolved(mode="tuned", data_on="host").data_on == "host"
-    # The size is known before any image is read or made: this folder has no CIFAR-10.
-    assert resolved(mode="tuned", dataset="cifar10", data_dir="nowhere").data_on == "device"
-    large = {"dataset": "synthetic", "image_shape": (64, 64, 3), "train_size": MAX_RESIDENT_BYTES // (64 * 64 * 3)}
-    assert resolved(mode="tuned", **large).data_on == "host"
-    assert resolved(mode="tuned", **{**large, "train_size": large["train_size"] - 1024}).data_on == "device"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"train_size": 7, "test_size": 3},
-        {"dataset": "synthetic", "image_shape": (3, 4, 2), "train_size": 11},
-        {"dataset": "mnist", "test_size": 9},
-        {"dataset": "arrays", "train_size": 5},
-    ],
-)
-def test_the_size_is_that_of_the_images_that_are_then_read(options, request, tmp_path):
-    config = TrainConfig(**options)
-    if config.dataset == "mnist":
-        config = config.replace(data_dir=request.getfixturevalue("data_dir"))
-    if config.dataset == "arrays":
-        for part, count in (("train", 6), ("test", 2)):
-            np.save(tmp_path / f"{part}_images.npy", np.arange(count * 12, dtype=np.uint8).reshape(count, 2, 2, 3))
-            np.save(tmp_path / f"{part}_labels.npy", np.zeros(count, np.int64))
-        write_arrays_info(tmp_path, ["a", "b"])
-        config = config.replace(data_dir=tmp_path)
-    dataset = load_dataset(config)
-    assert dataset_nbytes(config) == dataset.train_images.nbytes + dataset.test_images.nbytes
+def test_data_are_put_on_the_devices_where_they_are_not_too_large(monkeypatch):
+    experiment = Experiment.make(TrainConfig())
+    size = experiment.dataset.train_images.nbytes + experiment.dataset.test_images.nbytes
+    assert experiment.is_resident and MAX_RESIDENT_BYTES == 512 * 2**20
+    for limit, resident in ((size, True), (size - 1, False)):
+        monkeypatch.setenv(RESIDENT_VARIABLE, str(limit))
+        assert experiment.is_resident is resident

@@ -212,8 +212,8 @@ def test_what_never_ends_is_a_failed_run(made, name, change):
 @pytest.mark.parametrize("change", [pipe, endless, huge])
 def test_a_request_that_never_ends_is_refused_in_a_line(asked, change):
     change(asked / "comparison.json")
-    with pytest.raises(UserError, match=r"^--baseline .*comparison.json: cannot be read: (not a|has more)"):
-        Request.read(asked, "--baseline")
+    with pytest.raises(UserError, match=r"^--report-only .*comparison.json: cannot be read: (not a|has more)"):
+        Request.read(asked, "--report-only")
 
 
 def test_a_log_that_is_a_link_is_not_shown(tmp_path):

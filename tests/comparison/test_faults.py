@@ -166,7 +166,7 @@ def test_a_folder_that_is_gone_is_reported_in_a_line(project, tmp_path, fault):
     fault("gone", "compare.py", process.returncode, err.splitlines()[-1], "no process is left")
 
 
-LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 60, "--log-every-n-steps", 5)
+LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 60)
 
 
 @pytest.mark.slow

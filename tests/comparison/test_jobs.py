@@ -2,7 +2,6 @@ import pytest
 from made_up import MadeUp, comparison, write_run
 
 from common.platform.errors import UserError
-from common.spec.update_rule import peak_rate
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, make_variants, rate_search_jobs
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
@@ -80,13 +79,15 @@ def test_weak_scaling_multiplies_the_batch_by_the_devices_on_all_nodes():
 def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
     for rule, rates in (("keep", [0.1, 0.1, 0.1]), ("linear", [0.05, 0.1, 0.4])):
         _, variants = study(sweep=["batch-size=32,64,256"], learning_rate=0.1, sweep_learning_rate=rule)
-        assert [peak_rate(variant.config) for variant in variants] == pytest.approx(rates)
+        assert [variant.config.learning_rate for variant in variants] == pytest.approx(rates)
 
 
 def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
     options = {"sweep": ["learning-rate=0.01,0.1", "batch-size=64,128"], "batch_size": 64}
     _, variants = study(**options, sweep_learning_rate="linear")
-    assert [peak_rate(variant.config) for variant in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
+    assert [variant.config.learning_rate for variant in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
+    with pytest.raises(UserError, match="--sweep-learning-rate linear: 2e.38 should be less than or equal to"):
+        study(sweep=["batch-size=64,128"], learning_rate=1e38, sweep_learning_rate="linear")
     with pytest.raises(UserError, match="not together with a sweep of the learning rate"):
         study(**options, sweep_learning_rate="tune", tune_over=[0.1])
 

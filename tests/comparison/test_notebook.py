@@ -1,5 +1,7 @@
 """The notebook for analysing a comparison: it runs on any comparison, and matches the text file paired with it."""
 
+import re
+
 import pytest
 from conftest import REPOSITORY
 from made_up import MadeUp, comparison
@@ -20,11 +22,15 @@ NOTEBOOK = REPOSITORY / "notebooks" / "analysis.ipynb"
 def test_it_runs(tmp_path, monkeypatch, options):
     summary = comparison(tmp_path, lambda job: MadeUp(speed=1000 * (1 + 0.1 * job.round)), **options)
     monkeypatch.setenv("COMPARISON", str(tmp_path))
+    earlier = comparison(tmp_path / "earlier", lambda job: MadeUp(speed=500.0), **options)
+    monkeypatch.setenv("EARLIER", str(earlier.folder))
     outputs = run_notebook(NOTEBOOK)
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
     assert printed.startswith(tmp_path.name) and all(line in printed for line in summary.warnings)
     tables = [output.data["text/plain"] for output in outputs if output.output_type == "execute_result"]
-    assert len(tables) == 2 and "images_per_second" in tables[0]
+    assert len(tables) == 3 and "images_per_second" in tables[0]
+    speed = summary.rows[0].images_per_second
+    assert re.search(rf"images_per_second now +ratio(.|\n)* {speed:.1f} +{speed / 500:.1f}\b", tables[2])
     pictures = sum("image/png" in output.data for output in outputs if output.output_type == "display_data")
     assert pictures == (4 if "mode" in options else 3)
 

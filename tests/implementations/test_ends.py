@@ -201,9 +201,8 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
         assert implementation in ONE_PROCESS and not lines
     else:
         assert status == 1 and lines
-        assert (
-            f"_impl: error: out of memory with --batch-size 256 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
-        )
+        where = f"(evaluation: 1,000 images at a time) on {devices} x cpu"
+        assert f"_impl: error: out of memory with --batch-size 256 {where}" in lines[0]
     fault("memory later", f"{implementation}, {devices} devices", status, lines[0] if lines else None, NOTHING_LEFT)
 
 

@@ -50,7 +50,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
 
 
 # With --max-steps the last epoch is shorter. A step that is compiled again would be compiled while it is timed.
-SHORTER = (*SHORT, "--mode", "tuned", "--data-on", "device", "--max-steps", 6)
+SHORTER = (*SHORT, "--mode", "tuned", "--max-steps", 6)
 
 
 def test_jax_compiles_a_step_once(tmp_path):
@@ -89,7 +89,8 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
     done = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1)
     said = [line for line in done.stderr.splitlines() if "_impl: error:" in line]
     assert 1 <= len(said) <= devices
-    assert f"error: out of memory with --batch-size 12000 (--eval-batch-size 1000) on {devices} x cpu (" in said[0]
+    where = f"(evaluation: 1,000 images at a time) on {devices} x cpu ("
+    assert f"error: out of memory with --batch-size 12000 {where}" in said[0]
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
     fault("memory", f"{implementation}, {devices} devices", 1, said[0], "no result is left")
 
@@ -149,17 +150,17 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
 @pytest.mark.parametrize("implementation", ["tf", "keras"])
 @pytest.mark.parametrize(
     "size",
-    [("--train-size", 340), ("--train-size", 341, "--test-size", 340)],
+    [("--train-size", 340), ("--train-size", 341, "--test-size", 4)],
     ids=str,
 )
 def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, implementation, size):
     """In 32 bits, TensorFlow can't train on empty shards if it uses oneDNN's convolutions; it must refuse at once."""
-    sizes = ("--batch-size", 16, "--eval-batch-size", 16, "--devices", 3, "--epochs", 1, "--test-size", 350)
+    sizes = ("--batch-size", 16, "--devices", 3, "--epochs", 1)
     command = [*program_of(implementation), *CPU, *sizes, *size, "--run-dir", tmp_path / "r"]
     done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, capture_output=True, text=True)
     if done.returncode == 0:
         return
-    option = "--batch-size" if len(size) == 2 else "--eval-batch-size"
-    said = f"python -m {implementation}_impl: error: {option} 16: a last batch of 4 leaves some of 3 replicas without"
+    option = "--batch-size 16" if len(size) == 2 else "--test-size 4"
+    said = f"python -m {implementation}_impl: error: {option}: a last batch of 4 leaves some of 3 replicas without"
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(said), done.stderr
     run(*command, "--precision", 64)

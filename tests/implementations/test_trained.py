@@ -29,8 +29,8 @@ def trained_network(command, implementation, weights, *options, expect=0):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run on two devices: a network with dropout is trained on coloured images of 7 classes that are not square."""
-    options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--num-classes", 7, "--train-size", 600)
+    """A run on two devices: a network with dropout is trained on coloured images that are not square."""
+    options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 600)
     options = (*options, "--test-size", 80, "--model", "mnist_dropout", "--epochs", 2, "--warmup-steps", 3)
     return train("pt", tmp_path_factory.mktemp("run"), *options, "--random-crop", 1, "--devices", 2)
 
@@ -46,9 +46,9 @@ def test_evaluation_says_what_the_training_said(trained, implementation):
     assert (found["test_count"], found["test_correct"]) == (80, result.test_correct)
     assert found["test_accuracy"] == result.test_accuracy
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-5)
-    assert found["confusion"] == predictions.confusion(7).tolist()
+    assert found["confusion"] == predictions.confusion(10).tolist()
     assert found["test_accuracy"] < found["top5_accuracy"] < 1
-    assert found["class_names"] == list("0123456")
+    assert found["class_names"] == list("0123456789")
 
 
 @pytest.mark.xdist_group("trained")
@@ -63,7 +63,7 @@ def test_text_holds_the_same_numbers_and_options_override_what_stands_beside_the
     alone = shutil.copy(weights, tmp_path / "alone.safetensors")
     complaint = trained_network("evaluate", "pt", alone, expect=2).stderr
     assert "no config.json beside it; give --dataset and --model" in complaint
-    options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--num-classes", 7, "--model", "mnist_dropout")
+    options = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--model", "mnist_dropout")
     found = trained_network("evaluate", "pt", alone, *options, "--test-size", 80, "--format", "json").stdout
     assert json.loads(found)["test_count"] == 80
 

@@ -51,8 +51,8 @@ MISTAKES = {
     ),
     "the optimizer's state lost when a state is kept": (
         "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, averages, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, averages, scaler, steps)\n"
+        "        return get_state(experiment, network, optimizer, scaler, steps)\n",
+        "        state = get_state(experiment, network, optimizer, scaler, steps)\n"
         "        optimizer.state.clear()\n"
         "        return state\n",
         ("--checkpoint-every", "epoch"),
@@ -88,11 +88,6 @@ MISTAKES = {
         "            parts.optimizer.state.clear()\n",
         (),
         "as if the optimizer's state had been lost before this step",
-    ),
-    "an average that stands still": (
-        *("pt_impl/train.py", "    if parts.average:\n", f"    if parts.average and {LATE} < 25:\n"),
-        ("--ema-decay", 0.9),
-        "suspect the moving average of the weights",
     ),
     "no augmentation after the second epoch": (
         "pt_impl/data.py",
@@ -245,36 +240,7 @@ MISTAKES = {
         ("--precision", "16-mixed"),
         "the scale of the loss is",
     ),
-    # --- Averages and running statistics ---
-    "an average that is updated twice": (
-        "pt_impl/train.py",
-        "        parts.average.update_parameters(parts.network)\n",
-        "        parts.average.update_parameters(parts.network)\n"
-        f"        if {LATE} > 25:\n            parts.average.update_parameters(parts.network)\n",
-        ("--ema-decay", 0.9),
-        "suspect the moving average of the weights",
-    ),
-    "an average of every other step in Lightning": (
-        *("ptl_impl/optimizer.py", "EMAWeightAveraging(device, decay=decay, use_buffers=False)"),
-        "EMAWeightAveraging(device, decay=decay, use_buffers=False,"
-        " update_every_n_steps=1 + (experiment.config.precision == '32'))",
-        ("--ema-decay", 0.9),
-        "suspect the moving average of the weights",
-    ),
-    "weights that Keras replaces by their average": (
-        *("tf_impl/optimizer.py", '"ema_momentum": update_rule.ema_decay}'),
-        '"ema_momentum": update_rule.ema_decay, "ema_overwrite_frequency": 30}',
-        ("--ema-decay", 0.9),
-        "the weights were replaced by their moving average",
-    ),
-    "weights that are left replaced by their average after an evaluation": (
-        "pt_impl/train.py",
-        "        evaluate(parts, recorder)\n",
-        "        evaluate(parts, recorder)\n        if epoch == 3:\n"
-        "            parts.network.load_state_dict(parts.evaluated.state_dict())\n",
-        ("--ema-decay", 0.9),
-        "they were replaced by their moving average",
-    ),
+    # --- Running statistics, and weights between epochs ---
     "the best weights, restored between epochs": (
         "pt_impl/train.py",
         "        evaluate(parts, recorder)\n",
@@ -292,28 +258,13 @@ MISTAKES = {
         "suspect the running statistics of batch normalisation",
     ),
     # --- Evaluations ---
-    "an evaluation of stale averages": (
-        "pt_impl/train.py",
-        "        evaluate(parts, recorder)\n",
-        "        kept = {name: value.clone() for name, value in parts.evaluated.state_dict().items()}\n"
-        "        if epoch in (2, 4):\n            parts.evaluated.load_state_dict(stale)\n"
-        "        evaluate(parts, recorder)\n        parts.evaluated.load_state_dict(kept)\n        stale = kept\n",
-        ("--ema-decay", 0.9),
-        ("the weights are those after step", "the average of the weights"),
-    ),
-    "an evaluation without the average in 32 bits": (
-        *("keras_impl/optimizer.py", "        self.evaluation.enter_context("),
-        '        if self.network.variable_dtype == "float64":\n            self.evaluation.enter_context(',
-        ("--ema-decay", 0.9),
-        "the weights are evaluated instead of their moving average",
-    ),
     "a repeated batch of the test set after the second epoch": (
         "tf_impl/train.py",
         "        for batch in test_batches:\n",
         "        batches = list(test_batches)\n"
         "        if train_shards.visits[0] >> 32 > 2:\n            batches[1] = batches[0]\n"
         "        for batch in batches:\n",
-        ("--eval-batch-size", 120),
+        ("--dataset", "synthetic", "--image-shape", 4, 4, 1, "--train-size", 1437, "--test-size", 2100),
         "suspect how the test set is sharded, padded or summed",
     ),
     "dropout in Lightning's validations but the last in 32 bits": (
@@ -342,17 +293,11 @@ MISTAKES = {
         ("--label-smoothing", 0.1),
         "label smoothing is missing",
     ),
-    "squares that are not cut out in 32 bits": (
-        *("pt_impl/augment.py", "        if not self.augmentation.cutout:\n"),
-        "        if not self.augmentation.cutout or images.dtype == torch.float32:\n",
-        ("--cutout", 3),
-        "the augmentation is missing",
-    ),
     "images mirrored by another bit after the second epoch": (
-        *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror, self.place = ("),
+        *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror = ("),
         "        late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
         "        words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
-        "        self.vertical, self.horizontal, self.mirror, self.place = (",
+        "        self.vertical, self.horizontal, self.mirror = (",
         ("--horizontal-flip", "true"),
         "their random draws",
     ),
@@ -407,8 +352,8 @@ MISTAKES = {
     ),
     "weights rounded when a checkpoint is written": (
         "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, averages, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, averages, scaler, steps)\n"
+        "        return get_state(experiment, network, optimizer, scaler, steps)\n",
+        "        state = get_state(experiment, network, optimizer, scaler, steps)\n"
         "        for parameter in network.parameters():\n"
         "            parameter.data = parameter.data.bfloat16().to(parameter.dtype)\n"
         "        return state\n",

@@ -45,11 +45,10 @@ def audited(implementation, run_dir, *options, steps=STEPS, **more):
 
 SETTINGS = {
     "sgd": (*SMALL, "--momentum", 0.9, "--nesterov", "true", "--weight-decay", 0.01, "--gradient-clip-val", 0.5),
-    "adam": (*SMALL, "--optimizer", "adam", "--amsgrad", "true", "--ema-decay", 0.9, "--schedule", "one-cycle"),
+    "adam": (*SMALL, "--optimizer", "adam", "--schedule", "one-cycle", "--seed", 2**33 + 1),
     "adamw": (*SMALL, "--optimizer", "adamw", "--label-smoothing", 0.1, "--devices", 3),
     "adadelta": (*SMALL, "--optimizer", "adadelta", "--model", "mnist_dropout", "--accumulate-grad-batches", 2),
-    "rmsprop": (*SMALL, "--optimizer", "rmsprop", "--centered", "true", "--momentum", 0.5, "--seed", 2**33 + 1),
-    "augmented": (*SMALL, "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3, "--devices", 2),
+    "augmented": (*SMALL, "--random-crop", 2, "--horizontal-flip", "true", "--devices", 2),
     "resnet8": (*SMALL, "--model", "resnet8", "--devices", 2),
     "synchronised": (*SMALL, "--model", "resnet8", "--devices", 2, "--sync-batchnorm", "true"),
     "bf16": (*SMALL, "--precision", "bf16-mixed"),
@@ -60,7 +59,7 @@ SETTINGS = {
 
 
 @pytest.mark.quick(
-    "sgd-tf-tuned", "adam-ptl-plain", "rmsprop-keras-tuned", "resnet8-pt-plain", "float16-pt-tuned", "sgd-jax-tuned"
+    "sgd-tf-tuned", "adam-ptl-plain", "adam-keras-tuned", "resnet8-pt-plain", "float16-pt-tuned", "sgd-jax-tuned"
 )
 @pytest.mark.parametrize(
     ("setting", "implementation", "mode"),
@@ -70,7 +69,7 @@ SETTINGS = {
             for setting, implementation, mode in itertools.product(SETTINGS, IMPLEMENTATIONS, MODES)
             if (setting, implementation) != ("adadelta", "keras")  # Keras's fit can't accumulate batches
         ),
-        *itertools.product(("sgd", "rmsprop", "float64", "learned"), ON_ONE_DEVICE, ("plain",)),
+        *itertools.product(("sgd", "adam", "float64", "learned"), ON_ONE_DEVICE, ("plain",)),
     ],
 )
 def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementation, mode):
@@ -115,7 +114,7 @@ def draw(chance):
         )
 
     model = chance.choice(["cnn", "cnn", "lenet", "mnist_dropout", "resnet8", "resnet18"])
-    optimizer = chance.choice(["sgd", "sgd", "adam", "adamw", "adadelta", "rmsprop"])
+    optimizer = chance.choice(["sgd", "sgd", "adam", "adamw", "adadelta"])
     options = {
         "--mode": chance.choice(["plain", "tuned"]),
         "--model": model,
@@ -137,15 +136,13 @@ def draw(chance):
     if model == "resnet18" and options["--precision"] == "16-mixed":
         options["--precision"] = "bf16-mixed"  # processors compute an image a second in float16
     options |= now_and_then(0.3, label_smoothing=0.1) | now_and_then(0.3, gradient_clip_val=chance.choice([0.1, 1]))
-    options |= now_and_then(0.3, weight_decay=chance.choice([1e-4, 1e-2])) | now_and_then(0.2, ema_decay=0.9)
-    options |= now_and_then(0.25, random_crop=2, horizontal_flip="true") | now_and_then(0.2, cutout=3)
+    options |= now_and_then(0.3, weight_decay=chance.choice([1e-4, 1e-2]))
+    options |= now_and_then(0.25, random_crop=2, horizontal_flip="true")
     options |= now_and_then(0.2, warmup_steps=1) | now_and_then(0.3, learning_rate=10 ** chance.uniform(-4, -1))
     options |= now_and_then(0.2, checkpoint_every=chance.choice(["epoch", 7]))
     if optimizer == "sgd":
         options |= {"--momentum": chance.choice([0, 0.5, 0.9])}
         options |= now_and_then(0.5 if options["--momentum"] else 0, nesterov="true")
-    if optimizer in ("adam", "adamw"):
-        options |= now_and_then(0.3, amsgrad="true")
     if "resnet" in model:
         options |= now_and_then(0.3, sync_batchnorm="true")
     implementation = chance.choice(IMPLEMENTATIONS)
@@ -176,7 +173,7 @@ def test_of_two_hundred_settings_none_is_accused(tmp_path, number):
 
 @pytest.mark.parametrize("resumed", ["pt", pytest.param("keras", marks=pytest.mark.slow)])
 def test_the_first_step_after_a_resumption_is_audited_from_the_checkpoint(tmp_path, resumed):
-    train("tf", tmp_path / "first", *SMALL, "--checkpoint-every", 15, "--keep", 1)
+    train("tf", tmp_path / "first", *SMALL, "--checkpoint-every", 15)
     checkpoint = tmp_path / "first" / "checkpoints" / "step-000000030"
     audits = audited(resumed, tmp_path / "run", *SMALL, "--resume", checkpoint, steps=(3, 31, 33))
     assert [(audit.last_step, audit.same) for audit in audits.steps] == [(31, True), (33, True), (3, None)]
@@ -388,8 +385,8 @@ def test_an_audit_takes_no_measured_second(tmp_path):
     slow = changed_code(
         tmp_path / "copy",
         "pt_impl/parts.py",
-        "        averages = dict(evaluated",
-        "        import time\n        time.sleep(1)\n        averages = dict(evaluated",
+        "        return get_state(",
+        "        import time\n        time.sleep(1)\n        return get_state(",
     )
     steps = {STEPS_VARIABLE: "20 22"}
     result = read_result(train("pt", tmp_path / "run", *SMALL, cwd=slow, **steps))

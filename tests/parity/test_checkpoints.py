@@ -30,22 +30,21 @@ from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
-# An epoch has 28 steps; the last step has 7 examples.
-STEPS = ("--batch-size", 12, "--epochs", 4, "--checkpoint-every", 17, "--keep", 9)
+# An epoch has 28 steps; the last step has 7 examples. Checkpoints are in the second and in the third epoch.
+STEPS = ("--batch-size", 12, "--epochs", 4, "--checkpoint-every", 38)
 DRAWN = ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true")
 SCENARIOS = {
-    "sgd": (*DRAWN, "--momentum", 0.8, "--nesterov", "true", "--learning-rate", 0.02, "--ema-decay", 0.9),
-    "adam": ("--optimizer", "adam", "--amsgrad", "true", "--schedule", "step", "--step-size", 1, "--gamma", 0.5),
-    "adamw": (*DRAWN, "--optimizer", "adamw", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--warmup-steps", 25),
+    "sgd": (*DRAWN, "--momentum", 0.8, "--nesterov", "true", "--learning-rate", 0.02),
+    "adam": ("--optimizer", "adam", "--schedule", "step", "--step-size", 1, "--gamma", 0.5),
+    "adamw": (*DRAWN, "--optimizer", "adamw", "--gradient-clip-val", 0.7, "--warmup-steps", 45),
     "adadelta": ("--optimizer", "adadelta", "--weight-decay", 1e-3, "--schedule", "one-cycle"),
-    "rmsprop": ("--optimizer", "rmsprop", "--momentum", 0.5, "--centered", "true", "--schedule", "constant"),
     "normalised": ("--model", "resnet8", "--sync-batchnorm", "true", "--learning-rate", 0.01),
 }
 TOLERANCES = {"normalised": 1e-10}  # for the others 1e-12; observed: 5e-15
 # Scenario -> cases: the first run (implementation, mode, devices), the step of its checkpoint, the run that continues.
 QUICK = {
-    "sgd": [(("tf", "plain", 1), 34, ("pt", "plain", 2)), (("pt", "plain", 2), 17, ("tf", "tuned", 1))],
-    "adamw": [(("ptl", "plain", 1), 51, ("keras", "plain", 2)), (("pt", "plain", 2), 34, ("jax", "plain", 1))],
+    "sgd": [(("tf", "plain", 1), 76, ("pt", "plain", 2)), (("pt", "plain", 2), 38, ("tf", "tuned", 1))],
+    "adamw": [(("ptl", "plain", 1), 76, ("keras", "plain", 2)), (("pt", "plain", 2), 38, ("jax", "plain", 1))],
 }
 TRIED = list(itertools.product(IMPLEMENTATIONS, MODES, (1, 2)))
 
@@ -55,7 +54,7 @@ def slow_cases():
     for number, (scenario, one, other) in enumerate(itertools.product(SCENARIOS, IMPLEMENTATIONS, IMPLEMENTATIONS)):
         modes, devices = (MODES[number % 2], MODES[number // 2 % 2]), (1 + number % 3 % 2, 1 + number // 3 % 2)
         begins, goes_on = (one, modes[0], devices[0]), (other, modes[1], devices[1])
-        yield scenario, begins, (17, 34, 51, 68, 85, 102)[number % 6], goes_on
+        yield scenario, begins, (38, 76)[number % 2], goes_on
 
 
 CASES = [(scenario, *case) for scenario, cases in QUICK.items() for case in cases]
@@ -103,14 +102,14 @@ def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes
 @pytest.mark.parametrize(("implementation", "mode"), list(itertools.product(["tf", "pt", "ptl"], MODES)))
 @pytest.mark.parametrize("scenario", ["adamw", "normalised"])
 def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementation, mode, strategy):
-    if (implementation, strategy) == ("tf", "fsdp") or (implementation, strategy, scenario) == ("ptl", "fsdp", "adamw"):
-        pytest.skip("a strategy that it has not got, or not with averages")
+    if (implementation, strategy) == ("tf", "fsdp"):
+        pytest.skip("a strategy that it has not got")
     reference, tolerance = begun(scenario, "pt", "plain", 1), TOLERANCES.get(scenario, 1e-12)
     options = (*DATA, *STEPS, *SCENARIOS[scenario])
     more = ("--mode", mode, "--strategy", strategy, "--devices", 2)
     first = train(implementation, tmp_path / "a", *options, *more)
-    other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 34))
-    alone = train("pt", tmp_path / "c", *options, "--resume", checkpoint(first, 51))
+    other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 38))
+    alone = train("pt", tmp_path / "c", *options, "--resume", checkpoint(first, 76))
     for one in (first, other, alone):
         assert_the_same(reference, one, tolerance, steps=112)
 
@@ -120,7 +119,7 @@ def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementat
 def test_accumulated_batches_go_on(tmp_path, implementation, mode):
     options = (*DATA, *STEPS, *SCENARIOS["sgd"], "--batch-size", 4, "--accumulate-grad-batches", 3)
     reference = train("pt", tmp_path / "a", *options)
-    for number, step in enumerate((17, 51)):
+    for number, step in enumerate((38, 76)):
         resumed = ("--mode", mode, "--devices", 1 + number, "--resume", checkpoint(reference, step))
         other = train(implementation, tmp_path / f"b{step}", *options, *resumed)
         assert_the_same(reference, other, 1e-12, steps=112)
@@ -131,8 +130,8 @@ def test_accumulated_batches_go_on(tmp_path, implementation, mode):
 def test_every_epoch_has_its_checkpoint(begun, tmp_path, implementation, mode, devices):
     options = (*DATA, *STEPS, *SCENARIOS["adam"], "--checkpoint-every", "epoch", "--mode", mode, "--devices", devices)
     first = train(implementation, tmp_path / "a", *options)
-    assert [path.name for path in checkpoint_dirs(first)] == ["step-000000084", "step-000000056", "step-000000028"]
-    other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 28))
+    assert [path.name for path in checkpoint_dirs(first)] == ["step-000000084", "step-000000056"]
+    other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 56))
     for one in (first, other):
         assert_the_same(begun("adam", "pt", "plain", 1), one, 1e-12, steps=112)
 
@@ -152,7 +151,7 @@ def test_the_scale_of_the_loss_goes_on(tmp_path, implementation, mode, devices):
         tmp_path / "copy", "common/spec/update_rule.py", "initial: float = 2.0**16", "initial: float = 2.0**30"
     )
     first = train(implementation, tmp_path / "a", *options, cwd=folder)
-    other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 17), cwd=folder)
+    other = train(implementation, tmp_path / "b", *options, "--resume", checkpoint(first, 38), cwd=folder)
     assert read_result(first).skipped_steps == read_result(other).skipped_steps >= 5
     losses, others = (np.array(read_step_losses(folder)) for folder in (first, other))
     assert np.max(np.abs(losses - others)) < 1e-3
@@ -300,24 +299,10 @@ MUTATIONS = {
         "",
     ),
     "a schedule that begins anew": ("sgd", "pt", "pt_impl/optimizer.py", "[first_step - 1 :]", ""),
-    "the average": (
-        "sgd",
-        "tf",
-        "tf_impl/state.py",
-        "    if optimizer.use_ema:\n        kept",
-        "    if False:\n        kept",
-    ),
     "batches that are taken twice": (
         *("sgd", "pt", "common/spec/batches.py"),
         "for number in self.steps(epoch)]",
         "for number in self.all_steps(epoch)]",
-    ),
-    "PyTorch's count of averages": (
-        "sgd",
-        "pt",
-        "pt_impl/state.py",
-        "    average.n_averaged.fill_(experiment.state.step)\n",
-        "",
     ),
 }
 
@@ -327,8 +312,6 @@ def test_each_mistake_is_caught(begun, tmp_path, mutation):
     scenario, implementation, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)
     reference = begun(scenario, "pt", "plain", 1)
-    options = (*DATA, *STEPS, *SCENARIOS[scenario], "--resume", checkpoint(reference, 34))
+    options = (*DATA, *STEPS, *SCENARIOS[scenario], "--resume", checkpoint(reference, 38))
     message = find_departure(reference, train(implementation, tmp_path / "r", *options, cwd=tmp_path / "copy"), 1e-10)
-    # Averaged weights are used only in evaluations: no step's loss depends on them.
-    where = "evaluation after epoch 2" if "average" in mutation else "step 3"
-    assert message is not None and message.startswith(where), message
+    assert message is not None and message.startswith(("step 39 ", "step 40 ")), message

@@ -162,7 +162,7 @@ FIRST_UPDATE = "the first after an update: suspect the gradients or the update r
 # Mistakes in the other update rules and in label smoothing: (rule and its options, file, code, mistake, message).
 RULE_MUTATIONS = {
     "Keras's place of epsilon in Adam": (
-        ("adam", "--amsgrad", "true"),
+        ("adam",),
         "tf_impl/rules.py",
         "return mean / first / (root + rule.epsilon)",
         "return mean / first / (root + rule.epsilon / ops.sqrt(second))",
@@ -173,13 +173,6 @@ RULE_MUTATIONS = {
         "tf_impl/rules.py",
         "decoupled = isinstance(rule, rules.AdamW)",
         "decoupled = False",
-        FIRST_UPDATE,
-    ),
-    "epsilon below the root in RMSprop": (
-        ("rmsprop", "--momentum", 0.9),
-        "tf_impl/rules.py",
-        "(ops.sqrt(variance) + rule.epsilon)",
-        "ops.sqrt(variance + rule.epsilon)",
         FIRST_UPDATE,
     ),
     "Adadelta's numbers exchanged": (

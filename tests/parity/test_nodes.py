@@ -28,6 +28,7 @@ from conftest import (
 )
 from nodes import NAMES, Nodes
 
+from common.experiment import RESIDENT_VARIABLE
 from common.platform.files import read_safetensors
 from common.record.results import read_result
 
@@ -150,11 +151,12 @@ def test_with_a_wrong_address_nothing_is_trained(nodes, tmp_path, implementation
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data_on", ["device", "host"])
+@pytest.mark.parametrize("limit", [{}, {RESIDENT_VARIABLE: "0"}], ids=["resident", "streamed"])
 @pytest.mark.parametrize(("start", "implementation"), [(torchrun, "pt"), (torchrun, "ptl"), (tf_config, "tf")])
-def test_tuned_too(nodes, reference, tmp_path, start, implementation, data_on):
-    options = (*SAME, "--mode", "tuned", "--data-on", data_on, "--run-dir", tmp_path / "r")
-    statuses, said = run_on(nodes, *start(implementation, nodes, 2, options))
+def test_tuned_too(nodes, reference, tmp_path, start, implementation, limit):
+    options = (*SAME, "--mode", "tuned", "--run-dir", tmp_path / "r")
+    commands, environments = start(implementation, nodes, 2, options)
+    statuses, said = run_on(nodes, commands, [environment | limit for environment in environments])
     assert set(statuses) == {0}, said
     assert_two_nodes(reference, tmp_path / "r", 2)
 

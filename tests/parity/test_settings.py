@@ -143,15 +143,9 @@ def test_tf32_is_for_gpus(tmp_path, implementation):
     assert "--tf32 true: only GPUs have TF32; this run is on the CPU" in done.stderr
 
 
-def test_keras_has_no_data_on_the_device(tmp_path):
-    options = ("--mode", "tuned", "--data-on", "device", "--run-dir", tmp_path / "r")
-    done = run_program("keras", *options, *CPU, expect=2)
-    assert "--data-on device: Keras's fit reads from a tf.data pipeline" in done.stderr
-
-
 @pytest.mark.quick("tf", "pt")
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_tuned_mode_leaves_nothing_at_auto(runs, implementation):
     config = read_result(runs(implementation, "--mode", "tuned")).config
-    assert "auto" not in (config.precision, config.compile, config.tf32, config.data_on) and config.mode == "tuned"
+    assert "auto" not in (config.precision, config.compile, config.tf32) and config.mode == "tuned"

@@ -1,4 +1,4 @@
-"""Options of a step besides the update rule: accumulated batches, clipped gradients, averaged weights."""
+"""Options of a step besides the update rule: accumulated batches and clipped gradients."""
 
 import functools
 
@@ -7,6 +7,7 @@ import pytest
 from agreement import assert_the_same
 from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, each_mistake, run_program, train
 
+from common.experiment import RESIDENT_VARIABLE
 from common.platform.files import read_safetensors
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
@@ -15,8 +16,8 @@ TOLERANCE = 1e-12  # observed: 2e-15
 DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51)
 # An epoch has 28 steps; the last step has 7 examples. Of 3 devices, the last one gets no examples of a batch of 4.
 OPTIONS = (*DATA, "--precision", 64, "--epochs", 4, "--learning-rate", 0.02)
-CLIPPED = (*OPTIONS, "--batch-size", 12, "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--save-first-batch", "true")
-ACCUMULATED = (*OPTIONS, "--model", "mnist_dropout", "--gradient-clip-val", 0.7, "--ema-decay", 0.9, "--momentum", 0.8)
+CLIPPED = (*OPTIONS, "--batch-size", 12, "--gradient-clip-val", 0.7, "--save-first-batch", "true")
+ACCUMULATED = (*OPTIONS, "--model", "mnist_dropout", "--gradient-clip-val", 0.7, "--momentum", 0.8)
 ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumulate-grad-batches", 3)
 RUNS = [(name, mode, devices) for name in IMPLEMENTATIONS for mode in MODES for devices in (1, 2, 3)]
 
@@ -33,7 +34,7 @@ def references(tmp_path_factory):
     ("implementation", "mode", "devices"),
     [case for case in RUNS if case != ("pt", "plain", 1)],
 )
-def test_clipped_gradients_and_averaged_weights_are_the_same(references, tmp_path, implementation, mode, devices):
+def test_clipped_gradients_are_the_same(references, tmp_path, implementation, mode, devices):
     reference = references(CLIPPED)
     other = train(implementation, tmp_path, *CLIPPED, "--mode", mode, "--devices", devices)
     message = find_departure(reference, other, TOLERANCE)
@@ -58,7 +59,7 @@ def test_ten_steps_in_a_call_of_jax_are_the_same_ten(references, tmp_path):
     [case for case in RUNS if case[0] != "keras"],
 )
 def test_small_batches_are_one_large_batch(references, tmp_path, implementation, mode, devices):
-    """The reference is PyTorch on one device, with dropout, clipping, averages and an incomplete last step."""
+    """The reference is PyTorch on one device, with dropout, clipping and an incomplete last step."""
     options = (*ACCUMULATED, *THREE_BATCHES, "--mode", mode, "--devices", devices)
     other = train(implementation, tmp_path, *options)
     assert read_result(other).config.accumulate_grad_batches == 3
@@ -70,7 +71,7 @@ def test_small_batches_are_one_large_batch(references, tmp_path, implementation,
 @pytest.mark.parametrize(
     ("implementation", "more"),
     [
-        ("tf", ("--mode", "tuned", "--data-on", "host")),
+        ("tf", ("--mode", "tuned")),  # and with batches that are streamed to the device
         ("tf", ("--compile", "true")),
         ("pt", ("--compile", "true", "--mode", "tuned", "--train-size", 330)),
         ("ptl", ("--compile", "true", "--mode", "tuned", "--train-size", 330)),
@@ -86,7 +87,8 @@ def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, more, 
     first = ("--save-first-batch", "true") if "--save-first-batch" in more else ()
     size = more[-2:] if "--train-size" in more else ()
     reference = train("tf", tmp_path / "a", *options, *first, *size)
-    other = train(implementation, tmp_path / "b", *options, *more)
+    limit = {RESIDENT_VARIABLE: "0"} if implementation == "tf" else {}
+    other = train(implementation, tmp_path / "b", *options, *more, **limit)
     losses, others = (np.array(read_step_losses(folder)) for folder in (reference, other))
     assert len(losses) == len(others) == cut[1] and np.max(np.abs(losses - others) / losses) <= TOLERANCE
     if "--compile" not in more:  # which is another setting
@@ -110,8 +112,8 @@ def test_the_first_steps_agree_where_losses_are_scaled(references, tmp_path, imp
         for case in [("tf", "plain"), ("keras", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")]
     ],
 )
-def test_statistics_are_not_averaged_and_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
-    options = (*DATA, "--precision", 64, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--ema-decay", 0.9)
+def test_statistics_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
+    options = (*DATA, "--precision", 64, "--model", "resnet8", "--batch-size", 10, "--epochs", 1)
     if implementation != "keras":
         options = (*options, "--accumulate-grad-batches", 2)
     options = (*options, "--devices", 2, "--learning-rate", 0.01)
@@ -144,21 +146,6 @@ def test_gradients_are_clipped_by_the_written_rule(tmp_path):
         assert np.allclose(changed[name], expected, rtol=1e-13, atol=1e-15), name
 
 
-@pytest.mark.parametrize("implementation", ["pt", pytest.param("tf", marks=pytest.mark.slow)])
-@pytest.mark.xdist_group("rules")
-def test_weights_are_averaged_by_the_written_rule(tmp_path, implementation):
-    options = (*DATA, "--precision", 64, "--schedule", "constant")
-    after = [
-        read_safetensors(train(implementation, tmp_path / str(n), *options, "--max-steps", n) / "model.safetensors")
-        for n in (1, 2, 3)
-    ]
-    folder = train(implementation, tmp_path / "average", *options, "--max-steps", 3, "--ema-decay", 0.75)
-    for name, array in read_safetensors(folder / "model.safetensors").items():
-        expected = 0.75 * (0.75 * after[0][name] + 0.25 * after[1][name]) + 0.25 * after[2][name]
-        assert np.allclose(array, expected, rtol=1e-13, atol=1e-15), name
-        assert not np.allclose(array, after[2][name], rtol=1e-6, atol=0) or not array.any()
-
-
 @pytest.mark.slow
 def test_keras_says_that_it_has_no_accumulation(tmp_path):
     options = (*DATA, *CPU, "--accumulate-grad-batches", 2, "--run-dir", tmp_path / "r")
@@ -177,11 +164,6 @@ MUTATIONS = {
         *("pt", 1, CLIPPED, "pt_impl/parallel.py"),
         "nn.utils.clip_grad_norm_(model.parameters(), largest_norm)",
         "[nn.utils.clip_grad_norm_([one], largest_norm) for one in model.parameters()]",
-    ),
-    "the weights evaluated, and not their average": (
-        *("tf", 1, CLIPPED, "tf_impl/train.py"),
-        "        with average_weights(network, optimizer):\n            recorder.start_evaluation()",
-        "        if True:\n            recorder.start_evaluation()",
     ),
     "Lightning's mean over the accumulated batches": (
         *("ptl", 1, (*ACCUMULATED, *THREE_BATCHES), "ptl_impl/train.py"),

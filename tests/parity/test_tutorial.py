@@ -21,9 +21,9 @@ TOLERANCE = 1e-12
 SMALL = ("--train-size", 418, "--batch-size", 16, "--epochs", 4, "--precision", 64)
 SCENARIOS = {
     "sgd": ("--momentum", 0.9, "--schedule", "cosine", "--gradient-clip-val", 0.5),
-    "smoothed": ("--optimizer", "adam", "--label-smoothing", 0.1, "--ema-decay", 0.9),
+    "smoothed": ("--optimizer", "adam", "--label-smoothing", 0.1),
     "drawn": (
-        *("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true", "--cutout", 3),
+        *("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true"),
         *("--learning-rate", 0.05),
     ),
     "colours": (
@@ -100,7 +100,7 @@ def test_what_no_tutorial_teaches_is_refused(options, message):
 
 @pytest.mark.slow
 def test_tutorials_resume_within_an_epoch_from_a_checkpoint_of_mode_plain(tmp_path):
-    whole = train("pt", tmp_path / "plain", *SMALL, "--checkpoint-every", 40, "--keep", 5)
+    whole = train("pt", tmp_path / "plain", *SMALL, "--checkpoint-every", 40)
     checkpoint = whole / "checkpoints" / "step-000000040"
     for implementation in IMPLEMENTATIONS:
         options = (*SMALL, "--mode", "tutorial", "--resume", checkpoint)

@@ -37,7 +37,6 @@ from comparison.show.tables import (
     ABOUT_STUDY,
     about_main,
     about_modes,
-    baseline_table,
     decision,
     in_one_line,
     row_tables,
@@ -138,7 +137,6 @@ def write_report(summary: Summary) -> None:
         decision=decision(first) if first else None,
         sections=sections,
         steps=training_code_of_rows(first) if first else [],
-        beside=_grid(beside, None) if not (beside := baseline_table(summary.changes)).empty else None,
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
@@ -187,13 +185,10 @@ def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Se
     )
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row] | None) -> Grid:
-    """`rows`: the rows of `cells`, for their statuses; None: the lines have no status."""
-    good = [row.status == "ok" for row in rows] if rows else [True] * len(cells)
-    lines = zip(cells.itertuples(), good, strict=True)
-    return Grid(
-        [*map(in_one_line, cells.columns.to_list())], [(line[0], [*line[1:]], is_good) for line, is_good in lines]
-    )
+def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
+    """`rows`: the rows of `cells`, for their statuses."""
+    lines = [(line[0], [*line[1:]], row.status == "ok") for line, row in zip(cells.itertuples(), rows, strict=True)]
+    return Grid([*map(in_one_line, cells.columns.to_list())], lines)
 
 
 def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:

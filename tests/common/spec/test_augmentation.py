@@ -49,40 +49,22 @@ def test_half_of_the_images_are_mirrored():
     assert abs(mirrored.sum() - COUNT / 2) < 5 * np.sqrt(COUNT / 4)
 
 
-def test_what_is_cut_out_is_a_square_of_the_mean_colour_that_may_reach_over_the_edge():
-    found = augmented(cutout=3)
-    gone = (found == 0).all(axis=-1)
-    assert (pixels(found)[~gone] == np.broadcast_to(IMAGE, found.shape)[~gone]).all()
-    sizes = set()
-    for image in gone:
-        rows, columns = np.flatnonzero(image.any(axis=1)), np.flatnonzero(image.any(axis=0))
-        assert image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
-        sizes.add((len(rows), len(columns)))
-    assert sizes == {(height, width) for height in (2, 3) for width in (2, 3)}
-    # A pixel away from the edges is covered if the centre is one of nine pixels.
-    assert abs(gone[:, 2, 4].mean() - 9 / (HEIGHT * WIDTH)) < 5 * 0.5 / np.sqrt(COUNT)
-
-
-def test_all_three_together_are_crop_flip_and_cutout():
+def test_both_together_are_crop_and_flip():
     crop, both = pixels(augmented(random_crop=2)), pixels(augmented(random_crop=2, horizontal_flip=True))
     mirrored = (pixels(augmented(horizontal_flip=True)) == IMAGE[:, ::-1]).all(axis=(1, 2, 3))
     for image, cropped, mirror in zip(both, crop, mirrored, strict=True):
         assert (image == (cropped[:, ::-1] if mirror else cropped)).all()
-    every, gone = augmented(random_crop=2, horizontal_flip=True, cutout=3), augmented(cutout=3) == 0
-    assert (every[gone] == 0).all() and (pixels(every)[~gone] == both[~gone]).all()
 
 
 def test_an_example_is_changed_alike_in_one_epoch_and_in_any_batch_and_otherwise_in_the_next():
-    options = {"random_crop": 2, "horizontal_flip": True, "cutout": 3}
+    options = {"random_crop": 2, "horizontal_flip": True}
     found = augmented(**options)
     assert (augmented(VISITS[[7, 2]], **options) == found[[7, 2]]).all()
     same = (augmented(visits(2, np.arange(COUNT)), **options) == found).all(axis=(1, 2, 3))
-    assert same.mean() < 0.01  # there are 25 crops, 2 sides and 54 places
+    assert same.mean() < 0.04  # there are 25 crops and 2 sides
 
 
 def test_nothing_to_change_is_no_augmentation_and_too_much_is_refused():
     assert Augmentation.of(TrainConfig(), (8, 8, 1)) is None
     with pytest.raises(UserError, match="--random-crop 9: images are 8 x 12; at most 8"):
         Augmentation.of(TrainConfig(random_crop=9), (8, 12, 1))
-    with pytest.raises(UserError, match="--cutout 9: images are 8 x 12; at most 8"):
-        Augmentation.of(TrainConfig(cutout=9), (8, 12, 1))
